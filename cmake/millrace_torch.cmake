@@ -1,0 +1,15 @@
+# LibTorch from the torch wheel as an imported target of our own: find_package(Torch) of that wheel demands a
+# CUDA toolkit, this does not. The folder holds torch/ and nvidia/ as scripts/bootstrap lays them out.
+if(NOT MILLRACE_LIBTORCH OR NOT EXISTS "${MILLRACE_LIBTORCH}/torch/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "No LibTorch in '${MILLRACE_LIBTORCH}'. Run scripts/bootstrap, or configure with "
+    "-DMILLRACE_LIBTORCH=DIR (the folder that holds torch/), or -DMILLRACE_TORCH=OFF.")
+endif()
+set(torch_dir "${MILLRACE_LIBTORCH}/torch")
+set(torch_nvidia "${MILLRACE_LIBTORCH}/nvidia/cu13/lib")
+add_library(millrace_torch INTERFACE)
+target_include_directories(millrace_torch SYSTEM INTERFACE ${torch_dir}/include
+  ${torch_dir}/include/torch/csrc/api/include)
+target_compile_definitions(millrace_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+target_link_libraries(millrace_torch INTERFACE ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so)
+target_link_options(millrace_torch INTERFACE -Wl,-rpath,${torch_dir}/lib
+  -Wl,-rpath-link,${torch_dir}/lib:${torch_nvidia})

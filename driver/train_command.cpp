@@ -1,0 +1,374 @@
+// `millrace train`: parse, load plan and data, build the world, construct the Trainer, run.
+// One rank of a job (launch, torchrun: RANK and WORLD_SIZE are set), or all ranks of the plan as threads.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "data/dataset.h"
+#include "driver/worker_options.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/store.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+namespace {
+
+/// Where this process stands in a job; from the environment of `millrace launch` or torchrun.
+struct JobEnvironment {
+  bool distributed = false;
+  int rank = 0;
+  int size = 1;
+  std::string store_folder;
+  std::string address = "127.0.0.1";
+  int port = 29500;
+};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+Result<int> environment_integer(const char* name, int low, int high) {
+  const std::string text = environment(name);
+  char* end = nullptr;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end || value < low || value > high) {
+    return Problem{std::string("environment variable ") + name, "is '" + text + "', expected an integer from " + std::to_string(low) + " to " + std::to_string(high), {}};
+  }
+  return static_cast<int>(value);
+}
+
+Result<JobEnvironment> read_environment() {
+  JobEnvironment job;
+  if (environment("WORLD_SIZE").empty() && environment("RANK").empty()) return job;
+  job.distributed = true;
+  const auto size = environment_integer("WORLD_SIZE", 1, 1 << 20);
+  if (!size) return size.problems();
+  const auto rank = environment_integer("RANK", 0, *size - 1);
+  if (!rank) return rank.problems();
+  job.size = *size;
+  job.rank = *rank;
+  job.store_folder = environment("MILLRACE_STORE");
+  if (job.store_folder.empty()) {
+    if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");
+    if (!environment("MASTER_PORT").empty()) {
+      const auto port = environment_integer("MASTER_PORT", 1, 65534);
+      if (!port) return port.problems();
+      // torchrun's agent listens on MASTER_PORT itself; our store takes the next one.
+      job.port = *port + (environment("TORCHELASTIC_USE_AGENT_STORE") == "True" ? 1 : 0);
+    }
+  }
+  return job;
+}
+
+/// The launcher's death ends this process too: no orphan holds memory or ports.
+void die_with_launcher() {
+  const std::string launcher = environment("MILLRACE_LAUNCHER_PID");
+  if (launcher.empty()) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (std::to_string(::getppid()) != launcher) std::exit(static_cast<int>(ExitCode::Peer));
+}
+
+/// Everything the flags say, with the files they name loaded.
+struct TrainSpec {
+  LayeredModel model;
+  Plan plan;
+  TrainOptions options;
+  std::string data;
+  bool evaluate = true;
+  int workers = 1;
+  int threads = 1;
+  bool deterministic = false;
+  bool dry_run = false;
+  bool json = false;
+  std::string backend;
+  std::chrono::milliseconds deadline{};
+  std::int64_t epochs = 0;
+};
+
+Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
+  Result<ScheduleKind> kind = parse_schedule_kind(a.string("schedule"), "--schedule");
+  if (!kind) return kind.problems();
+  const int microbatches = static_cast<int>(a.integer("microbatches", 0, 1 << 20));
+  Result<Plan> plan = a.has("plan") ? Plan::load(a.string("plan"))
+                                    : Result<Plan>(uniform_plan(model.name, model.layer_names(), static_cast<int>(a.integer("stages", 1, 1024)),
+                                                                static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, *kind));
+  if (!plan) return plan;
+  if (a.has("plan") && a.has("schedule")) {
+    plan->schedule = *kind;
+    plan->versions = *kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+  }
+  if (a.has("plan") && microbatches > 0) plan->microbatches = microbatches;
+  if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty()) return problems;
+  return plan;
+}
+
+Result<TrainSpec> spec_from(Arguments& a) {
+  TrainSpec spec;
+  if (!a.has("model")) return Problem{"--model", "is required", "for example --model mlp"};
+  Result<LayeredModel> model = model_from(a);
+  if (!model) return model.problems();
+  spec.model = *std::move(model);
+  Result<Plan> plan = plan_from(a, spec.model);
+  TrainOptions& o = spec.options;
+  o.steps = a.integer("steps", 0, INT64_MAX / 1024);
+  o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
+  o.seed = static_cast<std::uint64_t>(a.integer("seed", 0, INT64_MAX));
+  o.rule = {.kind = a.string("rule"), .momentum = a.number("momentum", 0, 1), .weight_decay = a.number("weight-decay", 0, 1e3)};
+  o.learning_rate = {.base = a.number("lr", 0, 1e6), .policy = a.string("lr-policy"), .warmup_steps = a.integer("warmup-steps", 0, INT64_MAX),
+                     .step_size = a.integer("lr-step-size", 0, INT64_MAX), .gamma = a.number("gamma", 0, 1)};
+  o.output_dir = a.string("output-dir");
+  o.resume = a.string("resume");
+  o.checkpoint_every = a.integer("checkpoint-every", 0, INT64_MAX);
+  o.checkpoint_at_end = a.boolean("checkpoint-at-end");
+  o.evaluate_every = a.integer("evaluate-every", 0, INT64_MAX);
+  o.print_every = a.integer("print-every", 1, INT64_MAX);
+  o.trace_first = a.integer("trace-first", 0, INT64_MAX);
+  o.trace_count = a.integer("trace-steps", 0, 1 << 20);
+  o.save_weights = a.string("save-weights");
+  spec.data = a.string("data");
+  spec.evaluate = !a.boolean("no-evaluation");
+  spec.workers = static_cast<int>(a.integer("workers", 0, 256));
+  spec.threads = static_cast<int>(a.integer("threads", 1, 1024));
+  spec.deterministic = a.boolean("deterministic");
+  spec.dry_run = a.boolean("dry-run");
+  spec.json = a.string("format") == "json";
+  spec.backend = a.string("backend");
+  spec.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
+  spec.epochs = a.integer("epochs", 0, 1'000'000);
+  Problems problems = a.problems();
+  if (!plan) problems.insert(problems.end(), plan.problems().begin(), plan.problems().end());
+  for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
+  if (o.checkpoint_every > 0 && o.output_dir.empty()) problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
+  if (!problems.empty()) return problems;
+  spec.plan = *std::move(plan);
+  return spec;
+}
+
+DatasetOptions dataset_options(const TrainSpec& spec, const std::string& split) {
+  return {.path = spec.data, .split = split, .sample_shape = spec.model.input_shape, .num_classes = spec.model.num_classes, .seed = spec.options.seed};
+}
+
+struct Datasets {
+  std::shared_ptr<const Dataset> train, test;
+};
+
+Result<Datasets> open_datasets(const TrainSpec& spec) {
+  auto train = make_dataset(dataset_options(spec, "train"));
+  if (!train) return train.problems();
+  Datasets sets{.train = *train};
+  if (spec.evaluate) {
+    if (auto test = make_dataset(dataset_options(spec, "test")); test) sets.test = *test;
+    else log_warning("no evaluation: " + to_string(test.problems()));
+  }
+  return sets;
+}
+
+LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
+  return {.microbatch = spec.options.microbatch, .microbatches_per_step = microbatches_per_step(spec.plan), .seed = spec.options.seed,
+          .workers = spec.workers, .want_input = needs.input, .want_target = needs.target, .mine = needs.mine};
+}
+
+std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset>& dataset, const LoaderOptions& options) {
+  auto loader = make_loader(dataset, options);
+  if (!loader) throw DataError(to_string(loader.problems()));
+  return std::move(*loader);
+}
+
+MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
+  return [&spec, &sets](const BatchNeeds& train, const BatchNeeds& evaluation) {
+    BatchSources sources;
+    if (train.input || train.target) sources.train = loader_or_throw(sets.train, loader_options(spec, train));
+    if (sets.test) {
+      LoaderOptions options = loader_options(spec, evaluation);
+      options.microbatches_per_step = 1;
+      options.shuffle = false;
+      sources.evaluation.microbatches = sets.test->size() / spec.options.microbatch;
+      if (sources.evaluation.microbatches > 0 && (evaluation.input || evaluation.target)) {
+        sources.evaluation.batches = loader_or_throw(sets.test, options);
+      }
+    }
+    return sources;
+  };
+}
+
+Json summary_of(const TrainSpec& spec, const RunReport& report) {
+  Json evaluations = Json::array();
+  for (const EvaluationReport& e : report.evaluations) {
+    evaluations.push_back(Json::object({{"step", e.step}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"samples", e.samples}}));
+  }
+  Json losses = Json::array();
+  for (double loss : report.losses) losses.push_back(loss);
+  return Json::object({{"format", "millrace-summary-1"}, {"model", spec.model.name}, {"data", spec.data}, {"ranks", spec.plan.num_ranks()},
+                       {"stages", spec.plan.num_stages()}, {"schedule", to_string(spec.plan.schedule)}, {"microbatches", spec.plan.microbatches},
+                       {"microbatch", spec.options.microbatch}, {"seed", static_cast<std::int64_t>(spec.options.seed)}, {"steps", report.steps},
+                       {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())}, {"median_step_s", report.median_step_s},
+                       {"predicted_step_s", spec.plan.predicted_step_s}, {"samples_per_s", report.samples_per_s}, {"seconds", report.seconds},
+                       {"peak_stash", report.peak_stash}, {"peak_versions", report.peak_versions}, {"evaluations", evaluations}, {"losses", losses}});
+}
+
+/// The rank of the last stage's first replica writes and prints the result of the job.
+void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank) {
+  if (rank != spec.plan.stages.back().ranks.front()) return;
+  const Json summary = summary_of(spec, report);
+  if (!spec.options.output_dir.empty()) {
+    const auto path = std::filesystem::path(spec.options.output_dir) / "summary.json";
+    if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved) log_warning(to_string(saved.problems()));
+  }
+  if (spec.json) {
+    std::printf("%s\n", summary.dump(1).c_str());
+    return;
+  }
+  std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n", static_cast<long long>(report.steps),
+              report.losses.empty() ? 0.0 : report.losses.back(), report.median_step_s * 1e3, report.samples_per_s);
+  if (!report.evaluations.empty()) std::printf("evaluation: top-1 %.4f, top-5 %.4f, loss %.4f\n", report.evaluations.back().top1,
+                                               report.evaluations.back().top5, report.evaluations.back().loss);
+}
+
+void train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator) {
+  SteadyClock clock;
+  Trainer trainer({communicator, clock}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
+  publish_summary(spec, trainer.run(), communicator.rank());
+}
+
+/// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
+void train_threads(const TrainSpec& spec, const Datasets& sets) {
+  auto communicators = make_local_communicators(spec.plan.num_ranks(), spec.deadline);
+  std::mutex mutex;
+  std::exception_ptr first;
+  {
+    std::vector<std::jthread> threads;
+    for (auto& communicator : communicators) {
+      threads.emplace_back([&, c = communicator.get()] {
+        try {
+          set_compute_threads(spec.threads, spec.deterministic);
+          train_rank(spec, sets, *c);
+        } catch (const std::exception& error) {
+          {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+          }
+          c->abort(error.what());
+        }
+      });
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job) {
+  std::shared_ptr<Store> store = job.store_folder.empty() ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
+                                                          : make_file_store(job.store_folder);
+  auto communicator = make_communicator({.backend = spec.backend == "auto" ? "gloo" : spec.backend, .rank = RankId(job.rank), .size = job.size,
+                                         .deadline = spec.deadline}, store);
+  train_rank(spec, sets, *communicator);
+}
+
+int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
+  std::printf("model %s, %lld parameters; data %s\n", spec.model.name.c_str(), static_cast<long long>(spec.model.num_parameters()), sets.train->describe().c_str());
+  std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n", to_string(spec.plan.schedule).c_str(), spec.plan.num_ranks(),
+              spec.plan.microbatches, spec.options.microbatch, static_cast<long long>(spec.options.steps));
+  for (int s = 0; s < spec.plan.num_stages(); ++s) {
+    const PlanStage& stage = spec.plan.stages[s];
+    std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(), stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
+  }
+  return 0;
+}
+
+}  // namespace
+
+CommandSpec train_spec() {
+  CommandSpec spec{.command = "train",
+                   .summary = "Train a model through a plan: one rank of a job under `millrace launch` or torchrun, otherwise all ranks of the plan as threads.",
+                   .flags = model_flags(),
+                   .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 --deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+                                "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 --data cifar10 --epochs 5"}};
+  const std::vector<Flag> own{
+      {.name = "plan", .value = "FILE", .help = "Plan (JSON) from `millrace plan` or written by hand.", .group = "Plan"},
+      {.name = "stages", .value = "N", .help = "Without a plan: cut the layers into N runs of equal length.", .fallback = "1", .group = "Plan"},
+      {.name = "replicas", .value = "N", .help = "Without a plan: replicas of every stage (data parallel).", .fallback = "1", .group = "Plan"},
+      {.name = "schedule", .value = "KIND", .help = "gpipe, 1f1b or pipedream (asynchronous, weight stashing). With --plan: replaces the plan's.", .fallback = "1f1b", .group = "Plan"},
+      {.name = "microbatches", .value = "N", .help = "Microbatches per step, all replicas together; 0: the plan's (4 without a plan).", .fallback = "0", .group = "Plan"},
+      {.name = "microbatch", .value = "N", .help = "Samples per microbatch.", .fallback = "8", .group = "Data"},
+      {.name = "data", .value = "PATH", .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE].", .fallback = "synthetic", .group = "Data"},
+      {.name = "workers", .short_name = 'j', .value = "N", .help = "Loader threads; 0: load in the training thread.", .fallback = "1", .group = "Data"},
+      {.name = "steps", .value = "N", .help = "Updates (asynchronous: minibatches).", .fallback = "100", .group = "Training"},
+      {.name = "epochs", .value = "N", .help = "Passes over the data, instead of --steps; evaluates and saves a checkpoint after each.", .fallback = "0", .group = "Training"},
+      {.name = "rule", .value = "sgd|adam", .help = "Update rule.", .fallback = "sgd", .group = "Training"},
+      {.name = "lr", .value = "F", .help = "Base learning rate.", .fallback = "0.01", .group = "Training"},
+      {.name = "momentum", .value = "F", .help = "Momentum of sgd.", .fallback = "0.9", .group = "Training"},
+      {.name = "weight-decay", .value = "F", .help = "L2 weight decay.", .fallback = "0", .group = "Training"},
+      {.name = "lr-policy", .value = "NAME", .help = "constant, step, polynomial or exponential.", .fallback = "constant", .group = "Training"},
+      {.name = "warmup-steps", .value = "N", .help = "Steps of linear warm-up.", .fallback = "0", .group = "Training"},
+      {.name = "lr-step-size", .value = "N", .help = "Policy step: steps between reductions.", .fallback = "0", .group = "Training"},
+      {.name = "gamma", .value = "F", .help = "Policies step and exponential: factor.", .fallback = "0.1", .group = "Training"},
+      {.name = "seed", .value = "N", .help = "Seed of weights, data order, augmentation and dropout.", .fallback = "0", .group = "Training"},
+      {.name = "deterministic", .help = "Only deterministic kernels.", .group = "Training"},
+      {.name = "threads", .value = "N", .help = "Intra-op threads per rank; 1 for bitwise equal results.", .fallback = "1", .group = "Training"},
+      {.name = "output-dir", .value = "DIR", .help = "Step logs, summary, traces and checkpoints go here.", .group = "Output"},
+      {.name = "save-weights", .value = "FILE", .help = "The whole model's final weights by parameter name (safetensors).", .group = "Output"},
+      {.name = "checkpoint-every", .value = "N", .help = "Steps between checkpoints; 0: none.", .fallback = "0", .group = "Output"},
+      {.name = "checkpoint-at-end", .help = "Save a checkpoint after the last step.", .group = "Output"},
+      {.name = "resume", .value = "DIR", .help = "Go on from the newest checkpoint in this output folder, or from this step folder.", .group = "Output"},
+      {.name = "evaluate-every", .value = "N", .help = "Steps between evaluations; 0: at the end only.", .fallback = "0", .group = "Output"},
+      {.name = "no-evaluation", .help = "No evaluation pass.", .group = "Output"},
+      {.name = "print-every", .value = "N", .help = "Steps between console lines.", .fallback = "10", .group = "Output"},
+      {.name = "trace-first", .value = "N", .help = "First step of the trace window.", .fallback = "1", .group = "Output"},
+      {.name = "trace-steps", .value = "N", .help = "Steps in the trace window.", .fallback = "5", .group = "Output"},
+      {.name = "backend", .value = "NAME", .help = "Transport between processes: auto, gloo.", .fallback = "auto", .group = "Job"},
+      {.name = "timeout", .value = "SECONDS", .help = "Deadline of every wait for another rank.", .fallback = "100", .group = "Job"},
+      {.name = "dry-run", .help = "Check everything, print what would run, train nothing.", .group = "Job"},
+      {.name = "format", .value = "text|json", .help = "Form of the final result on stdout.", .fallback = "text", .group = "Job"},
+  };
+  spec.flags.insert(spec.flags.end(), own.begin(), own.end());
+  return spec;
+}
+
+int train_command(const std::vector<std::string>& args) {
+  return guarded([&] {
+    const CommandSpec command = train_spec();
+    Result<Arguments> parsed = parse_arguments(command, args);
+    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
+    if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
+    die_with_launcher();
+    Result<JobEnvironment> job = read_environment();
+    if (!job) return report_problems(job.problems(), ExitCode::Usage);
+    if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
+    Result<TrainSpec> spec = spec_from(*parsed);
+    if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
+    if (job->distributed && spec->plan.num_ranks() != job->size) {
+      return report_problems({{"--plan", "the plan has " + std::to_string(spec->plan.num_ranks()) + " ranks, this job has " + std::to_string(job->size),
+                               "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}}, ExitCode::Usage);
+    }
+    Result<Datasets> sets = open_datasets(*spec);
+    if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
+    if (spec->epochs > 0) {
+      const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
+      spec->options.steps = steps * spec->epochs;
+      if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;
+      if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty()) spec->options.checkpoint_every = steps;
+    }
+    if (spec->dry_run) return print_dry_run(*spec, *sets);
+    if (!spec->options.output_dir.empty()) {
+      if (Status made = make_writable_folder(spec->options.output_dir); !made) return report_problems(made.problems(), ExitCode::Usage);
+      if (job->rank == 0) {
+        const auto copy = std::filesystem::path(spec->options.output_dir) / "plan.json";
+        if (Status saved = spec->plan.save(copy); !saved) return report_problems(saved.problems(), ExitCode::Usage);
+      }
+    }
+    set_compute_threads(spec->threads, spec->deterministic);
+    if (job->distributed) train_process(*spec, *sets, *job);
+    else train_threads(*spec, *sets);
+    return 0;
+  });
+}
+
+}  // namespace millrace

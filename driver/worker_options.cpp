@@ -1,0 +1,57 @@
+#include "driver/worker_options.h"
+
+#include <cstdio>
+#include <exception>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+namespace millrace {
+
+std::vector<Flag> model_flags() {
+  return {
+      {.name = "model", .value = "NAME", .help = "mlp, vgg16, vgg16_bn, alexnet, resnet18 or resnet50.", .group = "Model"},
+      {.name = "classes", .value = "N", .help = "Number of classes; 0: as in the paper.", .fallback = "0", .group = "Model"},
+      {.name = "image-size", .value = "PIXELS", .help = "Height and width of images; 0: as in the paper (224); 32 for CIFAR.", .fallback = "0", .group = "Model"},
+      {.name = "width", .value = "N", .help = "mlp: width of the layers; 0: 256.", .fallback = "0", .group = "Model"},
+      {.name = "depth", .value = "N", .help = "mlp: number of (Linear, GELU) pairs; 0: 8.", .fallback = "0", .group = "Model"},
+      {.name = "dropout", .value = "P", .help = "Dropout probability; -1: as in the paper.", .fallback = "-1", .group = "Model"},
+  };
+}
+
+Result<LayeredModel> model_from(Arguments& arguments) {
+  ModelOptions options{.num_classes = static_cast<int>(arguments.integer("classes", 0, 1'000'000)),
+                       .image_size = static_cast<int>(arguments.integer("image-size", 0, 4096)),
+                       .width = static_cast<int>(arguments.integer("width", 0, 1 << 20)),
+                       .depth = static_cast<int>(arguments.integer("depth", 0, 10'000)),
+                       .dropout = arguments.number("dropout", -1, 0.999)};
+  if (!arguments.problems().empty()) return arguments.problems();
+  return make_model(arguments.string("model"), options);
+}
+
+void set_compute_threads(int threads, bool deterministic) {
+  if (threads > 0) at::set_num_threads(threads);
+  if (deterministic) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+}
+
+int report_problems(const Problems& problems, ExitCode code) {
+  for (const Problem& problem : problems) std::fprintf(stderr, "error: %s\n", to_string(problem).c_str());
+  return static_cast<int>(code);
+}
+
+int guarded(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    if (!error.hint().empty()) std::fprintf(stderr, "Hint: %s\n", error.hint().c_str());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: out of memory\nHint: use a smaller --microbatch or more stages\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+  }
+  return static_cast<int>(ExitCode::RunFailed);
+}
+
+}  // namespace millrace

@@ -1,0 +1,50 @@
+// Failures while running: one exception class per reaction. `main` turns the class into the exit code.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace millrace {
+
+/// Exit codes of every program (docs/commands.md lists them). 128+n: killed by signal n.
+enum class ExitCode : int {
+  Done = 0,
+  RunFailed = 1,
+  Usage = 2,       ///< wrong flags, configuration or plan
+  InputData = 3,
+  Checkpoint = 4,
+  Peer = 5,        ///< communication with another rank failed
+  Numeric = 6,     ///< NaN or Inf under policy `stop`
+  Requeue = 75,    ///< stopped early, state saved
+};
+
+/// Base of all run-time failures. `hint` (may be empty) says what the user can do.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& what, std::string hint = {})
+      : std::runtime_error(what), code_(code), hint_(std::move(hint)) {}
+  ExitCode code() const noexcept { return code_; }
+  const std::string& hint() const noexcept { return hint_; }
+
+ private:
+  ExitCode code_;
+  std::string hint_;
+};
+
+#define MILLRACE_ERROR_CLASS(Name, Code)                                  \
+  class Name : public Error {                                             \
+   public:                                                                \
+    explicit Name(const std::string& what, std::string hint = {})         \
+        : Error(ExitCode::Code, what, std::move(hint)) {}                 \
+  }
+MILLRACE_ERROR_CLASS(ConfigError, Usage);
+MILLRACE_ERROR_CLASS(DataError, InputData);
+MILLRACE_ERROR_CLASS(CheckpointError, Checkpoint);
+MILLRACE_ERROR_CLASS(PeerError, Peer);
+MILLRACE_ERROR_CLASS(NumericError, Numeric);
+MILLRACE_ERROR_CLASS(OutOfMemory, RunFailed);
+MILLRACE_ERROR_CLASS(Cancelled, Requeue);
+MILLRACE_ERROR_CLASS(InternalError, RunFailed);
+#undef MILLRACE_ERROR_CLASS
+
+}  // namespace millrace

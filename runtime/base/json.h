@@ -1,0 +1,128 @@
+// Strict JSON and YAML into one value type, with the position of every value kept for messages.
+// The traps of the libraries underneath (duplicate keys, depth, aliases) are closed here.
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// A JSON/YAML value. Objects keep insertion order. Integers keep 64 bits. Value type.
+class Json {
+ public:
+  enum class Kind { Null, Bool, Int, Double, String, Array, Object };
+  using Array = std::vector<Json>;
+  using Member = std::pair<std::string, Json>;
+  using Object = std::vector<Member>;
+
+  Json() = default;
+  Json(std::nullptr_t) {}                                     // NOLINT
+  Json(bool value);                                           // NOLINT
+  Json(int value);                                            // NOLINT
+  Json(std::int64_t value);                                   // NOLINT
+  Json(double value);                                         // NOLINT
+  Json(const char* value);                                    // NOLINT
+  Json(std::string value);                                    // NOLINT
+  static Json array();
+  static Json object();
+  static Json object(std::initializer_list<Member> members);
+
+  Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::Null; }
+  bool is_number() const { return kind_ == Kind::Int || kind_ == Kind::Double; }
+  bool is_string() const { return kind_ == Kind::String; }
+  bool is_array() const { return kind_ == Kind::Array; }
+  bool is_object() const { return kind_ == Kind::Object; }
+
+  // The as_ functions throw InternalError on another kind: readers go through ObjectReader instead.
+  bool as_bool() const;
+  std::int64_t as_int() const;
+  double as_double() const;  ///< accepts Int too
+  const std::string& as_string() const;
+  const Array& items() const;
+  Array& items();
+  const Object& members() const;
+
+  const Json* find(std::string_view key) const;       ///< nullptr if absent or not an object
+  Json& operator[](std::string_view key);             ///< inserts; makes a Null an Object
+  void push_back(Json value);                         ///< makes a Null an Array
+  std::size_t size() const;
+
+  /// `file:line:col` of the value in the text it was read from; empty if it was made in the program.
+  const std::string& where() const { return where_; }
+  void set_where(std::string where) { where_ = std::move(where); }
+
+  /// indent < 0: one line. Doubles print shortest round-trip; NaN and Inf print as the strings
+  /// "NaN", "Infinity", "-Infinity". Invalid UTF-8 becomes U+FFFD.
+  std::string dump(int indent = -1) const;
+
+ private:
+  Kind kind_ = Kind::Null;
+  bool bool_ = false;
+  std::int64_t int_ = 0;
+  double double_ = 0;
+  std::string string_;
+  Array array_;
+  Object object_;
+  std::string where_;
+};
+
+struct ReadLimits {
+  std::size_t bytes = 64u << 20;
+  int depth = 64;
+  std::size_t nodes = 4'000'000;
+};
+
+/// Strict RFC 8259: no duplicate keys, no trailing text, no NaN. Problems carry `name:line:col`.
+Result<Json> parse_json(std::string_view text, const std::string& name, const ReadLimits& limits = {});
+Result<Json> read_json(const std::string& path, const ReadLimits& limits = {});
+
+/// YAML 1.2 core subset through yaml-cpp: duplicate keys, aliases, merge keys and several documents are
+/// Problems; plain scalars become null/bool(true,false)/int (decimal)/double/string as JSON would.
+Result<Json> parse_yaml(std::string_view text, const std::string& name, const ReadLimits& limits = {});
+Result<Json> read_yaml(const std::string& path, const ReadLimits& limits = {});
+
+/// Reads the members of one object with types and collects every problem, unknown keys included
+/// (with the nearest known name).
+///   ObjectReader in(json, problems);
+///   options.lr = in.number("lr", 0.1);
+///   in.finish();
+class ObjectReader {
+ public:
+  ObjectReader(const Json& json, Problems& problems);
+  bool has(std::string_view key);  ///< marks the key as known
+  // With a default: optional. Without: a Problem if absent (a zero value is returned).
+  std::string string(std::string_view key);
+  std::string string(std::string_view key, std::string fallback);
+  std::int64_t integer(std::string_view key);
+  std::int64_t integer(std::string_view key, std::int64_t fallback);
+  double number(std::string_view key);
+  double number(std::string_view key, double fallback);
+  bool boolean(std::string_view key, bool fallback);
+  const Json* array(std::string_view key);             ///< required; nullptr and a Problem if not
+  const Json* optional_array(std::string_view key);
+  const Json* object(std::string_view key);
+  const Json* optional_object(std::string_view key);
+  const Json* any(std::string_view key);               ///< nullptr if absent; no Problem
+  std::vector<std::string> strings(std::string_view key);  ///< required array of strings
+  void problem(std::string_view key, std::string what, std::string hint = {});  ///< at the key's place
+  void finish();  ///< one Problem for each unknown key
+
+ private:
+  const Json* get(std::string_view key, Json::Kind kind, bool required);
+  const Json& json_;
+  Problems& problems_;
+  std::vector<std::string> known_;
+};
+
+/// The entry of `names` closest to `word` by edit distance, if it is close enough to be a typo.
+std::optional<std::string> nearest_name(std::string_view word, const std::vector<std::string>& names);
+
+}  // namespace millrace

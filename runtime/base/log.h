@@ -1,0 +1,23 @@
+// One event, one line: `[rank3 stage1] 2026-01-02T03:04:05.678Z INFO step=120 loss=2.31`. To stderr.
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+enum class LogLevel { Debug, Info, Warning, Error };
+
+/// Set once at start by main (before threads). Prefix is e.g. "rank3 stage1"; empty: none.
+void set_log_prefix(std::string prefix);
+void set_log_level(LogLevel level);
+
+/// Writes one line with one write(2); control characters are stripped. Thread-safe.
+void log_line(LogLevel level, std::string_view message);
+
+inline void log_info(std::string_view m) { log_line(LogLevel::Info, m); }
+inline void log_warning(std::string_view m) { log_line(LogLevel::Warning, m); }
+inline void log_error(std::string_view m) { log_line(LogLevel::Error, m); }
+
+}  // namespace millrace

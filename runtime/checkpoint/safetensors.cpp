@@ -1,0 +1,208 @@
+#include "runtime/checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::uint64_t kMaxHeader = 100'000'000;
+
+/// FNV-1a over 64-bit words (tail zero-padded): fast, and any single flipped bit changes it.
+class Checksum {
+ public:
+  void add(const void* data, std::size_t bytes) {
+    const char* p = static_cast<const char*>(data);
+    for (; bytes >= 8; p += 8, bytes -= 8) {
+      std::uint64_t word;
+      std::memcpy(&word, p, 8);
+      mix(word);
+    }
+    if (bytes) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, p, bytes);
+      mix(word);
+    }
+  }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  void mix(std::uint64_t word) { hash_ = (hash_ ^ word) * 1099511628211ull; }
+  std::uint64_t hash_ = 14695981039346656037ull;
+};
+
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) fail("open");
+  }
+  ~OutputFile() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+      ::unlink(path_.c_str());
+    }
+  }
+  void write(const void* data, std::size_t bytes) {
+    checksum_.add(data, bytes);
+    const char* p = static_cast<const char*>(data);
+    while (bytes) {
+      const ssize_t n = ::write(fd_, p, bytes);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail("write");
+      p += n;
+      bytes -= static_cast<std::size_t>(n);
+    }
+  }
+  std::uint64_t commit(const std::string& final_path) {
+    if (::fsync(fd_) != 0) fail("fsync");
+    if (::close(std::exchange(fd_, -1)) != 0) fail("close");
+    if (::rename(path_.c_str(), final_path.c_str()) != 0) fail("rename");
+    return checksum_.value();
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) {
+    const int error = errno;
+    throw CheckpointError(path_ + ": " + what + " failed: " + std::strerror(error), "is the disk full or the folder read-only?");
+  }
+  std::string path_;
+  int fd_;
+  Checksum checksum_;
+};
+
+std::string header_of(const NamedTensors& tensors) {
+  Json header = Json::object();
+  std::int64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const bool is_float = tensor.scalar_type() == at::kFloat;
+    if (!is_float && tensor.scalar_type() != at::kLong) throw CheckpointError(name + ": only float32 and int64 can be saved");
+    Json shape = Json::array();
+    for (std::int64_t d : tensor.sizes()) shape.push_back(d);
+    const std::int64_t end = offset + static_cast<std::int64_t>(tensor.nbytes());
+    Json offsets = Json::array();
+    offsets.push_back(offset);
+    offsets.push_back(end);
+    header[name] = Json::object({{"dtype", is_float ? "F32" : "I64"}, {"shape", shape}, {"data_offsets", offsets}});
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+std::uint64_t write_safetensors(const std::string& path, const NamedTensors& tensors) {
+  OutputFile file(path + ".tmp." + std::to_string(::getpid()));
+  const std::string header = header_of(tensors);
+  const std::uint64_t length = header.size();
+  file.write(&length, sizeof length);
+  file.write(header.data(), header.size());
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor plain = tensor.cpu().contiguous();
+    file.write(plain.const_data_ptr(), plain.nbytes());
+  }
+  return file.commit(path);
+}
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Problem{path, std::string("cannot be opened: ") + std::strerror(errno), {}};
+  struct stat info {};
+  ::fstat(fd, &info);
+  SafetensorsFile file;
+  file.size_ = static_cast<std::size_t>(info.st_size);
+  if (file.size_ < 8) {
+    ::close(fd);
+    return Problem{path, "is truncated: " + std::to_string(file.size_) + " bytes, a safetensors file has at least 8", {}};
+  }
+  void* mapped = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  ::close(fd);
+  if (mapped == MAP_FAILED) return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
+  file.data_ = static_cast<const char*>(mapped);
+  std::uint64_t length;
+  std::memcpy(&length, file.data_, 8);
+  if (length > kMaxHeader || length > file.size_ - 8) {
+    return Problem{path, "header length " + std::to_string(length) + " does not fit the file of " + std::to_string(file.size_) + " bytes", "the file is truncated or not safetensors"};
+  }
+  file.payload_ = 8 + length;
+  Result<Json> header = parse_json(std::string_view(file.data_ + 8, length), path + " (header)");
+  if (!header) return header.problems();
+  if (!header->is_object()) return Problem{path, "the header is not an object", {}};
+  const std::uint64_t payload_bytes = file.size_ - file.payload_;
+  std::uint64_t expected_begin = 0;
+  for (const auto& [name, value] : header->members()) {
+    if (name == "__metadata__") continue;
+    Problems problems;
+    ObjectReader in(value, problems);
+    Entry entry;
+    const std::string dtype = in.string("dtype");
+    const Json* shape = in.array("shape");
+    const Json* offsets = in.array("data_offsets");
+    in.finish();
+    if (!problems.empty()) return problems;
+    if (dtype != "F32" && dtype != "I64") return Problem{path, name + ": dtype " + dtype + " is not supported", "expected F32 or I64"};
+    entry.is_float = dtype == "F32";
+    std::uint64_t bytes = entry.is_float ? 4 : 8;
+    for (const Json& d : shape->items()) {
+      if (d.kind() != Json::Kind::Int || d.as_int() < 0) return Problem{path, name + ": bad shape", {}};
+      entry.shape.push_back(d.as_int());
+      if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(d.as_int()), &bytes)) return Problem{path, name + ": shape overflows", {}};
+    }
+    const bool pair = offsets->size() == 2 && offsets->items()[0].kind() == Json::Kind::Int && offsets->items()[1].kind() == Json::Kind::Int;
+    if (!pair) return Problem{path, name + ": data_offsets must be two integers", {}};
+    entry.begin = static_cast<std::uint64_t>(offsets->items()[0].as_int());
+    entry.end = static_cast<std::uint64_t>(offsets->items()[1].as_int());
+    if (entry.begin != expected_begin || entry.end < entry.begin || entry.end - entry.begin != bytes || entry.end > payload_bytes) {
+      return Problem{path, name + ": bytes " + std::to_string(entry.begin) + ".." + std::to_string(entry.end) + " do not fit its shape or the file (" + std::to_string(payload_bytes) + " bytes of tensors)",
+                     "the file is truncated or damaged"};
+    }
+    expected_begin = entry.end;
+    file.names_.push_back(name);
+    file.entries_.emplace(name, std::move(entry));
+  }
+  if (expected_begin != payload_bytes) return Problem{path, "has " + std::to_string(payload_bytes) + " bytes of tensors, its header says " + std::to_string(expected_begin), {}};
+  return file;
+}
+
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(other.size_), payload_(other.payload_),
+      names_(std::move(other.names_)), entries_(std::move(other.entries_)) {}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (data_) ::munmap(const_cast<char*>(data_), size_);
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const Entry& entry = entries_.at(name);
+  at::Tensor result = at::empty(entry.shape, entry.is_float ? at::kFloat : at::kLong);
+  std::memcpy(result.mutable_data_ptr(), data_ + payload_ + entry.begin, entry.end - entry.begin);
+  return result;
+}
+
+std::uint64_t SafetensorsFile::checksum() const {
+  Checksum sum;  // in the pieces of the writer: each is padded to words
+  std::uint64_t position = 0;
+  const auto add = [&](std::uint64_t end) {
+    sum.add(data_ + position, end - position);
+    position = end;
+  };
+  add(8);
+  add(payload_);
+  for (const std::string& name : names_) add(payload_ + entries_.at(name).end);
+  return sum.value();
+}
+
+}  // namespace millrace

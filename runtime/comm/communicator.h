@@ -1,0 +1,79 @@
+// Ranks talk through this and nothing else. Back ends: threads (local), Gloo, NCCL.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/ids.h"
+
+namespace millrace {
+
+enum class Direction { Send, Receive };
+
+/// One message. `tensor` is contiguous; receives are written in place. (peer, tag, direction) is unique among
+/// the transfers in flight. `what` names the action for error messages, e.g. "SEND_F microbatch 3 of stage 1".
+struct Transfer {
+  Direction direction = Direction::Send;
+  RankId peer;
+  std::uint64_t tag = 0;
+  at::Tensor tensor;
+  std::string what;
+};
+
+/// Work in flight. Keeps its tensors alive. Destroying an unfinished one is allowed only after abort().
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  /// Blocks until done. Throws PeerError naming peer, action and elapsed time on time-out or lost peer.
+  virtual void wait() = 0;
+};
+
+/// Thread-safety: one thread at a time per communicator, except abort().
+/// Every wait ends by `deadline()` with PeerError; the first failure aborts the others.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual RankId rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Posts all transfers as one group and returns at once; no order among them is assumed. Sends may finish
+  /// before the peer receives, but need not.
+  virtual std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) = 0;
+
+  /// Sum over all ranks of this communicator, in place, in the order of ranks (bitwise the same result on
+  /// every rank and run: ((r0 + r1) + r2) + ...). Starts at once; calls are executed in the order of issue.
+  virtual std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) = 0;
+  virtual void broadcast(at::Tensor tensor, RankId root) = 0;
+  virtual void barrier() = 0;
+
+  /// A communicator of some ranks (ascending), ranks renumbered 0..n-1 in that order. Collective over the
+  /// *members* only; `name` is the same on all of them and used once.
+  virtual std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) = 0;
+
+  /// Makes all current and future waits of this rank and its peers fail soon. Callable from any thread.
+  virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+struct CommunicatorOptions {
+  std::string backend = "gloo";   ///< "local" (threads), "gloo", "nccl"
+  RankId rank;
+  int size = 1;
+  std::chrono::milliseconds deadline{100'000};
+  std::chrono::milliseconds rendezvous_deadline{60'000};
+  std::string interface_address = "127.0.0.1";
+};
+
+/// `size` communicators that share memory, one for each thread; index = rank.
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size, std::chrono::milliseconds deadline);
+
+class Store;  // store.h
+/// Connects through `store`. Throws PeerError (rendezvous), ConfigError (unknown back end, not built in).
+std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options, std::shared_ptr<Store> store);
+
+}  // namespace millrace

@@ -1,0 +1,62 @@
+// The profile of a model: layers, the tensors between them, and what each costs for one microbatch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/base/units.h"
+
+namespace millrace {
+
+/// One layer. Times are seconds for one microbatch of `LayerGraph::microbatch` samples.
+struct LayerNode {
+  std::string name;  ///< unique; equals the layer's name in the model
+  std::string kind;  ///< e.g. "conv2d", or PipeDream's description
+  double forward_s = 0;
+  double backward_input_s = 0;
+  double backward_weight_s = 0;
+  Bytes parameter_bytes = 0;
+  Bytes activation_bytes = 0;  ///< output
+  Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
+
+  double backward_s() const { return backward_input_s + backward_weight_s; }
+};
+
+/// Tensor `tensor` goes from nodes[producer] to nodes[consumer].
+struct LayerEdge {
+  int producer = -1;
+  int consumer = -1;
+  std::string tensor;
+  Bytes bytes = 0;
+};
+
+/// A directed acyclic graph with unique node names; nodes are stored in execution (topological) order
+/// when written by our profiler. Pure value.
+struct LayerGraph {
+  std::string model;
+  int microbatch = 1;         ///< samples per microbatch the costs were measured with
+  std::string device = "cpu";
+  double loss_s = 0;          ///< loss and its gradient, for one microbatch
+  double update_s_per_byte = 0;  ///< update rule, seconds per parameter byte
+  std::vector<LayerNode> nodes;
+  std::vector<LayerEdge> edges;
+
+  /// Reads the JSON form; all problems (cycle, duplicate name, dangling edge, negative cost) at once.
+  static Result<LayerGraph> load(const std::string& path);
+  static Result<LayerGraph> parse(std::string_view json, const std::string& name);
+  std::string to_json() const;
+  Status save(const std::string& path) const;
+
+  /// Node indices, every producer before its consumers; ties by index. Problem on a cycle.
+  Result<std::vector<int>> topological_order() const;
+
+  /// Edges from a node inside `stage_of == a` to one inside `stage_of == b`, each *tensor* (producer)
+  /// once: the bytes stage b needs from stage a.
+  Bytes bytes_between(const std::vector<int>& stage_of, int a, int b) const;
+
+  /// 64-bit FNV-1a of the JSON form, as 16 hex digits: provenance in plans.
+  std::string fingerprint() const;
+};
+
+}  // namespace millrace

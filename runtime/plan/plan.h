@@ -1,0 +1,78 @@
+// How a model is cut: stages, their ranks, the schedule, and what the planner predicts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+#include "runtime/base/units.h"
+#include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/layer_graph.h"
+
+namespace millrace {
+
+enum class ScheduleKind { GPipe, OneFOneB, PipeDream };
+enum class VersionPolicy { Flush, Stash };
+
+/// "gpipe", "1f1b", "pipedream"; "flush", "stash".
+std::string to_string(ScheduleKind kind);
+std::string to_string(VersionPolicy policy);
+Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where);
+
+/// One stage: a set of layers (by name, in execution order) held by each rank of `ranks` (replicas).
+struct PlanStage {
+  std::vector<std::string> layers;
+  std::vector<RankId> ranks;
+  bool recompute = false;
+  // Predictions for one microbatch on one rank, seconds; zero if the plan was written by hand.
+  double forward_s = 0;
+  double backward_s = 0;
+  Bytes parameter_bytes = 0;
+  Bytes peak_bytes = 0;  ///< per rank: weights, gradients, optimiser state, stash
+};
+
+/// Tensors that cross from one stage to another, for one microbatch.
+struct PlanCrossing {
+  StageId from;
+  StageId to;
+  Bytes bytes = 0;
+};
+
+/// What trains. Made by a Planner or written by hand; `validate` before use.
+struct Plan {
+  std::string model;
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  VersionPolicy versions = VersionPolicy::Flush;
+  int microbatches = 1;  ///< per step (Flush); ignored by the asynchronous schedule
+  std::vector<PlanStage> stages;
+  std::vector<PlanCrossing> crossings;
+  double predicted_step_s = 0;  ///< 0: unknown
+  std::string planner;          ///< provenance: who made it
+  std::string graph_fingerprint;
+  std::string cluster_fingerprint;
+
+  int num_stages() const { return static_cast<int>(stages.size()); }
+  int num_ranks() const;
+
+  static Result<Plan> load(const std::string& path);
+  static Result<Plan> parse(std::string_view json, const std::string& name);
+  std::string to_json() const;
+  Status save(const std::string& path) const;
+  std::string fingerprint() const;
+};
+
+/// Every problem of the plan by itself: no stages, a stage without layers or ranks, a rank in two stages or
+/// missing from 0..n-1, a layer twice, microbatches < 1, replicas > microbatches, schedule/version mismatch.
+Problems validate(const Plan& plan);
+/// The above, and: layers unknown to the graph or missing from the plan (nearest name as hint), stage order
+/// against the graph's edges (an edge to an earlier stage), more stages than layers.
+Problems validate(const Plan& plan, const LayerGraph& graph);
+/// The same against a bare list of layer names in execution order (a model).
+Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
+
+/// The whole model on one stage, replicated over `ranks` ranks (1: plain single-process training).
+Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages,
+                  int replicas, int microbatches, ScheduleKind schedule);
+
+}  // namespace millrace

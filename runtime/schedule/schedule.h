@@ -1,0 +1,125 @@
+// A schedule is data: for each rank the list of actions it performs, in order. The checker, the simulator,
+// the runtime, the trace and the pictures all read this one list.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+#include "runtime/plan/plan.h"
+
+namespace millrace {
+
+enum class Op {
+  Forward,         // F
+  Backward,        // B: input and weight gradients at once
+  BackwardInput,   // I
+  BackwardWeight,  // W
+  SendActivation,  // SEND_F
+  RecvActivation,  // RECV_F
+  SendGradient,    // SEND_B
+  RecvGradient,    // RECV_B
+  Reduce,          // REDUCE: join the replicas' gradients of a stage
+  Update,          // UPDATE: apply the rule, publish a version
+};
+
+bool is_transfer(Op op);
+bool is_compute(Op op);
+
+/// One action of one rank. For transfers `stage` is the stage of this rank, `peer_stage` and `peer` the other
+/// end. Reduce and Update carry the last microbatch that contributed.
+struct Action {
+  Op op = Op::Forward;
+  StageId stage;
+  MicrobatchId microbatch;
+  StageId peer_stage;
+  RankId peer;
+  bool operator==(const Action&) const = default;
+};
+
+/// A tensor path: stage `from` hands activations to the later stage `to` and gets gradients back.
+struct StageLink {
+  StageId from;
+  StageId to;
+  bool operator==(const StageLink&) const = default;
+};
+
+/// What a generator needs to know. Microbatch m runs on replica m mod r of each stage (round robin).
+struct PipelineShape {
+  int microbatches = 1;
+  std::vector<std::vector<RankId>> ranks_of_stage;
+  std::vector<StageLink> links;  ///< empty: the chain 0->1->2...
+
+  int num_stages() const { return static_cast<int>(ranks_of_stage.size()); }
+  int num_ranks() const;
+  int replicas(StageId stage) const;
+  RankId rank_of(StageId stage, MicrobatchId microbatch) const;
+  std::vector<StageLink> all_links() const;  ///< `links`, or the chain
+};
+
+/// The shape of a plan for `microbatches` (its own count if 0); links from its crossings.
+PipelineShape shape_of(const Plan& plan, int microbatches = 0);
+
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::OneFOneB;
+  std::vector<std::vector<Action>> ranks;  ///< index: RankId
+};
+
+/// Pure. GPipe: all F, all B in microbatch order. 1F1B: PipeDream-Flush. PipeDream: asynchronous, an Update
+/// after each backward round, no flush; `microbatches` counts the minibatches of the whole run.
+/// Problem if the shape does not fit (no stages, replicas > microbatches, async count not a multiple of the
+/// replicas). Transfers are included, and receives are placed so that adjacent transfers form one exchange.
+/// Sources: GPipe arXiv 1811.06965; PipeDream SOSP'19 section 3.2-3.3; PipeDream-Flush arXiv 2006.09503.
+Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape);
+
+enum class Transport {
+  Buffered,    ///< a send completes at once
+  Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
+};
+
+/// Every violation: an action missing or twice, a dependency not met, a transfer without its peer, backward on
+/// another replica than its forward, deadlock under `transport`. Empty: the schedule is valid.
+Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
+
+/// Seconds. Index: stage. `transfer_s`/`latency_s`: per microbatch and link, by order of all_links().
+struct ScheduleCosts {
+  std::vector<double> forward;
+  std::vector<double> backward_input;
+  std::vector<double> backward_weight;
+  std::vector<double> reduce;    ///< exposed part; empty: 0
+  std::vector<double> update;    ///< empty: 0
+  std::vector<double> transfer;  ///< by link; empty: 0
+};
+
+struct TimedAction {
+  Action action;
+  double start = 0;
+  double end = 0;
+};
+
+struct Simulation {
+  double makespan = 0;
+  std::vector<std::vector<TimedAction>> ranks;
+  std::vector<double> busy;               ///< compute seconds per rank
+  std::vector<double> bubble_fraction;    ///< 1 - busy / makespan
+  std::vector<int> peak_stash;            ///< microbatches forwarded and not yet backwarded, at most
+  std::vector<int> peak_versions;         ///< live weight versions, the current one included
+};
+
+/// Runs the lists with buffered sends; the wire of a link carries one message at a time in each direction and
+/// overlaps computation. Throws InternalError on a deadlock (check first).
+Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs);
+
+/// `2F0`, `1SEND_F0>0@2` (own stage 1, microbatch 0, to stage 0? no: `>peer_stage@peer_rank`), `0UPDATE3`.
+/// One line per rank, actions joined by spaces. parse(to_string(s)) == s.
+std::string to_string(const Action& action);
+std::string to_string(const Schedule& schedule);
+Result<Schedule> parse_schedule(std::string_view text, const std::string& name);
+
+/// Terminal picture: one row per rank, one cell per time unit; and the same as a self-contained SVG.
+std::string draw_text(const Simulation& simulation, int columns = 100);
+std::string draw_svg(const Simulation& simulation, const std::string& title);
+
+}  // namespace millrace

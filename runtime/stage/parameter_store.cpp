@@ -1,0 +1,128 @@
+#include "runtime/stage/parameter_store.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "runtime/base/check.h"
+#include "runtime/layers/initialise.h"
+
+namespace millrace {
+namespace {
+constexpr std::int64_t kAlignment = 64;  // elements; 256 bytes, 4 AVX-512 vectors
+
+std::int64_t round_up(std::int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::int64_t element_count(const Shape& shape) {
+  std::int64_t n = 1;
+  for (std::int64_t d : shape) n *= d;
+  return n;
+}
+}  // namespace
+
+ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed) {
+  std::int64_t total = 0;
+  std::vector<std::pair<std::size_t, at::Tensor>> initial;  // slot, values
+  for (int index : layout.layers[stage.value]) {
+    const NamedLayer& layer = layout.model.layers[index];
+    const std::vector<ParameterSpec> specs = layer.layer->parameters();
+    std::vector<at::Tensor> values = initialise(specs, seed, layer.name);
+    auto& own_slots = slots_of_layer_.emplace_back();
+    auto& own_buffers = buffers_.emplace_back();
+    auto& own_buffer_names = buffer_names_.emplace_back();
+    const std::int64_t begin = total;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string name = layer.name + "." + specs[i].name;
+      if (specs[i].is_buffer) {
+        own_buffers.push_back(values[i]);
+        own_buffer_names.push_back(name);
+        continue;
+      }
+      own_slots.push_back(static_cast<int>(slots_.size()));
+      slots_.push_back({name, specs[i].shape, total, element_count(specs[i].shape)});
+      initial.emplace_back(slots_.size() - 1, values[i]);
+      total += round_up(slots_.back().elements);
+    }
+    ranges_.emplace_back(begin, total);
+  }
+  Version first{.flat = at::zeros({total}, at::kFloat)};
+  first.by_layer = views_of(first.flat);
+  for (auto& [slot, values] : initial) view(first.flat, slot).copy_(values);
+  versions_.emplace(current_, std::move(first));
+  flat_gradient_ = at::zeros({total}, at::kFloat);
+  gradients_ = views_of(flat_gradient_);
+}
+
+at::Tensor ParameterStore::view(const at::Tensor& flat, std::size_t slot) const {
+  const ParameterSlot& s = slots_[slot];
+  return flat.narrow(0, s.offset, s.elements).view(s.shape);
+}
+
+std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& flat) const {
+  std::vector<std::vector<at::Tensor>> result;
+  for (const auto& slots : slots_of_layer_) {
+    auto& views = result.emplace_back();
+    for (int slot : slots) views.push_back(view(flat, slot));
+  }
+  return result;
+}
+
+VersionId ParameterStore::pin(MicrobatchId microbatch) {
+  MILLRACE_CHECK(pinned_.emplace(microbatch, current_).second, "microbatch " << microbatch.value << " pinned twice");
+  ++versions_.at(current_).pins;
+  return current_;
+}
+
+VersionId ParameterStore::version_of(MicrobatchId microbatch) const {
+  auto found = pinned_.find(microbatch);
+  MILLRACE_CHECK(found != pinned_.end(), "microbatch " << microbatch.value << " has no version");
+  return found->second;
+}
+
+void ParameterStore::release(MicrobatchId microbatch) {
+  const VersionId version = version_of(microbatch);
+  pinned_.erase(microbatch);
+  auto found = versions_.find(version);
+  if (--found->second.pins == 0 && version != current_) versions_.erase(found);
+}
+
+std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int layer) const {
+  return versions_.at(version).by_layer[layer];
+}
+
+void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tensor&)>& update) {
+  const VersionId next(current_.value + 1);
+  auto now = versions_.find(current_);
+  if (now->second.pins == 0) {
+    update(now->second.flat, flat_gradient_);
+    auto node = versions_.extract(now);
+    node.key() = next;
+    versions_.insert(std::move(node));
+  } else {
+    Version fresh{.flat = now->second.flat.clone()};
+    fresh.by_layer = views_of(fresh.flat);
+    update(fresh.flat, flat_gradient_);
+    versions_.emplace(next, std::move(fresh));
+  }
+  current_ = next;
+  flat_gradient_.zero_();
+}
+
+std::vector<std::pair<std::string, at::Tensor>> ParameterStore::named_buffers() const {
+  std::vector<std::pair<std::string, at::Tensor>> result;
+  for (std::size_t layer = 0; layer < buffers_.size(); ++layer) {
+    for (std::size_t i = 0; i < buffers_[layer].size(); ++i) {
+      result.emplace_back(buffer_names_[layer][i], buffers_[layer][i]);
+    }
+  }
+  return result;
+}
+
+void ParameterStore::set_current(VersionId version) {
+  MILLRACE_CHECK(pinned_.empty() && versions_.size() == 1);
+  auto node = versions_.extract(current_);
+  node.key() = version;
+  versions_.insert(std::move(node));
+  current_ = version;
+}
+
+}  // namespace millrace

@@ -1,0 +1,83 @@
+// The weights of one stage on one rank, by version. Stashing lives here and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/ids.h"
+#include "runtime/stage/stage_layout.h"
+
+namespace millrace {
+
+/// Where a parameter lives in the flat tensors. Offsets are multiples of 64 elements (256 bytes): every element
+/// meets the same vector kernel whatever the partition, which keeps updates bitwise independent of the plan.
+struct ParameterSlot {
+  std::string name;  ///< "layer.weight"
+  Shape shape;
+  std::int64_t offset = 0;
+  std::int64_t elements = 0;
+};
+
+/// Each published version is one flat float32 tensor [N]; parameters are views into it. A microbatch pins the
+/// version of its forward until its last backward; an unpinned old version is freed. If nobody pins the current
+/// version an update happens in place (one version, no copy). Not thread-safe.
+class ParameterStore {
+ public:
+  /// Initial values depend on (seed, parameter name) only.
+  ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed);
+
+  VersionId current() const { return current_; }
+  VersionId pin(MicrobatchId microbatch);      ///< the current version
+  void release(MicrobatchId microbatch);
+  VersionId version_of(MicrobatchId microbatch) const;
+  int live_versions() const { return static_cast<int>(versions_.size()); }
+
+  /// Parameter views of layer `i` of the stage (position within the stage).
+  std::span<const at::Tensor> parameters(VersionId version, int layer) const;
+  std::span<const at::Tensor> current_parameters(int layer) const { return parameters(current_, layer); }
+  std::span<at::Tensor> buffers(int layer) { return buffers_[layer]; }
+
+  std::span<at::Tensor> gradients(int layer) { return gradients_[layer]; }
+  at::Tensor flat_gradient() const { return flat_gradient_; }
+  at::Tensor flat_weights() const { return versions_.at(current_).flat; }
+  /// Flat range [first, end) of the gradients of layer `i`; empty if it has none.
+  std::pair<std::int64_t, std::int64_t> gradient_range(int layer) const { return ranges_[layer]; }
+
+  /// Applies `update` to the current weights and makes the result the current version; zeroes the gradients.
+  void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update);
+
+  const std::vector<ParameterSlot>& slots() const { return slots_; }
+  /// View of slot `i` in any flat tensor laid out like the weights (rule state).
+  at::Tensor view(const at::Tensor& flat, std::size_t slot) const;
+  /// Buffers by full name, shared.
+  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
+  void set_current(VersionId version);  ///< renames the current version (resume); nothing may be pinned
+
+ private:
+  struct Version {
+    at::Tensor flat;
+    std::vector<std::vector<at::Tensor>> by_layer;
+    int pins = 0;
+  };
+  std::vector<std::vector<at::Tensor>> views_of(const at::Tensor& flat) const;
+
+  std::vector<ParameterSlot> slots_;
+  std::vector<std::vector<int>> slots_of_layer_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;
+  std::vector<std::vector<at::Tensor>> buffers_;
+  std::vector<std::vector<std::string>> buffer_names_;
+  at::Tensor flat_gradient_;
+  std::vector<std::vector<at::Tensor>> gradients_;
+  std::map<VersionId, Version> versions_;
+  std::unordered_map<MicrobatchId, VersionId> pinned_;
+  VersionId current_{0};
+};
+
+}  // namespace millrace

@@ -1,0 +1,328 @@
+#include "runtime/stage/stage_executor.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+
+namespace millrace {
+namespace {
+
+// Sends a link may have in flight before the oldest is waited for: enough to never stall a valid schedule
+// earlier than a rendezvous would, small enough to free the activations that were sent.
+constexpr std::size_t kSendsInFlight = 4;
+
+bool is_gradient(Op op) { return op == Op::SendGradient || op == Op::RecvGradient; }
+
+}  // namespace
+
+StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options)
+    : parts_(parts), options_(options) {
+  const StageLayout& layout = parts_.layout;
+  is_last_ = parts_.stage.value == layout.num_stages() - 1;
+  needs_input_ = layout.needs_input(parts_.stage);
+  tensor_names_.push_back("input");
+  for (const Crossing& c : layout.crossings) {
+    if (c.to == parts_.stage) tensor_names_.push_back(c.tensor);
+  }
+  for (int index : layout.layers[parts_.stage.value]) {
+    const NamedLayer& layer = layout.model.layers[index];
+    Step step{.layer = &layer};
+    for (const std::string& name : layer.inputs) {
+      step.inputs.push_back(tensor_index(name));
+      step.needs.push_back(name != "input");
+    }
+    tensor_names_.push_back(layer.name);
+    step.output = static_cast<int>(tensor_names_.size()) - 1;
+    steps_.push_back(std::move(step));
+  }
+  for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
+    const auto [begin, end] = parts_.store.gradient_range(i);
+    const bool open = !buckets_.empty() &&
+                      (buckets_.back().end - buckets_.back().begin) * std::int64_t{4} < options_.bucket_bytes;
+    if (open) {
+      buckets_.back().begin = begin;
+      buckets_.back().first_layer = i;
+    } else {
+      buckets_.push_back({i, begin, end});
+    }
+  }
+}
+
+int StageExecutor::tensor_index(const std::string& name) const {
+  const auto found = std::ranges::find(tensor_names_, name);
+  MILLRACE_CHECK(found != tensor_names_.end(), "tensor " << name << " is not in stage " << parts_.stage.value);
+  return static_cast<int>(found - tensor_names_.begin());
+}
+
+void StageExecutor::begin(std::int64_t first_position, double lr) {
+  first_position_ = first_position;
+  lr_ = lr;
+}
+
+void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target) {
+  Slot& slot = slots_[microbatch];
+  slot.values.resize(tensor_names_.size());
+  slot.values[0] = std::move(input);
+  slot.target = std::move(target);
+}
+
+void StageExecutor::execute(const Action& action, bool last_gradient) {
+  switch (action.op) {
+    case Op::Forward: return forward(action.microbatch);
+    case Op::Backward:
+    case Op::BackwardInput: return backward(action.microbatch, action.op, last_gradient);
+    case Op::BackwardWeight: return backward_weights(action.microbatch, last_gradient);
+    case Op::SendActivation:
+    case Op::SendGradient: return send(action);
+    case Op::RecvActivation:
+    case Op::RecvGradient: return receive(action);
+    case Op::Reduce: return reduce();
+    case Op::Update: return update();
+  }
+}
+
+std::uint64_t StageExecutor::random_seed(const NamedLayer& layer, MicrobatchId microbatch) const {
+  return derive_seed(options_.seed, layer.name, static_cast<std::uint64_t>(first_position_ + microbatch.value));
+}
+
+void StageExecutor::forward(MicrobatchId microbatch) {
+  Slot& slot = slots_[microbatch];
+  slot.values.resize(tensor_names_.size());
+  const VersionId version = training_ ? parts_.store.pin(microbatch) : parts_.store.current();
+  if (training_) slot.saved.resize(steps_.size());
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(step.inputs.size());
+    for (int index : step.inputs) inputs.push_back(slot.values[index]);
+    const CallContext context{training_, random_seed(*step.layer, microbatch)};
+    slot.values[step.output] =
+        step.layer->layer->forward(inputs, parts_.store.parameters(version, static_cast<int>(i)),
+                                   parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
+  }
+  if (is_last_) {
+    const LossResult result =
+        cross_entropy(slot.values[steps_.back().output], slot.target, training_ ? &slot.loss : nullptr);
+    losses_.loss += result.loss;
+    losses_.microbatches += 1;
+    losses_.samples += result.samples;
+    losses_.top1 += result.top1;
+    losses_.top5 += result.top5;
+  }
+  // Only what is still to be sent stays; what the backward needs is in `saved`.
+  std::vector<at::Tensor> leaving(tensor_names_.size());
+  for (const Crossing& c : parts_.layout.crossings) {
+    if (c.from == parts_.stage) leaving[tensor_index(c.tensor)] = slot.values[tensor_index(c.tensor)];
+  }
+  slot.values = std::move(leaving);
+  if (!training_ && is_last_) {
+    slots_.erase(microbatch);
+    return;
+  }
+  peak_stash_ = std::max(peak_stash_, stashed_microbatches());
+  peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+}
+
+void StageExecutor::start_loss_gradient(Slot& slot) {
+  slot.gradients.resize(tensor_names_.size());
+  if (is_last_) slot.gradients[steps_.back().output] = cross_entropy_backward(slot.loss, options_.loss_scale);
+  slot.loss = {};
+}
+
+void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient) {
+  Slot& slot = slots_.at(microbatch);
+  start_loss_gradient(slot);
+  const VersionId version = parts_.store.version_of(microbatch);
+  for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
+    const Step& step = steps_[i];
+    at::Tensor grad = std::move(slot.gradients[step.output]);
+    MILLRACE_CHECK(grad.defined(), "layer " << step.layer->name << " got no gradient");
+    const std::span<const bool> needs(reinterpret_cast<const bool*>(step.needs.data()), step.needs.size());
+    const auto parameters = parts_.store.parameters(version, i);
+    const Layer& layer = *step.layer->layer;
+    std::vector<at::Tensor> inputs;
+    if (op == Op::Backward) {
+      inputs = layer.backward(grad, parameters, slot.saved[i], needs, parts_.store.gradients(i));
+      slot.saved[i] = {};
+    } else {
+      inputs = layer.backward_input(grad, parameters, slot.saved[i], needs);
+      if (parameters.empty()) slot.saved[i] = {};
+      else slot.output_gradients[i] = std::move(grad);
+    }
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      if (!step.needs[k]) continue;
+      at::Tensor& sum = slot.gradients[step.inputs[k]];
+      sum = sum.defined() ? at::add(sum, inputs[k]) : std::move(inputs[k]);  // never in place: inputs may share
+    }
+    if (op == Op::Backward && last_gradient) reduce_ready_buckets(i);
+  }
+  slot.saved.resize(op == Op::Backward ? 0 : slot.saved.size());
+  if (op == Op::Backward) finish_backward(microbatch);
+}
+
+void StageExecutor::backward_weights(MicrobatchId microbatch, bool last_gradient) {
+  Slot& slot = slots_.at(microbatch);
+  for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
+    if (auto found = slot.output_gradients.find(i); found != slot.output_gradients.end()) {
+      steps_[i].layer->layer->backward_weight(found->second, slot.saved[i], parts_.store.gradients(i));
+      slot.saved[i] = {};
+    }
+    if (last_gradient) reduce_ready_buckets(i);
+  }
+  slot.output_gradients.clear();
+  slot.saved.clear();
+  finish_backward(microbatch);
+}
+
+/// Releases the weight version; the slot stays while input gradients wait to be sent.
+void StageExecutor::finish_backward(MicrobatchId microbatch) {
+  parts_.store.release(microbatch);
+  Slot& slot = slots_.at(microbatch);
+  const bool to_send = std::ranges::any_of(slot.gradients, [](const at::Tensor& g) { return g.defined(); });
+  if (!to_send) slots_.erase(microbatch);
+}
+
+std::vector<int> StageExecutor::crossings_with(StageId from, StageId to) const {
+  std::vector<int> result;
+  for (std::size_t i = 0; i < parts_.layout.crossings.size(); ++i) {
+    const Crossing& c = parts_.layout.crossings[i];
+    if (c.from == from && c.to == to) result.push_back(static_cast<int>(i));
+  }
+  MILLRACE_CHECK(!result.empty(), "no tensor crosses from stage " << from.value << " to " << to.value);
+  return result;
+}
+
+/// The messages of a transfer action, one for each crossing tensor. Tags are unique over the whole run.
+std::vector<Transfer> StageExecutor::transfers(const Action& action, const std::vector<at::Tensor>& tensors) const {
+  const bool gradient = is_gradient(action.op);
+  const bool sends = action.op == Op::SendActivation || action.op == Op::SendGradient;
+  const bool upstream = gradient == sends;  // the peer is the earlier stage
+  const auto indices = upstream ? crossings_with(action.peer_stage, action.stage)
+                                : crossings_with(action.stage, action.peer_stage);
+  const std::uint64_t position = static_cast<std::uint64_t>(first_position_ + action.microbatch.value);
+  std::vector<Transfer> result;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const std::uint64_t tag = (position * parts_.layout.crossings.size() + indices[i]) * 2 + gradient;
+    result.push_back({sends ? Direction::Send : Direction::Receive, action.peer, tag, tensors[i],
+                      to_string(action) + " of " + parts_.layout.crossings[indices[i]].tensor});
+  }
+  return result;
+}
+
+void StageExecutor::send(const Action& action) {
+  Slot& slot = slots_.at(action.microbatch);
+  const bool gradient = is_gradient(action.op);
+  const auto indices = gradient ? crossings_with(action.peer_stage, action.stage)
+                                : crossings_with(action.stage, action.peer_stage);
+  std::vector<at::Tensor> tensors;
+  for (int index : indices) {
+    const int tensor = tensor_index(parts_.layout.crossings[index].tensor);
+    at::Tensor& source = gradient ? slot.gradients[tensor] : slot.values[tensor];
+    MILLRACE_CHECK(source.defined(), to_string(action) << ": nothing to send");
+    tensors.push_back(source.contiguous());
+    if (gradient) source.reset();
+  }
+  auto& in_flight = sends_[action.peer_stage.value];
+  while (in_flight.size() >= kSendsInFlight) {
+    in_flight.front()->wait();
+    in_flight.pop_front();
+  }
+  in_flight.push_back(parts_.world.exchange(transfers(action, tensors)));
+  if (gradient && std::ranges::none_of(slot.gradients, [](const at::Tensor& g) { return g.defined(); })) {
+    slots_.erase(action.microbatch);
+  } else if (!gradient) {
+    // A tensor may go to several stages: it is dropped after the last of them.
+    const auto& links = parts_.layout.links;
+    const auto last = std::ranges::find_if(links.rbegin(), links.rend(), [&](const StageLink& l) { return l.from == parts_.stage; });
+    if (last != links.rend() && last->to == action.peer_stage) {
+      slot.values.clear();
+      if (!training_) slots_.erase(action.microbatch);
+    }
+  }
+}
+
+void StageExecutor::post_receive(const Action& action) {
+  Message& message = posted_[to_string(action)];
+  if (message.pending) return;
+  const bool gradient = is_gradient(action.op);
+  const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
+                                : crossings_with(action.peer_stage, action.stage);
+  const auto options = parts_.store.flat_weights().options();
+  for (int index : indices) message.tensors.push_back(at::empty(parts_.layout.crossings[index].shape, options));
+  message.pending = parts_.world.exchange(transfers(action, message.tensors));
+}
+
+void StageExecutor::receive(const Action& action) {
+  post_receive(action);
+  auto node = posted_.extract(to_string(action));
+  Message& message = node.mapped();
+  message.pending->wait();
+  Slot& slot = slots_[action.microbatch];
+  slot.values.resize(tensor_names_.size());
+  slot.gradients.resize(tensor_names_.size());
+  const bool gradient = is_gradient(action.op);
+  const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
+                                : crossings_with(action.peer_stage, action.stage);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const int tensor = tensor_index(parts_.layout.crossings[indices[i]].tensor);
+    if (gradient) {
+      at::Tensor& sum = slot.gradients[tensor];
+      sum = sum.defined() ? at::add(sum, message.tensors[i]) : message.tensors[i];
+    } else {
+      slot.values[tensor] = message.tensors[i];
+    }
+  }
+}
+
+void StageExecutor::finish_sends() {
+  for (auto& [peer, in_flight] : sends_) {
+    for (auto& pending : in_flight) pending->wait();
+    in_flight.clear();
+  }
+}
+
+void StageExecutor::reduce_ready_buckets(int layer) {
+  if (!parts_.replicas) return;
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].first_layer >= layer; ++next_bucket_) {
+    const Bucket& bucket = buckets_[next_bucket_];
+    if (bucket.begin == bucket.end) continue;
+    reductions_.push_back(parts_.replicas->all_reduce(
+        parts_.store.flat_gradient().narrow(0, bucket.begin, bucket.end - bucket.begin),
+        "REDUCE of bucket " + std::to_string(next_bucket_) + ", stage " + std::to_string(parts_.stage.value)));
+  }
+}
+
+void StageExecutor::reduce() {
+  if (!parts_.replicas) return;
+  reduce_ready_buckets(0);
+  if (is_last_) {
+    at::Tensor sums = at::tensor({losses_.loss, double(losses_.microbatches), double(losses_.samples),
+                                  double(losses_.top1), double(losses_.top5)}, at::kDouble);
+    parts_.replicas->all_reduce(sums, "REDUCE of the losses")->wait();
+    const double* s = sums.const_data_ptr<double>();
+    losses_ = {s[0], std::int64_t(s[1]), std::int64_t(s[2]), std::int64_t(s[3]), std::int64_t(s[4])};
+  }
+  for (auto& pending : reductions_) pending->wait();
+  reductions_.clear();
+  next_bucket_ = 0;
+}
+
+void StageExecutor::update() {
+  if (parts_.store.slots().empty()) return;
+  if (options_.gradient_scale != 1) parts_.store.flat_gradient().mul_(options_.gradient_scale);
+  parts_.store.publish([&](at::Tensor weights, const at::Tensor& gradient) {
+    parts_.rule.apply_(std::move(weights), gradient, lr_);
+  });
+  peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+}
+
+LossSums StageExecutor::take_losses() { return std::exchange(losses_, {}); }
+
+}  // namespace millrace

@@ -1,0 +1,138 @@
+// Executes the actions of one rank's stage. Knows no schedule: one switch over ten ops.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/stage/loss.h"
+#include "runtime/stage/parameter_store.h"
+#include "runtime/stage/stage_layout.h"
+#include "runtime/stage/update_rule.h"
+
+namespace millrace {
+
+struct ExecutorOptions {
+  std::uint64_t seed = 0;
+  double loss_scale = 1;      ///< of each microbatch's mean loss: 1 / microbatches per step; 1 if asynchronous
+  double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
+  std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
+};
+
+/// Sums since the last Update; valid on the last stage.
+struct LossSums {
+  double loss = 0;  ///< sum of the microbatches' means
+  std::int64_t microbatches = 0;
+  std::int64_t samples = 0;
+  std::int64_t top1 = 0;
+  std::int64_t top5 = 0;
+  double mean_loss() const { return microbatches ? loss / double(microbatches) : 0; }
+};
+
+/// What the executor works with; all outlive it. `replicas` is null for a stage on one rank.
+struct ExecutorParts {
+  const StageLayout& layout;
+  StageId stage;
+  ParameterStore& store;
+  UpdateRule& rule;
+  Communicator& world;
+  Communicator* replicas = nullptr;
+};
+
+/// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
+class StageExecutor {
+ public:
+  StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);
+
+  /// Positions of the microbatches that follow are `first_position + microbatch` (tags, random streams).
+  void begin(std::int64_t first_position, double lr);
+  void set_learning_rate(double lr) { lr_ = lr; }
+  void set_training(bool training) { training_ = training; }
+
+  /// Gives the batch of a microbatch before its Forward: input on stages that read it, target on the last.
+  void feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target);
+  bool needs_input() const { return needs_input_; }
+  bool is_last() const { return is_last_; }
+
+  /// Posts the receive of a coming Recv action, so that the data can travel during computation.
+  void post_receive(const Action& action);
+
+  /// `last_gradient`: no further backward adds to the gradients before the next Update; buckets are reduced
+  /// as they become ready.
+  void execute(const Action& action, bool last_gradient = false);
+
+  /// Waits for the sends in flight (end of a step).
+  void finish_sends();
+
+  LossSums take_losses();  ///< and starts new sums
+  int stashed_microbatches() const { return static_cast<int>(slots_.size()); }
+  int peak_stash() const { return peak_stash_; }
+  int peak_versions() const { return peak_versions_; }
+
+ private:
+  /// One layer of the stage with its tensors as indices into Slot::values.
+  struct Step {
+    const NamedLayer* layer;
+    std::vector<int> inputs;
+    int output;
+    std::vector<char> needs;  ///< input gradient wanted (not for the batch)
+  };
+  /// A microbatch between its first receive and its last backward.
+  struct Slot {
+    std::vector<at::Tensor> values;  ///< by tensor index
+    std::vector<at::Tensor> gradients;
+    std::vector<Saved> saved;        ///< by layer
+    at::Tensor target;
+    SavedLoss loss;
+    std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
+  };
+  struct Message {
+    std::vector<at::Tensor> tensors;
+    std::unique_ptr<Pending> pending;
+  };
+  struct Bucket {
+    int first_layer;
+    std::int64_t begin, end;
+  };
+
+  void forward(MicrobatchId microbatch);
+  void backward(MicrobatchId microbatch, Op op, bool last_gradient);
+  void backward_weights(MicrobatchId microbatch, bool last_gradient);
+  void send(const Action& action);
+  void receive(const Action& action);
+  void reduce();
+  void update();
+  void start_loss_gradient(Slot& slot);
+  void finish_backward(MicrobatchId microbatch);
+  void reduce_ready_buckets(int layer);
+  std::vector<int> crossings_with(StageId from, StageId to) const;
+  std::vector<Transfer> transfers(const Action& action, const std::vector<at::Tensor>& tensors) const;
+  int tensor_index(const std::string& name) const;
+  std::uint64_t random_seed(const NamedLayer& layer, MicrobatchId microbatch) const;
+
+  ExecutorParts parts_;
+  ExecutorOptions options_;
+  std::vector<Step> steps_;
+  std::vector<std::string> tensor_names_;
+  std::vector<Bucket> buckets_;  ///< from the last layer to the first
+  std::size_t next_bucket_ = 0;
+  std::vector<std::unique_ptr<Pending>> reductions_;
+  bool needs_input_ = false;
+  bool is_last_ = false;
+  bool training_ = true;
+  std::int64_t first_position_ = 0;
+  double lr_ = 0;
+  std::unordered_map<MicrobatchId, Slot> slots_;
+  std::unordered_map<std::string, Message> posted_;  ///< receives, by action text
+  std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
+  LossSums losses_;
+  int peak_stash_ = 0;
+  int peak_versions_ = 1;
+};
+
+}  // namespace millrace

@@ -1,0 +1,99 @@
+#include "runtime/stage/update_rule.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "runtime/base/json.h"
+
+namespace millrace {
+namespace {
+
+class Sgd final : public UpdateRule {
+ public:
+  Sgd(const RuleOptions& options, const at::Tensor& like) : options_(options) {
+    if (options.momentum != 0) momentum_ = at::zeros_like(like);
+  }
+  void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) override {
+    std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, momenta;
+    if (momentum_.defined()) momenta.push_back(momentum_);
+    // With momentum buffers of zeros the first step gives momentum = gradient, as is_first_step does.
+    at::_fused_sgd_(parameters, gradients, momenta, options_.weight_decay, options_.momentum, lr, /*dampening=*/0,
+                    /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
+    ++updates_;
+  }
+  std::vector<std::pair<std::string, at::Tensor>> state() override {
+    if (!momentum_.defined()) return {};
+    return {{"momentum_buffer", momentum_}};
+  }
+  std::int64_t updates() const override { return updates_; }
+  void set_updates(std::int64_t updates) override { updates_ = updates; }
+
+ private:
+  RuleOptions options_;
+  at::Tensor momentum_;
+  std::int64_t updates_ = 0;
+};
+
+class Adam final : public UpdateRule {
+ public:
+  Adam(const RuleOptions& options, const at::Tensor& like)
+      : options_(options), average_(at::zeros_like(like)), square_(at::zeros_like(like)),
+        step_(at::full({}, 0.0, like.options())) {}
+  void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) override {
+    ++updates_;
+    step_.fill_(static_cast<double>(updates_));
+    std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, averages{average_}, squares{square_},
+        maxima, steps{step_};
+    at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, options_.beta1, options_.beta2,
+                     options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  }
+  std::vector<std::pair<std::string, at::Tensor>> state() override {
+    return {{"exp_avg", average_}, {"exp_avg_sq", square_}};
+  }
+  std::int64_t updates() const override { return updates_; }
+  void set_updates(std::int64_t updates) override { updates_ = updates; }
+
+ private:
+  RuleOptions options_;
+  at::Tensor average_, square_, step_;
+  std::int64_t updates_ = 0;
+};
+
+const std::vector<std::string> kPolicies{"constant", "step", "polynomial", "exponential"};
+
+}  // namespace
+
+Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options, const at::Tensor& like) {
+  if (options.kind == "sgd") return std::unique_ptr<UpdateRule>(std::make_unique<Sgd>(options, like));
+  if (options.kind == "adam") return std::unique_ptr<UpdateRule>(std::make_unique<Adam>(options, like));
+  return Problem{"--rule", "unknown update rule '" + options.kind + "'", "one of: sgd, adam"};
+}
+
+double learning_rate(const LearningRateOptions& options, std::int64_t step) {
+  if (step < options.warmup_steps) return options.base * double(step + 1) / double(options.warmup_steps);
+  const double progress = std::min(1.0, double(step) / double(std::max<std::int64_t>(1, options.total_steps)));
+  if (options.policy == "step") return options.base * std::pow(options.gamma, double(step / options.step_size));
+  if (options.policy == "polynomial") return options.base * std::pow(1 - progress, options.power);
+  if (options.policy == "exponential") return options.base * std::pow(options.gamma, progress);
+  return options.base;
+}
+
+Problems validate(const LearningRateOptions& options) {
+  Problems problems;
+  if (std::ranges::find(kPolicies, options.policy) == kPolicies.end()) {
+    const auto near = nearest_name(options.policy, kPolicies);
+    problems.push_back({"--lr-policy", "unknown policy '" + options.policy + "'",
+                        near ? "did you mean '" + *near + "'?" : "one of: constant, step, polynomial, exponential"});
+  }
+  if (options.policy == "step" && options.step_size < 1) {
+    problems.push_back({"--lr-step-size", "policy step needs a step size of at least 1", "give --lr-step-size N"});
+  }
+  return problems;
+}
+
+}  // namespace millrace

@@ -1,0 +1,53 @@
+// How gradients change weights: SGD and Adam through LibTorch's fused kernels on flat tensors, and the
+// learning rate's schedule. ("Optimizer" means only the planner here.)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+struct RuleOptions {
+  std::string kind = "sgd";  ///< "sgd" | "adam"
+  double momentum = 0.9;
+  double weight_decay = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+/// One rule for the parameters of one stage, as one flat float32 tensor [N]. Not thread-safe.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  /// weights_ -= rule(gradient), in place; `gradient` is left as it is.
+  virtual void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) = 0;
+  /// Flat state tensors [N] by name ("momentum_buffer", "exp_avg", ...), for checkpoints; shared, not copied.
+  virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
+  virtual std::int64_t updates() const = 0;
+  virtual void set_updates(std::int64_t updates) = 0;
+};
+
+Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options, const at::Tensor& like);
+
+struct LearningRateOptions {
+  double base = 0.01;
+  std::string policy = "constant";  ///< "constant" | "step" | "polynomial" | "exponential"
+  std::int64_t warmup_steps = 0;    ///< linear from base / warmup_steps
+  std::int64_t total_steps = 1;     ///< polynomial, exponential: E
+  std::int64_t step_size = 0;       ///< step: every this many steps ...
+  double gamma = 0.1;               ///< ... times this (exponential: base x gamma^(step / total))
+  double power = 2;                 ///< polynomial: (1 - step / total)^power
+};
+/// Learning rate of step `step` (from 0). PipeDream's policies (pipedream.md 5.4) per step. Pure.
+double learning_rate(const LearningRateOptions& options, std::int64_t step);
+Problems validate(const LearningRateOptions& options);
+
+}  // namespace millrace

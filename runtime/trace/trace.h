@@ -1,0 +1,50 @@
+// What happened when: spans in a preallocated ring per rank, written as Chrome trace JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+enum class SpanKind : std::uint8_t {
+  Forward, Backward, BackwardInput, BackwardWeight, Send, Recv, Wait, Reduce, Update, Data, Checkpoint, Eval, Step
+};
+const char* to_string(SpanKind kind);
+
+/// 40 bytes, no allocation. `start`/`end` in nanoseconds of the rank's clock since the trace's origin.
+struct Span {
+  SpanKind kind = SpanKind::Step;
+  std::int16_t stage = -1;
+  std::int32_t peer = -1;
+  std::int64_t microbatch = -1;
+  std::int64_t step = -1;
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+};
+
+/// Keeps the last `capacity` spans. One writer; read when the writer rests. `record` never allocates.
+class SpanRing {
+ public:
+  explicit SpanRing(std::size_t capacity = 1 << 16);
+  void record(const Span& span);
+  std::vector<Span> spans() const;  ///< oldest first
+  std::uint64_t recorded() const { return next_; }
+
+ private:
+  std::vector<Span> ring_;
+  std::uint64_t next_ = 0;
+};
+
+/// Chrome/Perfetto JSON (`traceEvents`, ph X, ts/dur in microseconds, pid = rank, one lane for compute and one
+/// for communication), with process names. Spans of one lane do not overlap.
+std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank);
+/// One rank's spans as JSON (array of objects) and back, so that ranks can hand them to the report.
+std::string spans_to_json(const std::vector<Span>& spans);
+Result<std::vector<Span>> spans_from_json(std::string_view text, const std::string& name);
+
+}  // namespace millrace

@@ -1,0 +1,180 @@
+#include "runtime/train/profiler.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include "runtime/base/error.h"
+#include "runtime/stage/loss.h"
+#include "runtime/stage/parameter_store.h"
+
+namespace millrace {
+namespace {
+
+/// Samples of one quantity; the median is robust against the other processes of the machine.
+struct Samples {
+  std::vector<double> seconds;
+  double median() {
+    if (seconds.empty()) return 0;
+    std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
+    return seconds[seconds.size() / 2];
+  }
+};
+
+struct LayerSamples {
+  Samples forward, backward_input, backward_weight;
+};
+
+class Pass {
+ public:
+  Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock)
+      : layout_(layout), store_(store), options_(options), clock_(clock), samples(layout.model.layers.size()) {
+    for (std::size_t i = 0; i < layout.model.layers.size(); ++i) index_[layout.model.layers[i].name] = static_cast<int>(i);
+  }
+
+  void run(const at::Tensor& input, const at::Tensor& target, bool counted) {
+    counted_ = counted;
+    saved_.assign(layout_.model.layers.size(), {});
+    values_.assign(layout_.model.layers.size(), {});
+    gradients_.assign(layout_.model.layers.size(), {});
+    forward(input);
+    SavedLoss saved_loss;
+    time(loss, [&] {
+      cross_entropy(values_.back(), target, &saved_loss);
+      gradients_.back() = cross_entropy_backward(saved_loss, 1.0);
+    });
+    if (!counted) measure_saved();
+    values_.assign(values_.size(), {});
+    backward();
+  }
+
+  Samples loss;
+  std::vector<LayerSamples> samples;
+  std::vector<Bytes> saved_bytes;
+
+ private:
+  template <class Work>
+  void time(Samples& into, Work&& work) {
+    const TimePoint start = clock_.now();
+    work();
+    if (counted_) into.seconds.push_back(Seconds(clock_.now() - start).count());
+  }
+
+  void forward(const at::Tensor& input) {
+    for (std::size_t i = 0; i < layout_.model.layers.size(); ++i) {
+      const NamedLayer& layer = layout_.model.layers[i];
+      std::vector<at::Tensor> inputs;
+      for (const std::string& name : layer.inputs) inputs.push_back(name == "input" ? input : values_[index_.at(name)]);
+      time(samples[i].forward, [&] {
+        values_[i] = layer.layer->forward(inputs, store_.current_parameters(i), store_.buffers(i), {true, options_.seed + i}, &saved_[i]);
+      });
+    }
+  }
+
+  void backward() {
+    for (int i = static_cast<int>(layout_.model.layers.size()) - 1; i >= 0; --i) {
+      const NamedLayer& layer = layout_.model.layers[i];
+      std::vector<char> needs;
+      for (const std::string& name : layer.inputs) needs.push_back(name != "input");
+      const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
+      const at::Tensor grad = std::move(gradients_[i]);
+      std::vector<at::Tensor> inputs;
+      time(samples[i].backward_input, [&] {
+        inputs = layer.layer->backward_input(grad, store_.current_parameters(i), saved_[i], wanted);
+      });
+      time(samples[i].backward_weight, [&] { layer.layer->backward_weight(grad, saved_[i], store_.gradients(i)); });
+      saved_[i] = {};
+      for (std::size_t k = 0; k < inputs.size(); ++k) {
+        if (!needs[k]) continue;
+        at::Tensor& sum = gradients_[index_.at(layer.inputs[k])];
+        sum = sum.defined() ? sum + inputs[k] : inputs[k];
+      }
+    }
+  }
+
+  /// Bytes that a microbatch keeps until its backward, each storage at the first layer that keeps it; weights
+  /// are not counted.
+  void measure_saved() {
+    std::set<const void*> seen;
+    for (std::size_t i = 0; i < saved_.size(); ++i) {
+      for (const at::Tensor& p : store_.current_parameters(i)) seen.insert(p.storage().data());
+    }
+    saved_bytes.assign(saved_.size(), 0);
+    for (std::size_t i = 0; i < saved_.size(); ++i) {
+      for (const at::Tensor& t : saved_[i].tensors) {
+        if (t.defined() && seen.insert(t.storage().data()).second) saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
+      }
+    }
+  }
+
+  const StageLayout& layout_;
+  ParameterStore& store_;
+  const ProfileOptions& options_;
+  Clock& clock_;
+  bool counted_ = false;
+  std::unordered_map<std::string, int> index_;
+  std::vector<Saved> saved_;
+  std::vector<at::Tensor> values_, gradients_;
+};
+
+double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions, Clock& clock) {
+  auto rule = make_update_rule(options, store.flat_weights());
+  if (!rule) throw ConfigError(to_string(rule.problems()));
+  Samples samples;
+  for (int i = 0; i < repetitions + 1; ++i) {
+    const TimePoint start = clock.now();
+    store.publish([&](at::Tensor weights, const at::Tensor& gradient) { (*rule)->apply_(weights, gradient, 0.0); });
+    if (i > 0) samples.seconds.push_back(Seconds(clock.now() - start).count());
+  }
+  const double bytes = double(store.flat_weights().nbytes());
+  return bytes > 0 ? samples.median() / bytes : 0;
+}
+
+}  // namespace
+
+LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock) {
+  at::NoGradGuard no_grad;
+  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  Result<StageLayout> made = make_layout(model, whole, options.microbatch);
+  if (!made) throw ConfigError(to_string(made.problems()));
+  const StageLayout& layout = *made;
+  ParameterStore store(layout, StageId(0), options.seed);
+  Shape shape{options.microbatch};
+  shape.insert(shape.end(), model.input_shape.begin(), model.input_shape.end());
+  const at::Tensor input = at::randn(shape, at::kFloat);
+  const at::Tensor target = at::randint(model.num_classes, {options.microbatch}, at::kLong);
+
+  Pass pass(layout, store, options, clock);
+  for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(input, target, false);
+  for (int i = 0; i < options.repetitions; ++i) pass.run(input, target, true);
+
+  LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = "cpu"};
+  graph.loss_s = pass.loss.median();
+  std::unordered_map<std::string, int> index;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const NamedLayer& layer = model.layers[i];
+    index[layer.name] = static_cast<int>(i);
+    LayerSamples& s = pass.samples[i];
+    Bytes parameter_bytes = 0;
+    for (const at::Tensor& p : store.current_parameters(i)) parameter_bytes += static_cast<Bytes>(p.nbytes());
+    Bytes activation = sizeof(float);
+    for (std::int64_t d : layout.output_shapes[i]) activation *= d;
+    graph.nodes.push_back({.name = layer.name, .kind = layer.layer->kind(), .forward_s = s.forward.median(),
+                           .backward_input_s = s.backward_input.median(), .backward_weight_s = s.backward_weight.median(),
+                           .parameter_bytes = parameter_bytes, .activation_bytes = activation, .saved_bytes = pass.saved_bytes[i]});
+    for (const std::string& name : layer.inputs) {
+      if (name == "input") continue;
+      const int producer = index.at(name);
+      graph.edges.push_back({producer, static_cast<int>(i), name, graph.nodes[producer].activation_bytes});
+    }
+  }
+  graph.update_s_per_byte = update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock);
+  return graph;
+}
+
+}  // namespace millrace

@@ -1,0 +1,123 @@
+#include "runtime/train/rank_runner.h"
+
+#include <utility>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+// Receives posted ahead: the data travels while the rank computes. Two per direction suffice for 1F1B; more
+// only hold memory.
+constexpr int kReceivesAhead = 4;
+
+bool is_receive(Op op) { return op == Op::RecvActivation || op == Op::RecvGradient; }
+bool is_gradient_work(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
+
+/// For each action: it is the last one that adds gradients before the next Update.
+std::vector<char> last_gradients(std::span<const Action> actions) {
+  std::vector<char> last(actions.size(), 0);
+  bool open = false;
+  for (std::size_t i = actions.size(); i-- > 0;) {
+    if (actions[i].op == Op::Update) open = true;
+    if (open && is_gradient_work(actions[i].op)) {
+      last[i] = 1;
+      open = false;
+    }
+  }
+  return last;
+}
+
+SpanKind span_kind(Op op) {
+  switch (op) {
+    case Op::Forward: return SpanKind::Forward;
+    case Op::Backward: return SpanKind::Backward;
+    case Op::BackwardInput: return SpanKind::BackwardInput;
+    case Op::BackwardWeight: return SpanKind::BackwardWeight;
+    case Op::SendActivation:
+    case Op::SendGradient: return SpanKind::Send;
+    case Op::RecvActivation:
+    case Op::RecvGradient: return SpanKind::Wait;
+    case Op::Reduce: return SpanKind::Reduce;
+    case Op::Update: return SpanKind::Update;
+  }
+  return SpanKind::Step;
+}
+
+double& seconds_of(StepTimes& times, Op op) {
+  switch (op) {
+    case Op::Forward: return times.forward;
+    case Op::SendActivation:
+    case Op::SendGradient: return times.send;
+    case Op::RecvActivation:
+    case Op::RecvGradient: return times.wait;
+    case Op::Reduce: return times.all_reduce;
+    case Op::Update: return times.update;
+    default: return times.backward;
+  }
+}
+
+}  // namespace
+
+template <class Work>
+void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
+  const TimePoint start = parts_.clock.now();
+  work();
+  const TimePoint end = parts_.clock.now();
+  seconds += Seconds(end - start).count();
+  parts_.trace.record({.kind = kind, .stage = static_cast<std::int16_t>(action.stage.value), .peer = action.peer.value,
+                       .microbatch = first_position_ + action.microbatch.value, .step = step_,
+                       .start = start.time_since_epoch().count(), .end = end.time_since_epoch().count()});
+}
+
+void RankRunner::post_receives(std::span<const Action> actions, std::size_t done) {
+  next_receive_ = std::max(next_receive_, done);
+  for (; posted_ < kReceivesAhead && next_receive_ < actions.size(); ++next_receive_) {
+    const Action& action = actions[next_receive_];
+    if (!is_receive(action.op)) continue;
+    const TimePoint start = parts_.clock.now();
+    parts_.executor.post_receive(action);
+    times_.receive += Seconds(parts_.clock.now() - start).count();
+    ++posted_;
+  }
+}
+
+void RankRunner::step(const Action& action, bool last_gradient) {
+  if (action.op == Op::Forward && parts_.batches) {
+    timed(SpanKind::Data, action, times_.data, [&] {
+      Batch batch = parts_.batches->get(first_position_ + action.microbatch.value);
+      parts_.executor.feed(action.microbatch, std::move(batch.input), std::move(batch.target));
+    });
+  }
+  timed(span_kind(action.op), action, seconds_of(times_, action.op), [&] { parts_.executor.execute(action, last_gradient); });
+  if (is_receive(action.op)) --posted_;
+}
+
+void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, std::int64_t first_position,
+                     const std::function<void(const Action&)>& on_update) {
+  const std::vector<char> last_gradient = last_gradients(actions);
+  step_ = step_number;
+  first_position_ = first_position;
+  next_receive_ = 0;
+  posted_ = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    parts_.status.update(step_, to_string(actions[i]));
+    try {
+      post_receives(actions, i);
+      step(actions[i], last_gradient[i]);
+    } catch (const Error& error) {
+      throw Error(error.code(), "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" + std::to_string(i + 1) +
+                      " of " + std::to_string(actions.size()) + "): " + error.what(), error.hint());
+    } catch (const std::exception& error) {
+      throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + ": " + error.what());
+    }
+    if (actions[i].op == Op::Update) {
+      on_update(actions[i]);
+      ++step_;
+    }
+  }
+  parts_.executor.finish_sends();
+}
+
+}  // namespace millrace

@@ -1,0 +1,54 @@
+// Walks this rank's list of actions: for each, open a span and let the executor do it.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "runtime/base/clock.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/stage/stage_executor.h"
+#include "runtime/trace/trace.h"
+#include "runtime/train/batch_source.h"
+#include "runtime/train/status_board.h"
+
+namespace millrace {
+
+/// Seconds by what the rank did; reset by the owner.
+struct StepTimes {
+  double forward = 0, backward = 0, send = 0, receive = 0, wait = 0, all_reduce = 0, update = 0, data = 0;
+};
+
+struct RunnerParts {
+  StageExecutor& executor;
+  BatchSource* batches = nullptr;  ///< null if this stage reads neither inputs nor targets
+  Clock& clock;
+  SpanRing& trace;
+  StatusBoard& status;
+};
+
+class RankRunner {
+ public:
+  explicit RankRunner(const RunnerParts& parts) : parts_(parts) {}
+
+  /// Runs `actions` once. Positions of microbatches count from `first_position`. After each Update `on_update`
+  /// is called. An exception gets the failing action in front of its message.
+  void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
+           const std::function<void(const Action& update)>& on_update);
+
+  StepTimes take_times() { return std::exchange(times_, {}); }
+
+ private:
+  void step(const Action& action, bool last_gradient);
+  void post_receives(std::span<const Action> actions, std::size_t done);
+  template <class Work>
+  void timed(SpanKind kind, const Action& action, double& seconds, Work&& work);
+
+  RunnerParts parts_;
+  StepTimes times_;
+  std::int64_t step_ = 0;
+  std::int64_t first_position_ = 0;
+  std::size_t next_receive_ = 0;  ///< first action not looked at for posting
+  int posted_ = 0;                ///< receives posted and not yet executed
+};
+
+}  // namespace millrace

@@ -1,0 +1,77 @@
+#include "runtime/train/step_log.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+namespace {
+
+std::int64_t peak_memory_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+}  // namespace
+
+StepLog::StepLog(const std::filesystem::path& folder, int rank, int stage, int ranks, bool append)
+    : file_(folder / ("steps.rank" + std::to_string(rank) + ".jsonl"), append) {
+  file_.write_line(Json::object({{"format", "millrace-steps-1"}, {"rank", rank}, {"stage", stage}, {"ranks", ranks}}).dump());
+}
+
+void StepLog::write(const StepRecord& r) {
+  if (!file_.is_open()) return;
+  const StepTimes& t = r.times;
+  const double busy = t.forward + t.backward + t.update;
+  Json line = Json::object({{"step", r.step}});
+  line["loss"] = r.losses ? Json(r.losses->mean_loss()) : Json();
+  const double samples = r.losses ? double(std::max<std::int64_t>(1, r.losses->samples)) : 1;
+  line["top1"] = r.losses ? Json(double(r.losses->top1) / samples) : Json();
+  line["top5"] = r.losses ? Json(double(r.losses->top5) / samples) : Json();
+  line["samples_per_s"] = r.samples_per_s;
+  line["step_s"] = r.step_s;
+  line["forward_s"] = t.forward;
+  line["backward_s"] = t.backward;
+  line["send_s"] = t.send;
+  line["receive_s"] = t.receive;
+  line["wait_s"] = t.wait;
+  line["all_reduce_s"] = t.all_reduce;
+  line["update_s"] = t.update;
+  line["data_s"] = t.data;
+  line["bubble_share"] = r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0;
+  line["peak_memory_bytes"] = peak_memory_bytes();
+  line["weight_versions"] = r.weight_versions;
+  line["stashed_microbatches"] = r.stashed;
+  line["lr"] = r.lr;
+  file_.write_line(line.dump());
+}
+
+void StepLog::print(const StepRecord& r, std::int64_t total) {
+  const LossSums sums = r.losses.value_or(LossSums{});
+  char text[256];
+  std::snprintf(text, sizeof text, "step=%lld/%lld loss=%.4f top1=%.3f samples/s=%.1f step=%.1fms lr=%.4g",
+                static_cast<long long>(r.step + 1), static_cast<long long>(total), sums.mean_loss(),
+                double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)), r.samples_per_s, r.step_s * 1e3, r.lr);
+  static const bool terminal = ::isatty(STDERR_FILENO);
+  if (!terminal) return log_info(text);
+  const int width = 24, full = static_cast<int>(width * (r.step + 1) / std::max<std::int64_t>(1, total));
+  std::string bar(static_cast<std::size_t>(full), '#');
+  bar.resize(width, '.');
+  std::fprintf(stderr, "\r\x1b[K[%s] %s%s", bar.c_str(), text, r.step + 1 >= total ? "\n" : "");
+}
+
+void StepLog::print(const EvaluationReport& e) {
+  char text[200];
+  std::snprintf(text, sizeof text, "evaluation step=%lld loss=%.4f top1=%.4f top5=%.4f samples=%lld", static_cast<long long>(e.step),
+                e.loss, e.top1, e.top5, static_cast<long long>(e.samples));
+  log_info(text);
+}
+
+}  // namespace millrace

@@ -1,0 +1,99 @@
+// The step loop of one rank: schedule, data, updates, logs, evaluation, checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/files.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/stage/stage_executor.h"
+#include "runtime/train/batch_source.h"
+#include "runtime/train/rank_runner.h"
+
+namespace millrace {
+
+/// What a rank lives in. Outlives the trainer.
+struct World {
+  Communicator& communicator;
+  Clock& clock;
+};
+
+struct TrainOptions {
+  std::int64_t steps = 1;             ///< updates with a flushing schedule; minibatches with an asynchronous one
+  int microbatch = 1;                 ///< samples
+  std::uint64_t seed = 0;
+  RuleOptions rule;
+  LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
+  std::string output_dir;             ///< empty: no files
+  std::string resume;                 ///< folder, or empty
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: only as `checkpoint_at_end`
+  bool checkpoint_at_end = false;
+  std::int64_t evaluate_every = 0;    ///< steps; 0: at the end only, if there is an evaluation source
+  std::int64_t print_every = 10;
+  std::int64_t trace_first = 0;       ///< window of steps in trace.rank<k>.json
+  std::int64_t trace_count = 5;
+  std::string save_weights;           ///< file, or empty
+  bool stop_on_nonfinite = true;
+  std::int64_t bucket_bytes = 4 << 20;
+};
+
+/// Which batches a rank reads; made by the caller, because data is not known here.
+struct BatchNeeds {
+  bool input = false;
+  bool target = false;
+  std::function<bool(std::int64_t position)> mine;
+};
+/// Positions wrap around in epochs of the source; evaluation has `microbatches` of them.
+struct Evaluation {
+  std::unique_ptr<BatchSource> batches;  ///< null on ranks that read nothing
+  std::int64_t microbatches = 0;         ///< the same on all ranks; 0: no evaluation
+};
+struct BatchSources {
+  std::unique_ptr<BatchSource> train;  ///< null on ranks that read nothing
+  Evaluation evaluation;
+};
+using MakeBatches = std::function<BatchSources(const BatchNeeds& train, const BatchNeeds& evaluation)>;
+
+struct EvaluationReport {
+  std::int64_t step = 0;
+  double loss = 0;
+  double top1 = 0;  ///< fraction
+  double top5 = 0;
+  std::int64_t samples = 0;
+};
+
+/// What a rank can say of the run. Losses, top-1 and evaluations on ranks of the last stage only.
+struct RunReport {
+  std::int64_t steps = 0;  ///< done in this run
+  std::vector<double> losses;
+  std::vector<EvaluationReport> evaluations;
+  double seconds = 0;           ///< of the steps
+  double samples_per_s = 0;     ///< whole job, median over steps after the first
+  double median_step_s = 0;
+  int peak_stash = 0;
+  int peak_versions = 0;
+};
+
+/// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.
+int microbatches_per_step(const Plan& plan);
+
+/// Collective: every rank of the plan constructs and runs one. Throws ConfigError (plan, model, ranks do not
+/// fit), CheckpointError (resume), PeerError, DataError, NumericError.
+class Trainer {
+ public:
+  Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches);
+  ~Trainer();
+  RunReport run();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace
