@@ -46,17 +46,19 @@ std::size_t BitSet::hash() const {
 
 namespace {
 
-bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+bool starts_with(const std::string& text, const char* prefix) {
+  return text.rfind(prefix, 0) == 0;
+}
 
 // The graph without the dropped nodes; node indices stay those of the file.
 struct Relations {
   std::vector<bool> kept;
   std::vector<int> inputs;
   std::vector<std::vector<int>> out;
-  std::vector<int> order;             // topological, kept nodes only
-  std::vector<BitSet> ancestors;      // strict
-  std::vector<BitSet> descendants;    // strict
-  std::vector<BitSet> extra;          // what augmenting adds for this member
+  std::vector<int> order;           // topological, kept nodes only
+  std::vector<BitSet> ancestors;    // strict
+  std::vector<BitSet> descendants;  // strict
+  std::vector<BitSet> extra;        // what augmenting adds for this member
   int start = -1;
 };
 
@@ -118,7 +120,8 @@ Result<Relations> relations_of(const PipeDreamGraph& graph) {
   const auto kept = static_cast<std::size_t>(std::count(r.kept.begin(), r.kept.end(), true));
   if (kept == 0) return Problem{"profile", "no layers besides inputs", "profile a model with layers"};
   r.order = topological(graph, r);
-  if (r.order.size() != kept) return Problem{"profile", "the edges form a cycle", "a profile is an acyclic graph"};
+  if (r.order.size() != kept)
+    return Problem{"profile", "the edges form a cycle", "a profile is an acyclic graph"};
 
   r.ancestors.assign(n, BitSet(n));
   r.descendants.assign(n, BitSet(n));
@@ -220,7 +223,8 @@ Problems bad_costs(const PipeDreamGraph& graph) {
   Problems problems;
   for (const PipeDreamNode& node : graph.nodes) {
     const double costs[] = {node.forward_ms, node.backward_ms, node.parameter_bytes, node.activation_bytes()};
-    if (std::all_of(std::begin(costs), std::end(costs), [](double c) { return c >= 0 && c < 1e300; })) continue;
+    if (std::all_of(std::begin(costs), std::end(costs), [](double c) { return c >= 0 && c < 1e300; }))
+      continue;
     problems.push_back({"profile: " + node.id, "a time or size is negative or not finite", "profile again"});
   }
   return problems;
@@ -235,7 +239,8 @@ AntichainStates number_states(const PipeDreamGraph& graph, const Relations& r, c
   for (int x = 0; x < n; ++x) {
     closure[x] = closure_of(r, dag.antichains[x]);
     members[x] = closure[x].members();
-    compute[x] = sum_over(closure[x], [&](int v) { return (nodes[v].forward_ms + nodes[v].backward_ms) / 1000; });
+    compute[x] =
+        sum_over(closure[x], [&](int v) { return (nodes[v].forward_ms + nodes[v].backward_ms) / 1000; });
   }
   std::vector<int> order(n);
   std::iota(order.begin(), order.end(), 0);
@@ -254,7 +259,8 @@ AntichainStates number_states(const PipeDreamGraph& graph, const Relations& r, c
     const int x = order[k];
     states.compute_s.push_back(compute[x]);
     states.parameter_bytes.push_back(sum_over(closure[x], [&](int v) { return nodes[v].parameter_bytes; }));
-    states.activation_bytes.push_back(sum_over(closure[x], [&](int v) { return nodes[v].activation_bytes(); }));
+    states.activation_bytes.push_back(
+        sum_over(closure[x], [&](int v) { return nodes[v].activation_bytes(); }));
     states.output_bytes.push_back(
         sum_over(augmented(r, dag.antichains[x]), [&](int v) { return nodes[v].activation_bytes(); }));
     states.closure.push_back(std::move(closure[x]));
@@ -274,9 +280,9 @@ Result<AntichainStates> enumerate_antichains(const PipeDreamGraph& graph, int ma
   if (!relations) return relations.problems();
   const AntichainDag dag = explore(*relations, max_states);
   if (static_cast<int>(dag.antichains.size()) > max_states) {
-    return Problem{"profile",
-                   "its parallel branches give more than " + std::to_string(max_states) + " ways to cut it",
-                   "merge the layers of each branch into one node, or plan a profile of our own (contiguous cuts)"};
+    return Problem{
+        "profile", "its parallel branches give more than " + std::to_string(max_states) + " ways to cut it",
+        "merge the layers of each branch into one node, or plan a profile of our own (contiguous cuts)"};
   }
   AntichainStates states = number_states(graph, *relations, dag);
   for (std::size_t v = 0; v < graph.nodes.size(); ++v) {

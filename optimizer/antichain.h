@@ -1,5 +1,6 @@
-// The states PipeDream cuts between: antichains of the layer graph, each standing for "everything up to here".
-// LibTorch-free. Source: PipeDream (SOSP'19) section 3.1 and its planner's behaviour, docs/planning.md.
+// The states PipeDream cuts between: antichains of the layer graph, each standing for "everything up to
+// here". LibTorch-free. Source: PipeDream (SOSP'19) section 3.1 and its planner's behaviour,
+// docs/planning.md.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +35,13 @@ class BitSet {
 /// Every state with what lies before it, flat arrays indexed by state. States are numbered by growing compute
 /// time, then by size, so a state's ancestors have smaller numbers and `compute_s` never falls.
 struct AntichainStates {
-  std::vector<double> compute_s;        ///< forward + backward of the closure
-  std::vector<double> parameter_bytes;  ///< of the closure
-  std::vector<double> activation_bytes; ///< of the closure
-  std::vector<double> output_bytes;     ///< what a cut behind this state sends (augmented antichain)
-  std::vector<BitSet> closure;          ///< node indices of the graph: the antichain and all its ancestors
-  std::vector<BitSet> ancestors;        ///< states that come strictly before
-  std::vector<int> inputs;              ///< `Input*` sources, dropped before and put back into stage 0
+  std::vector<double> compute_s;         ///< forward + backward of the closure
+  std::vector<double> parameter_bytes;   ///< of the closure
+  std::vector<double> activation_bytes;  ///< of the closure
+  std::vector<double> output_bytes;      ///< what a cut behind this state sends (augmented antichain)
+  std::vector<BitSet> closure;           ///< node indices of the graph: the antichain and all its ancestors
+  std::vector<BitSet> ancestors;         ///< states that come strictly before
+  std::vector<int> inputs;               ///< `Input*` sources, dropped before and put back into stage 0
 
   int size() const { return static_cast<int>(compute_s.size()); }
   int last() const { return size() - 1; }
@@ -51,6 +52,7 @@ inline constexpr int kMaxAntichainStates = 20'000;
 
 /// Drops `Input*` sources and `__getitem__*` sinks, then closes the first source under "next antichain".
 /// Problem: empty graph, cycle, negative cost, more than `max_states`, nodes that no state reaches.
-Result<AntichainStates> enumerate_antichains(const PipeDreamGraph& graph, int max_states = kMaxAntichainStates);
+Result<AntichainStates> enumerate_antichains(const PipeDreamGraph& graph,
+                                             int max_states = kMaxAntichainStates);
 
 }  // namespace millrace

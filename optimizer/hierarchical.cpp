@@ -27,7 +27,8 @@ Problems check_levels(const PipeDreamOptions& options) {
   }
   double workers = 1;
   for (int m : options.machines) {
-    if (m < 1) problems.push_back({"--machines", "a level has " + std::to_string(m) + " machines", "at least 1"});
+    if (m < 1)
+      problems.push_back({"--machines", "a level has " + std::to_string(m) + " machines", "at least 1"});
     workers *= m;
   }
   if (problems.empty() && workers > kMaxWorkers) {
@@ -135,7 +136,8 @@ class Hierarchy {
       solver.solve(from, all_, kInfeasible, false);
       stages = solver.stages(to);
     }
-    for (const LevelStage& stage : stages) expand(level - 1, stage.from, stage.to, replicas * stage.machines, out);
+    for (const LevelStage& stage : stages)
+      expand(level - 1, stage.from, stage.to, replicas * stage.machines, out);
   }
 
   const AntichainStates& states_;
@@ -175,8 +177,9 @@ Problem no_plan(const AntichainStates& states, const PipeDreamOptions& options) 
     for (int m : options.machines) stages *= m;
     if (stages > states.size()) {
       return {"--machines",
-              "a straight pipeline over " + std::to_string(stages) + " workers needs as many stages, the profile " +
-                  "can be cut into " + std::to_string(states.size()),
+              "a straight pipeline over " + std::to_string(stages) +
+                  " workers needs as many stages, the profile " + "can be cut into " +
+                  std::to_string(states.size()),
               "give fewer machines, or --use-fewer-machines"};
     }
   }
@@ -228,11 +231,12 @@ class Evaluator {
   int start_of(int stage) const { return stage == 0 ? -1 : ends_[stage - 1]; }
 
   bool divisible(int begin, int end, int by) const {
-    return std::all_of(replicas_.begin() + begin, replicas_.begin() + end, [&](int r) { return r % by == 0; });
+    return std::all_of(replicas_.begin() + begin, replicas_.begin() + end,
+                       [&](int r) { return r % by == 0; });
   }
 
-  // One component of the level above (all machines of `level`) runs stages [begin, end), whose replication over
-  // the outer levels is `outer`.
+  // One component of the level above (all machines of `level`) runs stages [begin, end), whose replication
+  // over the outer levels is `outer`.
   double component_time(int level, int begin, int end, int outer) const {
     if (level < 0) return end - begin == 1 && replicas_[begin] == outer ? interval(begin, end) : kInfeasible;
     std::vector<Group> groups;
@@ -253,10 +257,12 @@ class Evaluator {
     return states_.compute_s[ends_[end - 1]] - (from < 0 ? 0 : states_.compute_s[from]);
   }
 
-  void gather(int level, int at, int end, int outer, int used, std::vector<Group>& groups, double& best) const {
+  void gather(int level, int at, int end, int outer, int used, std::vector<Group>& groups,
+              double& best) const {
     const int machines = costs_[level].machines;
     if (at == end) {
-      if (used == machines || options_.use_fewer_machines) best = std::min(best, level_time(level, groups, used));
+      if (used == machines || options_.use_fewer_machines)
+        best = std::min(best, level_time(level, groups, used));
       return;
     }
     for (int stop = at + 1; stop <= end; ++stop) {
@@ -286,10 +292,12 @@ class Evaluator {
       if (options_.straight && group.machines > 1) return kInfeasible;
       so_far += group.machines + (i == 1 ? idle : 0);
       const double weights = states_.parameter_bytes[to] - (from < 0 ? 0 : states_.parameter_bytes[from]);
-      const double activations = states_.activation_bytes[to] - (from < 0 ? 0 : states_.activation_bytes[from]);
+      const double activations =
+          states_.activation_bytes[to] - (from < 0 ? 0 : states_.activation_bytes[from]);
       const int later = costs.machines - so_far;
       const double stashes = (later + group.machines - 1) / group.machines;
-      if (options_.memory_bytes && stashes * (weights + activations) > *options_.memory_bytes) return kInfeasible;
+      if (options_.memory_bytes && stashes * (weights + activations) > *options_.memory_bytes)
+        return kInfeasible;
       double sync = 4 * (m - 1) * weights / (costs.bandwidth * m);
       if (is_first) sync /= costs.machines_below;
       worst = std::max(worst, (group.inner + sync) / m);

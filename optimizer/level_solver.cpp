@@ -9,7 +9,9 @@ namespace {
 // Lower bounds are compared with sums that round differently; this keeps them below.
 constexpr double kBoundSlack = 1 - 1e-12;
 
-double ceil_ratio(int a, int b) { return static_cast<double>((a + b - 1) / b); }
+double ceil_ratio(int a, int b) {
+  return static_cast<double>((a + b - 1) / b);
+}
 
 }  // namespace
 
@@ -46,8 +48,8 @@ double LevelSolver::later_stage(int from, int to, int machines, int machines_use
   return time;
 }
 
-// Splits before candidate `stop` with the last stage on `last_machines`: from the balanced split outwards, each
-// direction until the side that only grows there is by itself slower than the best known.
+// Splits before candidate `stop` with the last stage on `last_machines`: from the balanced split outwards,
+// each direction until the side that only grows there is by itself slower than the best known.
 void LevelSolver::scan(std::ptrdiff_t stop, int machines, int last_machines, double& best) const {
   const int to = candidates_[stop];
   const int rest = machines - last_machines;
@@ -105,12 +107,12 @@ void LevelSolver::solve(int from, const std::vector<int>& candidates, double bou
 }
 
 std::vector<LevelStage> LevelSolver::stages(int to) const {
-  // Breadth first from the end: layer d holds the (state, machines) that d stages lead on from within the best
-  // time; the first layer that one stage can close has the fewest stages.
+  // Breadth first from the end: layer d holds the (state, machines) that d stages lead on from within the
+  // best time; the first layer that one stage can close has the fewest stages.
   struct Place {
     int state;
     int machines;
-    int next;        // index of the place that follows; -1 at the end
+    int next;            // index of the place that follows; -1 at the end
     int stage_machines;  // of the stage between the two
   };
   const double best_time = best(to, costs_.machines);

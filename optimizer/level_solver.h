@@ -13,8 +13,8 @@ namespace millrace {
 
 inline constexpr double kInfeasible = std::numeric_limits<double>::infinity();
 
-/// Best time of one component for the layers after state `from` (-1: the start) up to state `to`: prefix sums at
-/// the innermost level, the level below's answers otherwise.
+/// Best time of one component for the layers after state `from` (-1: the start) up to state `to`: prefix sums
+/// at the innermost level, the level below's answers otherwise.
 struct IntervalTimes {
   const AntichainStates* states = nullptr;
   std::vector<double> table;  ///< empty: prefix sums; else [from + 1][to]

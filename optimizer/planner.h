@@ -24,8 +24,8 @@ struct PipeDreamOptions {
 };
 
 struct PipeDreamStage {
-  double compute_time_s = 0;  ///< not divided by the replication
-  int replication = 1;        ///< product over levels
+  double compute_time_s = 0;       ///< not divided by the replication
+  int replication = 1;             ///< product over levels
   std::vector<std::string> nodes;  ///< ids, in file order
 };
 
@@ -40,18 +40,19 @@ struct PipeDreamAnswer {
 /// no plan within memory, ...
 Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options);
 
-/// What the cost model says of given stages (`nodes` and `replication` are read; times are not), gathered into
-/// the levels in the best way. Problem if they are not cuts of the graph or do not fit machines or memory.
+/// What the cost model says of given stages (`nodes` and `replication` are read; times are not), gathered
+/// into the levels in the best way. Problem if they are not cuts of the graph or do not fit machines or
+/// memory.
 Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options,
                                   const std::vector<PipeDreamStage>& stages);
 
 /// Our planner for our own profiles.
 struct PlannerOptions {
-  int microbatches = 4;             ///< per step; 0: choose among 1, 2, 4, 8, ... up to 4 x ranks
-  int stages = 0;                   ///< 0: choose
+  int microbatches = 4;                  ///< per step; 0: choose among 1, 2, 4, 8, ... up to 4 x ranks
+  int stages = 0;                        ///< 0: choose
   std::optional<ScheduleKind> schedule;  ///< unset: the best flushing one (1F1B on ties)
-  bool straight = false;            ///< no replication
-  Bytes memory_per_rank = 0;        ///< 0: the cluster's
+  bool straight = false;                 ///< no replication
+  Bytes memory_per_rank = 0;             ///< 0: the cluster's
 };
 /// Least simulated step time over contiguous cuts of the topological order, with replication.
 /// The plan passes validate(plan, graph) and predicts step time, per-stage times, bytes and peak memory.

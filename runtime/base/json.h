@@ -53,6 +53,7 @@ class Json {
   const Json* find(std::string_view key) const;       ///< nullptr if absent or not an object
   Json& operator[](std::string_view key);             ///< inserts; makes a Null an Object
   void push_back(Json value);                         ///< makes a Null an Array
+  void append_member(std::string key, Json value);    ///< the caller knows that the key is new
   std::size_t size() const;
 
   /// `file:line:col` of the value in the text it was read from; empty if it was made in the program.

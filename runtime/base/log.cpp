@@ -1,0 +1,53 @@
+#include "runtime/base/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+
+namespace millrace {
+namespace {
+
+// Set once by main before threads start.
+std::string prefix_text;
+std::atomic<LogLevel> lowest_level{LogLevel::Info};
+
+const char* name_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::Debug: return "DEBUG";
+    case LogLevel::Info: return "INFO";
+    case LogLevel::Warning: return "WARNING";
+    case LogLevel::Error: return "ERROR";
+  }
+  return "";
+}
+
+std::string wall_time() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[40];
+  const std::size_t n = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+  std::snprintf(text + n, sizeof text - n, ".%03dZ", static_cast<int>(ms));
+  return text;
+}
+
+}  // namespace
+
+void set_log_prefix(std::string prefix) { prefix_text = std::move(prefix); }
+void set_log_level(LogLevel level) { lowest_level = level; }
+
+void log_line(LogLevel level, std::string_view message) {
+  if (level < lowest_level) return;
+  std::string line = prefix_text.empty() ? "" : "[" + prefix_text + "] ";
+  line += wall_time() + " " + name_of(level) + " ";
+  for (char c : message) line += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;
+  line += '\n';
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace millrace
