@@ -1,0 +1,21 @@
+// What the LibTorch-free commands share: reporting problems, reading flags of the same meaning.
+#pragma once
+
+#include "driver/cli.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/layer_graph.h"
+
+namespace millrace {
+
+/// Prints the problems to stderr, one a line, and gives the exit code back.
+int exit_with(ExitCode code, const Problems& problems);
+
+/// "text" or "json" of --format; else a Problem is added.
+enum class OutputFormat { Text, Json };
+OutputFormat output_format(const Arguments& arguments, Problems& problems);
+
+/// --cluster FILE, or `ranks` ranks on this host.
+Result<ClusterSpec> cluster_of(const Arguments& arguments, int ranks);
+
+}  // namespace millrace

@@ -1,0 +1,16 @@
+#include "runtime/plan/fingerprint.h"
+
+#include <cstdint>
+#include <cstdio>
+
+namespace millrace {
+
+std::string fingerprint_of(std::string_view text) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (unsigned char c : text) hash = (hash ^ c) * 1099511628211ull;
+  char digits[20];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return digits;
+}
+
+}  // namespace millrace
