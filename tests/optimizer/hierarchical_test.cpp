@@ -19,7 +19,8 @@ int product(const std::vector<int>& machines) {
   return workers;
 }
 
-// Every chain of cuts with every replication, priced by the evaluator (which knows nothing of the recurrence).
+// Every chain of cuts with every replication, priced by the evaluator (which knows nothing of the
+// recurrence).
 class Exhaustive {
  public:
   Exhaustive(const PipeDreamGraph& graph, const PipeDreamOptions& options)
@@ -96,7 +97,8 @@ TEST_P(RandomGraphs, NoPlanIsBetterThanTheAnswer) {
 }
 INSTANTIATE_TEST_SUITE_P(Levels, RandomGraphs, testing::Bool());
 
-// The coarse pass that bounds the full one must not change the answer: large chains against the plain recurrence.
+// The coarse pass that bounds the full one must not change the answer: large chains against the plain
+// recurrence.
 TEST(LargeChain, EqualsThePlainRecurrence) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     RandomStream random(derive_seed(seed, "chain"));
@@ -121,7 +123,8 @@ TEST(LargeChain, EqualsThePlainRecurrence) {
         best[m][j] = (time[j] + 4.0 * (m - 1) * weights[j] / (1e9 * m)) / m;
         for (int k = 1; k < j; ++k) {
           for (int last = 1; last < m; ++last) {
-            double stage = (time[j] - time[k] + 4.0 * (last - 1) * (weights[j] - weights[k]) / (1e9 * last)) / last;
+            double stage =
+                (time[j] - time[k] + 4.0 * (last - 1) * (weights[j] - weights[k]) / (1e9 * last)) / last;
             stage = std::max(stage, 2 * layers[k - 1].activation / (1e9 * last));
             if (j < kLayers) stage = std::max(stage, 2 * layers[j - 1].activation / (1e9 * last));
             best[m][j] = std::min(best[m][j], std::max(best[m - last][k], stage));
@@ -143,17 +146,20 @@ TEST(Ties, PreferFewerStagesThenEarlierSplits) {
   ASSERT_TRUE(two);
   EXPECT_EQ(two->stages.size(), 1u);  // no weights: replication is as good as a cut
   EXPECT_EQ(two->stages[0].replication, 2);
-  const Result<PipeDreamAnswer> cut = plan_pipedream(chain, {.machines = {2}, .bandwidths = {1e9}, .straight = true});
+  const Result<PipeDreamAnswer> cut =
+      plan_pipedream(chain, {.machines = {2}, .bandwidths = {1e9}, .straight = true});
   ASSERT_TRUE(cut);
   ASSERT_EQ(cut->stages.size(), 2u);
   EXPECT_EQ(cut->stages[0].nodes, std::vector<std::string>{"node1"});
 }
 
 TEST(Plan, InputsGoToTheFirstStageAndUnreadPartsNowhere) {
-  const PipeDreamGraph graph =
-      pipedream_graph({{"Input0", 1, 1, 1, 1}, {"L", 1, 1, 1, 1}, {"__getitem__(0)", 0, 0, 1, 0}, {"L", 1, 1, 1, 1},
-                       {"Input1", 1, 1, 1, 1}},
-                      {{0, 1}, {1, 2}, {1, 3}, {4, 3}});
+  const PipeDreamGraph graph = pipedream_graph({{"Input0", 1, 1, 1, 1},
+                                                {"L", 1, 1, 1, 1},
+                                                {"__getitem__(0)", 0, 0, 1, 0},
+                                                {"L", 1, 1, 1, 1},
+                                                {"Input1", 1, 1, 1, 1}},
+                                               {{0, 1}, {1, 2}, {1, 3}, {4, 3}});
   const Result<PipeDreamAnswer> answer =
       plan_pipedream(graph, {.machines = {2}, .bandwidths = {1e9}, .straight = true});
   ASSERT_TRUE(answer);
@@ -180,7 +186,8 @@ TEST(Options, WrongOnesAreNamed) {
 }
 
 TEST(Evaluate, RefusesStagesThatAreNoCuts) {
-  const PipeDreamGraph graph = pipedream_graph({{"L", 1, 1, 1, 1}, {"L", 1, 1, 1, 1}, {"L", 1, 1, 1, 1}}, {{0, 1}, {1, 2}});
+  const PipeDreamGraph graph =
+      pipedream_graph({{"L", 1, 1, 1, 1}, {"L", 1, 1, 1, 1}, {"L", 1, 1, 1, 1}}, {{0, 1}, {1, 2}});
   const PipeDreamOptions options{.machines = {2}, .bandwidths = {1e9}};
   EXPECT_FALSE(evaluate_pipedream(graph, options, {{0, 1, {"node2"}}, {0, 1, {"node1", "node3"}}}));
   EXPECT_FALSE(evaluate_pipedream(graph, options, {{0, 1, {"node1"}}, {0, 1, {"node2"}}}));

@@ -15,7 +15,9 @@ namespace {
 
 constexpr double kTolerance = 1e-9;  // relative; the reference sums in another order
 
-double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
 
 PipeDreamOptions options_of(const Json& settings) {
   PipeDreamOptions options;
@@ -82,7 +84,8 @@ TEST_F(RecordedPlans, AllTimesAreEqualAndAllPlansReevaluate) {
   double own_s = 0;
   for (const Json& record : file->find("records")->items()) {
     const std::string profile = record.find("profile")->as_string();
-    SCOPED_TRACE("record " + std::to_string(records++) + " " + profile + " " + record.find("settings")->dump());
+    SCOPED_TRACE("record " + std::to_string(records++) + " " + profile + " " +
+                 record.find("settings")->dump());
     const PipeDreamOptions options = options_of(*record.find("settings"));
     const PipeDreamGraph& layers = graph(profile);
     const double begin = cpu_seconds();
@@ -91,7 +94,8 @@ TEST_F(RecordedPlans, AllTimesAreEqualAndAllPlansReevaluate) {
     reference_s += record.find("optimizer_cpu_s")->as_double();
     ASSERT_TRUE(answer) << to_string(answer.problems());
     expect_near(answer->single_machine_time_s, record.find("single_machine_time_s")->as_double(), "single");
-    expect_near(answer->data_parallel_time_s, record.find("data_parallel_time_s")->as_double(), "data parallel");
+    expect_near(answer->data_parallel_time_s, record.find("data_parallel_time_s")->as_double(),
+                "data parallel");
     expect_near(answer->pipeline_time_s, record.find("pipeline_time_s")->as_double(), "pipeline");
     EXPECT_LE(answer->stages.size(), record.find("stages")->size());  // ties: fewer stages
 
@@ -107,8 +111,8 @@ TEST_F(RecordedPlans, AllTimesAreEqualAndAllPlansReevaluate) {
   }
   EXPECT_EQ(records, 293);
   EXPECT_EQ(reevaluated, 263);  // the others do not list their layers
-  std::printf("planned %d records in %.3f CPU s; the original took %.1f s (%.0fx)\n", records, own_s, reference_s,
-              reference_s / own_s);
+  std::printf("planned %d records in %.3f CPU s; the original took %.1f s (%.0fx)\n", records, own_s,
+              reference_s, reference_s / own_s);
 }
 
 TEST_F(RecordedPlans, StateCountsAreTheOriginals) {

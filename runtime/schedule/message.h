@@ -1,0 +1,27 @@
+// Dense numbers for the messages of a schedule: one for each (link, microbatch, direction).
+#pragma once
+
+#include <vector>
+
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+
+class MessageIndex {
+ public:
+  explicit MessageIndex(const PipelineShape& shape);
+  std::size_t size() const { return links_.size() * static_cast<std::size_t>(microbatches_) * 2; }
+  /// -1 if the transfer belongs to no link or microbatch of the shape.
+  std::int64_t of(const Action& transfer) const;
+  std::size_t link_of(std::size_t message) const { return message / 2 / static_cast<std::size_t>(microbatches_); }
+  const std::vector<StageLink>& links() const { return links_; }
+
+ private:
+  std::vector<StageLink> links_;
+  std::vector<std::vector<int>> link_at_;  ///< [from][to] -> index + 1
+  int microbatches_;
+};
+
+inline bool is_send(Op op) { return op == Op::SendActivation || op == Op::SendGradient; }
+
+}  // namespace millrace

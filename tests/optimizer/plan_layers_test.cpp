@@ -1,0 +1,271 @@
+// Our planner against every contiguous cut with every replication, scored by the same simulator.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "optimizer/cost_model.h"
+#include "optimizer/planner.h"
+#include "runtime/base/random.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+LayerGraph random_chain(RandomStream& random, int layers) {
+  LayerGraph graph;
+  graph.model = "chain";
+  graph.microbatch = 8;
+  graph.loss_s = random.uniform(0, 1e-4);
+  graph.update_s_per_byte = random.uniform(0, 1e-10);
+  for (int i = 0; i < layers; ++i) {
+    LayerNode node;
+    node.name = "layer" + std::to_string(i);
+    node.kind = "linear";
+    node.forward_s = random.below(5) == 0 ? 0 : random.uniform(1e-4, 3e-3);
+    node.backward_input_s = node.forward_s * random.uniform(0.5, 1.5);
+    node.backward_weight_s = node.forward_s * random.uniform(0.5, 1.5);
+    node.parameter_bytes = static_cast<Bytes>(random.below(4'000'000));
+    node.activation_bytes = static_cast<Bytes>(random.below(1'000'000));
+    node.saved_bytes = static_cast<Bytes>(random.below(1'000'000));
+    graph.nodes.push_back(node);
+    if (i > 0)
+      graph.edges.push_back({i - 1, i, "t" + std::to_string(i), graph.nodes[i - 1].activation_bytes});
+  }
+  return graph;
+}
+
+ClusterSpec cluster_of(std::vector<ClusterLevel> levels) {
+  ClusterSpec cluster = ClusterSpec::local(1);
+  cluster.levels = std::move(levels);
+  cluster.hosts = {{"localhost", cluster.num_ranks()}};
+  return cluster;
+}
+
+// Every plan of contiguous stages in file order; the least predicted time of a microbatch.
+class Exhaustive {
+ public:
+  Exhaustive(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options)
+      : graph_(graph), cluster_(cluster), options_(options) {}
+
+  double least() {
+    for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream}) {
+      if (options_.schedule ? *options_.schedule != kind : kind == ScheduleKind::PipeDream) continue;
+      for (int m = options_.microbatches > 0 ? options_.microbatches : 1;
+           m <= (options_.microbatches > 0 ? options_.microbatches : 4 * cluster_.num_ranks()); m *= 2) {
+        plan_ = {.model = graph_.model, .schedule = kind, .microbatches = m};
+        plan_.versions = kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+        extend(0, 0);
+      }
+    }
+    return least_;
+  }
+
+ private:
+  void extend(int layer, int rank) {
+    const int layers = static_cast<int>(graph_.nodes.size());
+    if (layer == layers && rank == cluster_.num_ranks()) score();
+    if (layer == layers || rank == cluster_.num_ranks()) return;
+    for (int end = layer + 1; end <= layers; ++end) {
+      for (int r = 1; rank + r <= (options_.straight ? rank + 1 : cluster_.num_ranks()); ++r) {
+        PlanStage stage;
+        for (int i = layer; i < end; ++i) stage.layers.push_back(graph_.nodes[i].name);
+        for (int i = 0; i < r; ++i) stage.ranks.push_back(RankId(rank + i));
+        plan_.stages.push_back(stage);
+        extend(end, rank + r);
+        plan_.stages.pop_back();
+      }
+    }
+  }
+
+  void score() {
+    if (options_.stages > 0 && plan_.num_stages() != options_.stages) return;
+    if (!validate(plan_, graph_).empty()) return;  // more replicas than microbatches
+    const Plan predicted = predict(plan_, graph_, cluster_);
+    const Bytes limit = options_.memory_per_rank > 0 ? options_.memory_per_rank : cluster_.memory_per_rank;
+    for (const PlanStage& stage : predicted.stages) {
+      if (limit > 0 && stage.peak_bytes > limit) return;
+    }
+    least_ = std::min(least_, predicted.predicted_step_s / plan_.microbatches);
+  }
+
+  const LayerGraph& graph_;
+  const ClusterSpec& cluster_;
+  const PlannerOptions& options_;
+  Plan plan_;
+  double least_ = kNone;
+};
+
+PlannerOptions random_options(RandomStream& random, int layers, int ranks) {
+  PlannerOptions options;
+  options.microbatches = static_cast<int>(random.below(9));
+  if (random.below(4) == 0) options.stages = static_cast<int>(1 + random.below(std::min(layers, ranks)));
+  if (random.below(5) == 0 && options.stages == 0 && ranks <= layers) options.straight = true;
+  if (random.below(3) == 0)
+    options.memory_per_rank = static_cast<Bytes>(8'000'000 + random.below(30'000'000));
+  const std::uint64_t kind = random.below(4);
+  if (kind == 0) options.schedule = ScheduleKind::GPipe;
+  if (kind == 1) options.schedule = ScheduleKind::OneFOneB;
+  if (kind == 2) options.schedule = ScheduleKind::PipeDream;
+  return options;
+}
+
+ClusterSpec random_cluster(RandomStream& random) {
+  std::vector<ClusterLevel> levels{{static_cast<int>(1 + random.below(3)), random.uniform(1e8, 1e10), 1e-5}};
+  if (random.below(3) == 0) levels.push_back({2, random.uniform(1e7, 1e9), random.uniform(0, 1e-3)});
+  return cluster_of(levels);
+}
+
+TEST(PlanLayers, NoContiguousPlanIsBetter) {
+  int answered = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    RandomStream random(derive_seed(seed, "plan_layers"));
+    const LayerGraph graph = random_chain(random, static_cast<int>(2 + random.below(5)));
+    const ClusterSpec cluster = random_cluster(random);
+    const PlannerOptions options =
+        random_options(random, static_cast<int>(graph.nodes.size()), cluster.num_ranks());
+    const double least = Exhaustive(graph, cluster, options).least();
+    const Result<Plan> plan = plan_layers(graph, cluster, options);
+    ASSERT_EQ(plan.has_value(), least < kNone) << "seed " << seed << (plan ? "" : to_string(plan.problems()));
+    if (!plan) continue;
+    ++answered;
+    EXPECT_NEAR(plan->predicted_step_s / plan->microbatches, least, 1e-9 * least) << "seed " << seed;
+    EXPECT_TRUE(validate(*plan, graph).empty()) << to_string(validate(*plan, graph));
+    EXPECT_EQ(plan->num_ranks(), cluster.num_ranks());
+    EXPECT_EQ(plan->to_json(), plan_layers(graph, cluster, options)->to_json());
+  }
+  EXPECT_GT(answered, 70);
+}
+
+TEST(PlanLayers, LongChainIsAtLeastAsGoodAsEveryBalancedOne) {
+  RandomStream random(3);
+  const LayerGraph graph = random_chain(random, 60);
+  const ClusterSpec cluster = cluster_of({{4, 5e9, 2e-5}});
+  const PlannerOptions options{.microbatches = 8, .straight = true};
+  const Result<Plan> plan = plan_layers(graph, cluster, options);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->num_stages(), 4);
+  const std::vector<int> cuts{static_cast<int>(plan->stages[0].layers.size()),
+                              static_cast<int>(plan->stages[1].layers.size()),
+                              static_cast<int>(plan->stages[2].layers.size())};
+  // No single boundary can be moved with a gain.
+  for (int boundary = 0; boundary < 3; ++boundary) {
+    for (int move : {-2, -1, 1, 2}) {
+      Plan other = *plan;
+      std::vector<std::string> layers;
+      for (const PlanStage& stage : plan->stages) {
+        layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
+      }
+      int at = 0;
+      for (int s = 0; s < 4; ++s) {
+        int count = s < 3 ? cuts[s] : static_cast<int>(layers.size()) - at;
+        if (s == boundary) count += move;
+        if (s == boundary + 1 && s < 3) count -= move;
+        count = std::clamp(count, 1, static_cast<int>(layers.size()) - at - (3 - s));
+        other.stages[s].layers.assign(layers.begin() + at, layers.begin() + at + count);
+        at += count;
+      }
+      EXPECT_GE(predict(other, graph, cluster).predicted_step_s, plan->predicted_step_s * (1 - 1e-9));
+    }
+  }
+}
+
+// a -> b -> c -> d with a also read by d.
+LayerGraph skip_graph() {
+  LayerGraph graph;
+  graph.model = "skip";
+  for (const char* name : {"a", "b", "c", "d"}) {
+    graph.nodes.push_back({.name = name,
+                           .kind = "conv2d",
+                           .forward_s = 0.001,
+                           .backward_input_s = 0.001,
+                           .backward_weight_s = 0.001,
+                           .parameter_bytes = 1000,
+                           .activation_bytes = 400,
+                           .saved_bytes = 800});
+  }
+  graph.edges = {{0, 1, "ta", 400}, {1, 2, "tb", 300}, {2, 3, "tc", 200}, {0, 3, "ta", 400}};
+  return graph;
+}
+
+TEST(Predict, SkipTensorsCrossToEveryStageThatReadsThem) {
+  const LayerGraph graph = skip_graph();
+  const Plan plan = predict(uniform_plan("skip", {"a", "b", "c", "d"}, 4, 1, 4, ScheduleKind::OneFOneB),
+                            graph, cluster_of({{4, 1e9, 0}}));
+  std::vector<std::tuple<int, int, Bytes>> crossings;
+  for (const PlanCrossing& c : plan.crossings) crossings.emplace_back(c.from.value, c.to.value, c.bytes);
+  std::sort(crossings.begin(), crossings.end());
+  EXPECT_EQ(crossings,
+            (std::vector<std::tuple<int, int, Bytes>>{{0, 1, 400}, {0, 3, 400}, {1, 2, 300}, {2, 3, 200}}));
+}
+
+TEST(Predict, MemoryIsWeightsGradientsMomentumAndStash) {
+  LayerGraph graph = skip_graph();
+  graph.edges.pop_back();
+  const ClusterSpec cluster = cluster_of({{2, 1e12, 0}});
+  const std::vector<std::string> layers{"a", "b", "c", "d"};
+  Plan plan = uniform_plan("skip", layers, 2, 1, 4, ScheduleKind::OneFOneB);
+  Plan flush = predict(plan, graph, cluster);
+  EXPECT_EQ(flush.stages[0].parameter_bytes, 2000);
+  EXPECT_EQ(flush.stages[0].peak_bytes, 2000 * 3 + 1600 * 2);  // two microbatches in flight
+  EXPECT_EQ(flush.stages[1].peak_bytes, 2000 * 3 + 1600);
+  plan.schedule = ScheduleKind::GPipe;
+  EXPECT_EQ(predict(plan, graph, cluster).stages[1].peak_bytes, 2000 * 3 + 1600 * 4);
+  plan.schedule = ScheduleKind::PipeDream;
+  plan.versions = VersionPolicy::Stash;
+  EXPECT_EQ(predict(plan, graph, cluster).stages[0].peak_bytes, 2000 * 4 + 1600 * 2);  // two weight versions
+}
+
+TEST(Predict, OneRankTakesTheSumOfItsLayers) {
+  LayerGraph graph = skip_graph();
+  graph.loss_s = 0.0005;
+  graph.update_s_per_byte = 1e-7;
+  const Plan plan = predict(uniform_plan("skip", {"a", "b", "c", "d"}, 1, 1, 3, ScheduleKind::OneFOneB),
+                            graph, ClusterSpec::local(1));
+  EXPECT_NEAR(plan.predicted_step_s, 3 * (0.012 + 0.0005) + 4000 * 1e-7, 1e-12);
+  EXPECT_EQ(plan.graph_fingerprint, graph.fingerprint());
+}
+
+TEST(CostModel, LinksAreThoseOfTheLevelThatJoinsTheRanks) {
+  const ClusterSpec cluster = cluster_of({{2, 100, 1}, {3, 10, 5}});
+  EXPECT_DOUBLE_EQ(transfer_seconds(cluster, RankId(0), RankId(1), 200), 1 + 2.0);
+  EXPECT_DOUBLE_EQ(transfer_seconds(cluster, RankId(1), RankId(2), 200), 5 + 20.0);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster, {RankId(0), RankId(1)}, 200), 2 + 2.0);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster, {RankId(2), RankId(3), RankId(4)}, 300), 20 + 40.0);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(cluster, {RankId(2)}, 300), 0);
+}
+
+std::string refusal(const ClusterSpec& cluster, const PlannerOptions& options) {
+  const Result<Plan> plan = plan_layers(skip_graph(), cluster, options);
+  return plan ? "" : to_string(plan.problems());
+}
+
+TEST(PlanLayers, RefusesClearly) {
+  EXPECT_NE(refusal(cluster_of({{8, 1e9, 0}}), {.stages = 5}).find("4 layers"), std::string::npos);
+  EXPECT_NE(refusal(cluster_of({{2, 1e9, 0}}), {.stages = 3}).find("2 ranks"), std::string::npos);
+  EXPECT_NE(refusal(cluster_of({{8, 1e9, 0}}), {.straight = true}).find("4 layers"), std::string::npos);
+  EXPECT_NE(refusal(cluster_of({{4, 1e9, 0}}), {.microbatches = 2, .stages = 1}).find("--microbatches"),
+            std::string::npos);
+  EXPECT_NE(refusal(ClusterSpec::local(1), {.microbatches = -1}).find("--microbatches"), std::string::npos);
+}
+
+TEST(PlanLayers, SaysTheSmallestMemoryThatWouldDo) {
+  const ClusterSpec cluster = cluster_of({{2, 1e9, 0}});
+  // Straight over two ranks, least on the first: [a] [b c d] or [a b] [c d] ...: 2 layers x 3000 + 1600 x 2.
+  const std::string text = refusal(cluster, {.straight = true, .memory_per_rank = 100});
+  EXPECT_NE(text.find("the smallest needs 9200"), std::string::npos) << text;
+  EXPECT_TRUE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 9200}));
+  EXPECT_FALSE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 9199}));
+}
+
+TEST(PlanLayers, StraightWithAStageCountUsesThatManyRanks) {
+  const Result<Plan> plan =
+      plan_layers(skip_graph(), cluster_of({{4, 1e9, 0}}), {.stages = 3, .straight = true});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->num_stages(), 3);
+  EXPECT_EQ(plan->num_ranks(), 3);
+}
+
+}  // namespace
+}  // namespace millrace
