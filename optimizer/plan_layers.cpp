@@ -14,6 +14,7 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // A bound this close to the best cannot hide a better cut worth finding.
 constexpr double kRounding = 1 - 1e-12;
+constexpr double kEqualTimes = 1e-10;
 // The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
 constexpr double kAsynchronousSlack = 0.9;
 // All ways to replicate are tried up to this many ranks (2^(ranks-1) of them), a choice of them beyond.
@@ -169,7 +170,7 @@ class Search {
     std::vector<int> even(stages, ranks / stages);
     for (int s = 0; s < ranks % stages; ++s) ++even[s];
     std::vector<std::vector<int>> picked{even};
-    for (int wide : {0, stages - 1}) {
+    for (int wide : stages == 1 ? std::vector<int>{} : std::vector<int>{0, stages - 1}) {
       for (int narrow = 1; narrow * (stages - 1) < ranks; narrow *= 2) {
         std::vector<int> replicas(stages, narrow);
         replicas[wide] = ranks - narrow * (stages - 1);
@@ -309,6 +310,16 @@ class Search {
     return stages;
   }
 
+  // Sums round differently under two schedules: equal times are told apart by the plans themselves.
+  bool better(double per_microbatch, const Layout& layout, const std::vector<int>& cuts) const {
+    if (per_microbatch < best_.per_microbatch * (1 - kEqualTimes)) return true;
+    if (per_microbatch > best_.per_microbatch * (1 + kEqualTimes)) return false;
+    const auto simplicity = [](const Layout& l, const std::vector<int>& c) {
+      return std::tuple(l.stages(), l.kind == ScheduleKind::OneFOneB ? 0 : 1, l.microbatches, c);
+    };
+    return simplicity(layout, cuts) < simplicity(*best_.layout, best_.cuts);
+  }
+
   // Simulates one candidate and keeps the better: less time, then fewer stages, then earlier cuts.
   void consider(const Layout& layout, const std::vector<int>& cuts) {
     if (best_.layout != nullptr && model_.simulated_actions() > kMostActions) return;
@@ -318,13 +329,7 @@ class Search {
     const Bytes peak = *std::max_element(estimate->peak_bytes.begin(), estimate->peak_bytes.end());
     if (memory_ > 0 && peak > memory_) return;
     const double per_microbatch = estimate->step_s / layout.microbatches;
-    const auto rank_of = [](double time, const Layout& l, const std::vector<int>& c) {
-      return std::tuple(time, l.stages(), l.kind == ScheduleKind::OneFOneB ? 0 : 1, l.microbatches, c);
-    };
-    if (best_.layout != nullptr &&
-        rank_of(per_microbatch, layout, cuts) >= rank_of(best_.per_microbatch, *best_.layout, best_.cuts)) {
-      return;
-    }
+    if (best_.layout != nullptr && !better(per_microbatch, layout, cuts)) return;
     best_ = {per_microbatch, &layout, cuts};
   }
 

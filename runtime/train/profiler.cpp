@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
@@ -33,7 +33,7 @@ struct LayerSamples {
 class Pass {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock)
-      : layout_(layout), store_(store), options_(options), clock_(clock), samples(layout.model.layers.size()) {
+      : samples(layout.model.layers.size()), layout_(layout), store_(store), options_(options), clock_(clock) {
     for (std::size_t i = 0; i < layout.model.layers.size(); ++i) index_[layout.model.layers[i].name] = static_cast<int>(i);
   }
 
@@ -92,7 +92,7 @@ class Pass {
       for (std::size_t k = 0; k < inputs.size(); ++k) {
         if (!needs[k]) continue;
         at::Tensor& sum = gradients_[index_.at(layer.inputs[k])];
-        sum = sum.defined() ? sum + inputs[k] : inputs[k];
+        sum = sum.defined() ? at::add(sum, inputs[k]) : inputs[k];
       }
     }
   }

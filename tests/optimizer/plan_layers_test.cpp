@@ -13,7 +13,9 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-LayerGraph random_chain(RandomStream& random, int layers) {
+// A chain; with `skips`, some layers also read an earlier one.
+enum class Skips { No, Some };
+LayerGraph random_chain(RandomStream& random, int layers, Skips skips = Skips::No) {
   LayerGraph graph;
   graph.model = "chain";
   graph.microbatch = 8;
@@ -32,6 +34,11 @@ LayerGraph random_chain(RandomStream& random, int layers) {
     graph.nodes.push_back(node);
     if (i > 0)
       graph.edges.push_back({i - 1, i, "t" + std::to_string(i), graph.nodes[i - 1].activation_bytes});
+  }
+  for (int i = 2; skips == Skips::Some && i < layers; ++i) {
+    if (random.below(3) != 0) continue;
+    const int from = static_cast<int>(random.below(static_cast<std::uint64_t>(i - 1)));
+    graph.edges.push_back({from, i, "t" + std::to_string(from + 1), graph.nodes[from].activation_bytes});
   }
   return graph;
 }
@@ -121,7 +128,8 @@ TEST(PlanLayers, NoContiguousPlanIsBetter) {
   int answered = 0;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     RandomStream random(derive_seed(seed, "plan_layers"));
-    const LayerGraph graph = random_chain(random, static_cast<int>(2 + random.below(5)));
+    const Skips skips = seed % 2 == 0 ? Skips::No : Skips::Some;
+    const LayerGraph graph = random_chain(random, static_cast<int>(2 + random.below(5)), skips);
     const ClusterSpec cluster = random_cluster(random);
     const PlannerOptions options =
         random_options(random, static_cast<int>(graph.nodes.size()), cluster.num_ranks());
@@ -257,6 +265,27 @@ TEST(PlanLayers, SaysTheSmallestMemoryThatWouldDo) {
   EXPECT_NE(text.find("the smallest needs 9200"), std::string::npos) << text;
   EXPECT_TRUE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 9200}));
   EXPECT_FALSE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 9199}));
+}
+
+TEST(PlanLayers, ManyRanksAreSpreadToo) {
+  RandomStream random(5);
+  const LayerGraph graph = random_chain(random, 20);
+  for (int ranks : {11, 16}) {
+    const ClusterSpec cluster = cluster_of({{ranks, 1e9, 1e-5}});
+    const Result<Plan> plan = plan_layers(graph, cluster, {.microbatches = 16});
+    ASSERT_TRUE(plan) << to_string(plan.problems());
+    EXPECT_EQ(plan->num_ranks(), ranks);
+    std::vector<std::string> layers;
+    for (const LayerNode& node : graph.nodes) layers.push_back(node.name);
+    const Plan replicated = uniform_plan("chain", layers, 1, ranks, 16, ScheduleKind::OneFOneB);
+    EXPECT_LE(plan->predicted_step_s, predict(replicated, graph, cluster).predicted_step_s);
+  }
+}
+
+TEST(PlanLayers, EqualTimesGiveTheSimplerPlan) {
+  const Result<Plan> plan = plan_layers(skip_graph(), ClusterSpec::local(1), {.microbatches = 7});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->schedule, ScheduleKind::OneFOneB);  // GPipe on one rank takes as long
 }
 
 TEST(PlanLayers, StraightWithAStageCountUsesThatManyRanks) {

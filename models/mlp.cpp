@@ -1,0 +1,20 @@
+// The small model of tests and benchmarks: `depth` pairs of (Linear, GELU), then a Linear to the classes.
+#include "models/chain.h"
+#include "models/models.h"
+
+namespace millrace {
+
+Result<LayeredModel> make_mlp(const ModelOptions& options) {
+  const int width = options.width ? options.width : 256, depth = options.depth ? options.depth : 8;
+  LayeredModel model{.name = "mlp", .input_shape = {width}, .num_classes = options.num_classes ? options.num_classes : 10};
+  Chain chain(model);
+  for (int i = 0; i < depth; ++i) {
+    chain.then("layers." + std::to_string(i) + ".linear", linear(width, width));
+    chain.then("layers." + std::to_string(i) + ".gelu", gelu());
+    if (options.dropout > 0) chain.then("layers." + std::to_string(i) + ".dropout", dropout(options.dropout));
+  }
+  chain.then("head", linear(width, model.num_classes));
+  return model;
+}
+
+}  // namespace millrace

@@ -1,0 +1,227 @@
+// `millrace plan` and `millrace simulate` as a user types them.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "driver/plan_command.h"
+#include "driver/simulate_command.h"
+#include "runtime/base/json.h"
+#include "runtime/plan/layer_graph.h"
+#include "runtime/plan/plan.h"
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+namespace {
+
+constexpr const char* kGraph =
+    "node1 -- Input0 -- forward_compute_time=0.500, backward_compute_time=0.000, activation_size=4096.0, "
+    "parameter_size=0.000\n"
+    "node2 -- Linear(a, b) -- forward_compute_time=1.000, backward_compute_time=2.000, "
+    "activation_size=1000.0, "
+    "parameter_size=4000.000\n"
+    "node3 -- ReLU() -- forward_compute_time=1.000, backward_compute_time=2.000, activation_size=1000.0, "
+    "parameter_size=0.000\n"
+    "\tnode1 -- node2\n"
+    "\tnode2 -- node3";
+
+struct Outcome {
+  int code = 0;
+  std::string output;
+  std::string errors;
+};
+
+Outcome run(int (*command)(const std::vector<std::string>&), const std::vector<std::string>& args) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = command(args);
+  std::fflush(stdout);
+  outcome.output = testing::internal::GetCapturedStdout();
+  outcome.errors = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+Json json_of(const Outcome& outcome) {
+  const Result<Json> json = parse_json(outcome.output, "stdout");
+  EXPECT_TRUE(json) << outcome.output << outcome.errors;
+  return json ? *json : Json();
+}
+
+class PlanningCommands : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / "millrace_planning_XXXXXX";
+    std::string name = folder_.string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+    return (folder_ / name).string();
+  }
+
+  std::string profile() const {
+    LayerGraph graph;
+    graph.model = "toy";
+    graph.microbatch = 2;
+    for (int i = 0; i < 6; ++i) {
+      graph.nodes.push_back({.name = "layer" + std::to_string(i),
+                             .kind = "linear",
+                             .forward_s = 0.01,
+                             .backward_input_s = 0.01,
+                             .backward_weight_s = 0.01,
+                             .parameter_bytes = 100'000'000,
+                             .activation_bytes = 1000,
+                             .saved_bytes = 1000});
+      if (i > 0) graph.edges.push_back({i - 1, i, "t" + std::to_string(i), 1000});
+    }
+    return file("profile.json", graph.to_json());
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(PlanningCommands, PipeDreamAnswersWithTheKeysOfARecord) {
+  const Outcome outcome =
+      run(plan_command, {"--pipedream", "--profile", file("graph.txt", kGraph), "--machines", "2",
+                         "--bandwidth", "1e9", "--straight", "--format", "json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  const Json json = json_of(outcome);
+  EXPECT_DOUBLE_EQ(json.find("single_machine_time_s")->as_double(), 0.006);
+  EXPECT_DOUBLE_EQ(json.find("pipeline_time_s")->as_double(), 0.003);
+  EXPECT_DOUBLE_EQ(json.find("data_parallel_time_s")->as_double(), (0.006 + 4 * 4000 / (1e9 * 2)) / 2);
+  ASSERT_EQ(json.find("stages")->size(), 2u);
+  const Json& first = json.find("stages")->items()[0];
+  EXPECT_DOUBLE_EQ(first.find("compute_time_s")->as_double(), 0.003);
+  EXPECT_EQ(first.find("replication")->as_int(), 1);
+  ASSERT_EQ(first.find("nodes")->size(), 2u);
+  EXPECT_EQ(first.find("nodes")->items()[0].as_string(), "node1");
+}
+
+TEST_F(PlanningCommands, PipeDreamTableNamesEveryStage) {
+  const Outcome outcome = run(plan_command, {"--pipedream", "--profile", file("graph.txt", kGraph),
+                                             "--machines", "2", "--bandwidth", "1e9", "--straight"});
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_NE(outcome.output.find("node1 .. node2"), std::string::npos) << outcome.output;
+}
+
+TEST_F(PlanningCommands, WrongUseIsCodeTwoAndUnreadableDataIsThree) {
+  const std::string graph = file("graph.txt", kGraph);
+  const std::vector<std::vector<std::string>> wrong_use{
+      {},
+      {"--profile", graph, "--pipedream"},
+      {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9,1e9"},
+      {"--profile", graph, "--pipedream", "--machines", "1.5", "--bandwidth", "1e9"},
+      {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9", "--stages", "2"},
+      {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9", "--format", "xml"},
+      {"--profile", profile(), "--machines", "2"},
+      {"--profile", profile(), "--stages", "7"},
+      {"--profile", profile(), "--schedule", "zigzag"},
+      {"--profile", profile(), "--memory", "1000"},
+      {"--profile", profile(), "--cluster", "/nonexistent/cluster.yaml"},
+      {"--profile", profile(), "--out", "/nonexistent/plan.json"}};
+  for (const auto& args : wrong_use) {
+    const Outcome outcome = run(plan_command, args);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(args);
+    EXPECT_FALSE(outcome.errors.empty());
+    EXPECT_TRUE(outcome.output.empty()) << outcome.output;
+  }
+  const std::string damaged = file("damaged.txt", std::string(kGraph).substr(0, 150));
+  EXPECT_EQ(run(plan_command, {"--profile", "/nonexistent/profile.json"}).code, 3);
+  EXPECT_EQ(run(plan_command, {"--profile", damaged}).code, 3);
+  EXPECT_EQ(
+      run(plan_command, {"--profile", damaged, "--pipedream", "--machines", "2", "--bandwidth", "1e9"}).code,
+      3);
+}
+
+TEST_F(PlanningCommands, ThePlanIsWrittenAndSimulated) {
+  const std::string plan_file = (folder_ / "plan.json").string();
+  const Outcome planned = run(plan_command, {"--profile", profile(), "--ranks", "2", "--microbatches", "4",
+                                             "--out", plan_file, "--format", "json"});
+  ASSERT_EQ(planned.code, 0) << planned.errors;
+  const Result<Plan> plan = Plan::load(plan_file);
+  ASSERT_TRUE(plan) << to_string(plan.problems());
+  EXPECT_EQ(plan->num_stages(), 2);  // the weights are too heavy to replicate
+  EXPECT_EQ(plan->stages[0].layers.size(), 3u);
+  EXPECT_EQ(parse_json(planned.output, "stdout")->dump(), parse_json(plan->to_json(), "plan")->dump());
+
+  const Outcome simulated =
+      run(simulate_command, {"--plan", plan_file, "--profile", profile(), "--format", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.errors;
+  EXPECT_DOUBLE_EQ(json_of(simulated).find("makespan_s")->as_double(), plan->predicted_step_s);
+  const Outcome from_predictions = run(simulate_command, {"--plan", plan_file, "--format", "json"});
+  ASSERT_EQ(from_predictions.code, 0) << from_predictions.errors;
+  EXPECT_NEAR(json_of(from_predictions).find("makespan_s")->as_double(), plan->predicted_step_s, 1e-9);
+
+  EXPECT_EQ(run(simulate_command, {"--plan", plan_file, "--stages", "3"}).code, 2);
+  EXPECT_EQ(run(simulate_command, {"--plan", "/nonexistent/plan.json"}).code, 2);
+  EXPECT_EQ(run(simulate_command, {"--plan", plan_file, "--profile", "/nonexistent/profile.json"}).code, 3);
+}
+
+TEST_F(PlanningCommands, SimulateGivesTheKnownFigures) {
+  const std::pair<const char*, std::vector<int>> cases[] = {{"gpipe", {8, 8, 8, 8}}, {"1f1b", {4, 3, 2, 1}}};
+  for (const auto& [schedule, stash] : cases) {
+    const Json json =
+        json_of(run(simulate_command, {"--schedule", schedule, "--stages", "4", "--microbatches", "8",
+                                       "--forward", "1", "--backward", "2", "--format", "json"}));
+    EXPECT_DOUBLE_EQ(json.find("makespan_s")->as_double(), 33);
+    const Json::Array& ranks = json.find("ranks")->items();
+    ASSERT_EQ(ranks.size(), 4u);
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_NEAR(ranks[r].find("bubble_fraction")->as_double(), 9.0 / 33, 1e-12);
+      EXPECT_EQ(ranks[r].find("peak_stash")->as_int(), stash[r]);
+      EXPECT_EQ(ranks[r].find("stage")->as_int(), static_cast<int>(r));
+    }
+  }
+}
+
+TEST_F(PlanningCommands, SimulateDrawsAndPrintsTheSchedule) {
+  const std::string picture = (folder_ / "schedule.svg").string();
+  const std::vector<std::string> shape{"--stages", "2", "--microbatches", "4", "--replicas", "2,1"};
+  std::vector<std::string> args = shape;
+  args.insert(args.end(), {"--print-schedule", "--draw", picture, "--format", "json"});
+  const Json json = json_of(run(simulate_command, args));
+  const Result<Schedule> schedule = parse_schedule(json.find("schedule_text")->as_string(), "stdout");
+  ASSERT_TRUE(schedule) << to_string(schedule.problems());
+  EXPECT_EQ(schedule->ranks.size(), 3u);
+  std::stringstream svg;
+  svg << std::ifstream(picture).rdbuf();
+  EXPECT_NE(svg.str().find("<svg"), std::string::npos);
+
+  const Outcome text = run(simulate_command, shape);
+  EXPECT_EQ(text.code, 0);
+  EXPECT_NE(text.output.find("makespan"), std::string::npos) << text.output;
+}
+
+TEST_F(PlanningCommands, SimulateRefusesWrongShapes) {
+  const std::vector<std::vector<std::string>> wrong{
+      {"--stages", "0"},
+      {"--stages", "2", "--replicas", "1,2,3"},
+      {"--stages", "2", "--replicas", "1,0"},
+      {"--stages", "2", "--microbatches", "2", "--replicas", "4,1"},
+      {"--forward", "-1"},
+      {"--schedule", "zigzag"},
+      {"--profile", "p.json"},
+      {"--draw", "/nonexistent/picture.svg"}};
+  for (const auto& args : wrong) {
+    const Outcome outcome = run(simulate_command, args);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(args);
+    EXPECT_FALSE(outcome.errors.empty()) << testing::PrintToString(args);
+  }
+}
+
+TEST_F(PlanningCommands, HelpHasAnExample) {
+  for (auto* command : {plan_command, simulate_command}) {
+    const Outcome outcome = run(command, {"--help"});
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_NE(outcome.output.find("millrace "), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
