@@ -1,7 +1,9 @@
 #include "driver/plan_command.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "driver/command_support.h"
 #include "optimizer/planner.h"
@@ -62,12 +64,20 @@ Json to_json(const PipeDreamAnswer& answer) {
                        {"stages", stages}});
 }
 
+// node2 before node10; the file's own order is that of creation, not of execution.
+std::string node_range(const std::vector<std::string>& ids) {
+  const auto [first, last] = std::minmax_element(ids.begin(), ids.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.size(), std::string_view(a)) < std::pair(b.size(), std::string_view(b));
+  });
+  return ids.size() == 1 ? *first : *first + " .. " + *last;
+}
+
 void print_table(const PipeDreamAnswer& answer) {
-  std::printf("%-6s %12s %12s %6s  %s\n", "stage", "compute ms", "replication", "nodes", "first .. last");
+  std::printf("%-6s %12s %12s %6s  %s\n", "stage", "compute ms", "replication", "nodes", "between");
   for (std::size_t s = 0; s < answer.stages.size(); ++s) {
     const PipeDreamStage& stage = answer.stages[s];
-    std::printf("%-6zu %12.3f %12d %6zu  %s .. %s\n", s, stage.compute_time_s * 1e3, stage.replication,
-                stage.nodes.size(), stage.nodes.front().c_str(), stage.nodes.back().c_str());
+    std::printf("%-6zu %12.3f %12d %6zu  %s\n", s, stage.compute_time_s * 1e3, stage.replication,
+                stage.nodes.size(), node_range(stage.nodes).c_str());
   }
   const double single = answer.single_machine_time_s;
   std::printf("seconds per minibatch: pipeline %.6f, one machine %.6f (%.2fx), data parallel %.6f (%.2fx)\n",

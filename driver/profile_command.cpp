@@ -24,26 +24,6 @@ void print_table(const LayerGraph& graph) {
 
 }  // namespace
 
-CommandSpec profile_spec() {
-  CommandSpec spec{.command = "profile",
-                   .summary = "Measure forward and backward time, parameters and activations of every layer of a model.",
-                   .flags = model_flags(),
-                   .examples = {"millrace profile --model vgg16 --image-size 32 --classes 10 --microbatch 8 --threads 1 --out profile.json"}};
-  const std::vector<Flag> own{
-      {.name = "microbatch", .value = "N", .help = "Samples per microbatch.", .fallback = "8"},
-      {.name = "repetitions", .value = "N", .help = "Counted passes; the median of each layer is taken.", .fallback = "5"},
-      {.name = "warmup", .value = "N", .help = "Passes before the counted ones.", .fallback = "2"},
-      {.name = "rule", .value = "sgd|adam", .help = "Update rule to measure.", .fallback = "sgd"},
-      {.name = "data", .value = "PATH", .help = "Accepted for symmetry with train; profiling uses random data.", .fallback = "synthetic"},
-      {.name = "threads", .value = "N", .help = "Intra-op threads, as the run will use.", .fallback = "1"},
-      {.name = "seed", .value = "N", .help = "Seed of the initial weights.", .fallback = "0"},
-      {.name = "out", .short_name = 'o', .value = "FILE", .help = "Where to write the profile (JSON)."},
-      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
-  };
-  spec.flags.insert(spec.flags.end(), own.begin(), own.end());
-  return spec;
-}
-
 int profile_command(const std::vector<std::string>& args) {
   return guarded([&] {
     const CommandSpec spec = profile_spec();

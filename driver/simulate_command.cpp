@@ -1,7 +1,9 @@
 #include "driver/simulate_command.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "driver/command_support.h"
 #include "optimizer/cost_model.h"

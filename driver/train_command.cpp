@@ -285,53 +285,6 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 
 }  // namespace
 
-CommandSpec train_spec() {
-  CommandSpec spec{.command = "train",
-                   .summary = "Train a model through a plan: one rank of a job under `millrace launch` or torchrun, otherwise all ranks of the plan as threads.",
-                   .flags = model_flags(),
-                   .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 --deterministic --threads 1 --output-dir out --save-weights w.safetensors",
-                                "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 --data cifar10 --epochs 5"}};
-  const std::vector<Flag> own{
-      {.name = "plan", .value = "FILE", .help = "Plan (JSON) from `millrace plan` or written by hand.", .group = "Plan"},
-      {.name = "stages", .value = "N", .help = "Without a plan: cut the layers into N runs of equal length.", .fallback = "1", .group = "Plan"},
-      {.name = "replicas", .value = "N", .help = "Without a plan: replicas of every stage (data parallel).", .fallback = "1", .group = "Plan"},
-      {.name = "schedule", .value = "KIND", .help = "gpipe, 1f1b or pipedream (asynchronous, weight stashing). With --plan: replaces the plan's.", .fallback = "1f1b", .group = "Plan"},
-      {.name = "microbatches", .value = "N", .help = "Microbatches per step, all replicas together; 0: the plan's (4 without a plan).", .fallback = "0", .group = "Plan"},
-      {.name = "microbatch", .value = "N", .help = "Samples per microbatch.", .fallback = "8", .group = "Data"},
-      {.name = "data", .value = "PATH", .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE].", .fallback = "synthetic", .group = "Data"},
-      {.name = "workers", .short_name = 'j', .value = "N", .help = "Loader threads; 0: load in the training thread.", .fallback = "1", .group = "Data"},
-      {.name = "steps", .value = "N", .help = "Updates (asynchronous: minibatches).", .fallback = "100", .group = "Training"},
-      {.name = "epochs", .value = "N", .help = "Passes over the data, instead of --steps; evaluates and saves a checkpoint after each.", .fallback = "0", .group = "Training"},
-      {.name = "rule", .value = "sgd|adam", .help = "Update rule.", .fallback = "sgd", .group = "Training"},
-      {.name = "lr", .value = "F", .help = "Base learning rate.", .fallback = "0.01", .group = "Training"},
-      {.name = "momentum", .value = "F", .help = "Momentum of sgd.", .fallback = "0.9", .group = "Training"},
-      {.name = "weight-decay", .value = "F", .help = "L2 weight decay.", .fallback = "0", .group = "Training"},
-      {.name = "lr-policy", .value = "NAME", .help = "constant, step, polynomial or exponential.", .fallback = "constant", .group = "Training"},
-      {.name = "warmup-steps", .value = "N", .help = "Steps of linear warm-up.", .fallback = "0", .group = "Training"},
-      {.name = "lr-step-size", .value = "N", .help = "Policy step: steps between reductions.", .fallback = "0", .group = "Training"},
-      {.name = "gamma", .value = "F", .help = "Policies step and exponential: factor.", .fallback = "0.1", .group = "Training"},
-      {.name = "seed", .value = "N", .help = "Seed of weights, data order, augmentation and dropout.", .fallback = "0", .group = "Training"},
-      {.name = "deterministic", .help = "Only deterministic kernels.", .group = "Training"},
-      {.name = "threads", .value = "N", .help = "Intra-op threads per rank; 1 for bitwise equal results.", .fallback = "1", .group = "Training"},
-      {.name = "output-dir", .value = "DIR", .help = "Step logs, summary, traces and checkpoints go here.", .group = "Output"},
-      {.name = "save-weights", .value = "FILE", .help = "The whole model's final weights by parameter name (safetensors).", .group = "Output"},
-      {.name = "checkpoint-every", .value = "N", .help = "Steps between checkpoints; 0: none.", .fallback = "0", .group = "Output"},
-      {.name = "checkpoint-at-end", .help = "Save a checkpoint after the last step.", .group = "Output"},
-      {.name = "resume", .value = "DIR", .help = "Go on from the newest checkpoint in this output folder, or from this step folder.", .group = "Output"},
-      {.name = "evaluate-every", .value = "N", .help = "Steps between evaluations; 0: at the end only.", .fallback = "0", .group = "Output"},
-      {.name = "no-evaluation", .help = "No evaluation pass.", .group = "Output"},
-      {.name = "print-every", .value = "N", .help = "Steps between console lines.", .fallback = "10", .group = "Output"},
-      {.name = "trace-first", .value = "N", .help = "First step of the trace window.", .fallback = "1", .group = "Output"},
-      {.name = "trace-steps", .value = "N", .help = "Steps in the trace window.", .fallback = "5", .group = "Output"},
-      {.name = "backend", .value = "NAME", .help = "Transport between processes: auto, gloo.", .fallback = "auto", .group = "Job"},
-      {.name = "timeout", .value = "SECONDS", .help = "Deadline of every wait for another rank.", .fallback = "100", .group = "Job"},
-      {.name = "dry-run", .help = "Check everything, print what would run, train nothing.", .group = "Job"},
-      {.name = "format", .value = "text|json", .help = "Form of the final result on stdout.", .fallback = "text", .group = "Job"},
-  };
-  spec.flags.insert(spec.flags.end(), own.begin(), own.end());
-  return spec;
-}
-
 int train_command(const std::vector<std::string>& args) {
   return guarded([&] {
     const CommandSpec command = train_spec();

@@ -8,17 +8,6 @@
 
 namespace millrace {
 
-std::vector<Flag> model_flags() {
-  return {
-      {.name = "model", .value = "NAME", .help = "mlp, vgg16, vgg16_bn, alexnet, resnet18 or resnet50.", .group = "Model"},
-      {.name = "classes", .value = "N", .help = "Number of classes; 0: as in the paper.", .fallback = "0", .group = "Model"},
-      {.name = "image-size", .value = "PIXELS", .help = "Height and width of images; 0: as in the paper (224); 32 for CIFAR.", .fallback = "0", .group = "Model"},
-      {.name = "width", .value = "N", .help = "mlp: width of the layers; 0: 256.", .fallback = "0", .group = "Model"},
-      {.name = "depth", .value = "N", .help = "mlp: number of (Linear, GELU) pairs; 0: 8.", .fallback = "0", .group = "Model"},
-      {.name = "dropout", .value = "P", .help = "Dropout probability; -1: as in the paper.", .fallback = "-1", .group = "Model"},
-  };
-}
-
 Result<LayeredModel> model_from(Arguments& arguments) {
   ModelOptions options{.num_classes = static_cast<int>(arguments.integer("classes", 0, 1'000'000)),
                        .image_size = static_cast<int>(arguments.integer("image-size", 0, 4096)),

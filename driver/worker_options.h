@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "driver/cli.h"
+#include "driver/compute_specs.h"
 #include "models/registry.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 
-std::vector<Flag> model_flags();
 /// Problems for flags and model together.
 Result<LayeredModel> model_from(Arguments& arguments);
 
@@ -25,7 +25,5 @@ int guarded(const std::function<int()>& body);
 
 int train_command(const std::vector<std::string>& args);
 int profile_command(const std::vector<std::string>& args);
-CommandSpec train_spec();
-CommandSpec profile_spec();
 
 }  // namespace millrace

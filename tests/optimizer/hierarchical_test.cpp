@@ -71,7 +71,7 @@ PipeDreamOptions random_options(RandomStream& random, bool two_levels) {
   options.straight = random.below(4) == 0;
   options.use_fewer_machines = random.below(3) == 0;
   if (random.below(2) == 0) options.activation_compression = random.uniform(0.5, 2);
-  if (random.below(3) == 0) options.memory_bytes = random.uniform(5e6, 3e7);
+  if (random.below(3) == 0) options.memory_bytes = random.uniform(5e6, 6e7);
   return options;
 }
 

@@ -43,7 +43,7 @@ inline PipeDreamGraph random_pipedream_graph(std::uint64_t seed, int nodes) {
   for (int v = 0; v < nodes; ++v) {
     const bool is_free = random.below(4) == 0;
     layers.push_back({"Layer", is_free ? 0 : random.uniform(1, 20), is_free ? 0 : random.uniform(1, 40),
-                      random.uniform(0, 1e6), random.uniform(0, 4e6)});
+                      random.uniform(0, 5e6), random.uniform(0, 4e6)});
     if (v == 0) continue;
     // Mostly a chain, with a skip now and then.
     const int back = random.below(3) == 0 ? static_cast<int>(1 + random.below(std::min(v, 3))) : 1;

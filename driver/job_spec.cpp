@@ -1,0 +1,361 @@
+#include "driver/job_spec.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "driver/compute_specs.h"
+#include "driver/pipedream_job.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kMostRanks = 4096;
+// What the launcher says to every rank; a job that set them would fight it.
+constexpr const char* kLauncherVariables[] = {"RANK",        "LOCAL_RANK",  "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
+                                              "MASTER_ADDR", "MASTER_PORT", "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID"};
+
+std::string with_dashes(std::string_view name) {
+  std::string result(name);
+  std::replace(result.begin(), result.end(), '_', '-');
+  return result;
+}
+
+template <class Number>
+bool is_whole(const std::string& text, Number& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && stop == end && !text.empty();
+}
+
+/// By the flag's value name: N and PIXELS are integers, F, P and SECONDS are numbers, a|b is a choice.
+std::optional<std::string> problem_of_value(const Flag& flag, const std::string& text) {
+  std::int64_t integer = 0;
+  double number = 0;
+  if (flag.value.empty()) {
+    if (text != "true" && text != "false") return "'" + text + "' is not true or false";
+  } else if (flag.value == "N" || flag.value == "PIXELS") {
+    if (!is_whole(text, integer)) return "'" + text + "' is not an integer";
+  } else if (flag.value == "F" || flag.value == "P" || flag.value == "SECONDS") {
+    if (!is_whole(text, number) || !std::isfinite(number)) return "'" + text + "' is not a number";
+  } else if (flag.value.find('|') != std::string::npos) {
+    if (("|" + flag.value + "|").find("|" + text + "|") == std::string::npos) {
+      return "'" + text + "' is not one of " + flag.value;
+    }
+  } else if (text.empty()) {
+    return std::string("is empty");
+  }
+  return std::nullopt;
+}
+
+/// Builds a JobSpec from members that come one by one: first the file's, then those of --set.
+class JobReader {
+ public:
+  JobReader(std::string source, Problems& problems)
+      : source_(std::move(source)), problems_(problems), flags_(train_spec().flags) {}
+
+  void read(const Json& json) {
+    if (!json.is_object()) {
+      problems_.push_back({place(json), "a job is a mapping of keys to values", "e.g. model: mlp"});
+      return;
+    }
+    for (const auto& [key, value] : json.members()) member(key, value);
+  }
+
+  /// Values of --set win over the file's.
+  void override_with(const std::vector<JobOverride>& overrides) {
+    overriding_ = true;
+    for (const auto& [key, text] : overrides) {
+      Json value(text);
+      value.set_where("--set " + key);
+      if (key.rfind("env.", 0) == 0) {
+        variable(key.substr(4), value);
+      } else if (key.rfind("args.", 0) == 0) {
+        flag(key.substr(5), value);
+      } else {
+        member(key, value);
+      }
+    }
+  }
+
+  JobSpec finish() {
+    JobSpec job{.name = name_, .source = source_};
+    if (job.name.empty()) job.name = std::filesystem::path(source_).stem().string();
+    if (job.name.empty() || job.name == "." || job.name == "..") job.name = "job";
+    for (const Flag& flag : flags_) {
+      const auto found = std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == flag.name; });
+      if (found != values_.end() && !(flag.value.empty() && found->text == "false")) {
+        job.train.emplace_back(flag.name, found->text);
+      }
+    }
+    job.environment = environment_;
+    place_ranks(job);
+    const std::string* folder = job.find("output-dir");
+    job.output_dir = folder ? *folder : "runs/" + job.name;
+    if (!folder) job.train.emplace_back("output-dir", job.output_dir);
+    return job;
+  }
+
+ private:
+  struct Value {
+    std::string flag;
+    std::string text;
+    std::string where;
+  };
+
+  std::string place(const Json& value) const { return value.where().empty() ? source_ : value.where(); }
+
+  void member(const std::string& key, const Json& value) {
+    if (key == "name") {
+      read_name(value);
+    } else if (key == "ranks") {
+      read_ranks(value);
+    } else if (key == "env") {
+      members_of(key, value, [&](const std::string& k, const Json& v) { variable(k, v); });
+    } else if (key == "args") {
+      members_of(key, value, [&](const std::string& k, const Json& v) { flag(k, v); });
+    } else {
+      flag(key, value);
+    }
+  }
+
+  template <class Take>
+  void members_of(const std::string& key, const Json& value, Take take) {
+    if (value.is_null()) return;
+    if (!value.is_object()) {
+      problems_.push_back({place(value), key + " is not a mapping", "e.g. " + key + ": {KEY: value}"});
+      return;
+    }
+    for (const auto& [k, v] : value.members()) take(k, v);
+  }
+
+  void read_name(const Json& value) {
+    const std::optional<std::string> text = scalar("name", value);
+    if (!text) return;
+    if (text->find('/') != std::string::npos || text->empty() || *text == "." || *text == "..") {
+      problems_.push_back({place(value), "name '" + *text + "' cannot name a folder", "use letters, digits and dashes"});
+      return;
+    }
+    name_ = *text;
+  }
+
+  void read_ranks(const Json& value) {
+    const std::optional<std::string> text = scalar("ranks", value);
+    int ranks = 0;
+    if (!text) return;
+    if (!is_whole(*text, ranks) || ranks < 1 || ranks > kMostRanks) {
+      problems_.push_back({place(value), "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks), {}});
+      return;
+    }
+    ranks_ = ranks;
+    ranks_where_ = place(value);
+  }
+
+  void variable(const std::string& key, const Json& value) {
+    const std::optional<std::string> text = scalar("env." + key, value);
+    if (!text) return;
+    if (key.empty() || key.find('=') != std::string::npos) {
+      problems_.push_back({place(value), "'" + key + "' cannot name an environment variable", {}});
+    } else if (std::find(std::begin(kLauncherVariables), std::end(kLauncherVariables), key) != std::end(kLauncherVariables)) {
+      problems_.push_back({place(value), key + " is set by the launcher", "remove it from env"});
+    } else {
+      const auto found = std::find_if(environment_.begin(), environment_.end(), [&](const auto& e) { return e.first == key; });
+      if (found == environment_.end()) {
+        environment_.emplace_back(key, *text);
+      } else {
+        found->second = *text;
+      }
+    }
+  }
+
+  void flag(const std::string& key, const Json& value) {
+    const std::string name = with_dashes(key);
+    if (name == "dry-run") {
+      problems_.push_back({place(value), "'" + key + "' belongs on the command line", "`millrace launch JOB --dry-run`"});
+      return;
+    }
+    const auto known = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
+    if (known == flags_.end()) return unknown(key, name, value);
+    const std::optional<std::string> text = scalar(key, value);
+    if (!text) return;
+    if (const std::optional<std::string> wrong = problem_of_value(*known, *text)) {
+      problems_.push_back({place(value), key + ": " + *wrong, known->help});
+      return;
+    }
+    const auto twice = std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == name; });
+    if (twice == values_.end()) {
+      values_.push_back({name, *text, place(value)});
+    } else if (overriding_) {
+      *twice = {name, *text, place(value)};
+    } else {
+      problems_.push_back({place(value), key + " is given twice", "the first one is at " + twice->where});
+    }
+  }
+
+  void unknown(const std::string& key, const std::string& name, const Json& value) {
+    std::vector<std::string> names{"name", "ranks", "env", "args"};
+    for (const Flag& flag : flags_) names.push_back(flag.name);
+    const std::optional<std::string> nearest = nearest_name(name, names);
+    problems_.push_back({place(value), "unknown key '" + key + "'",
+                         nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
+  }
+
+  /// A scalar as the text of a flag.
+  std::optional<std::string> scalar(const std::string& key, const Json& value) {
+    switch (value.kind()) {
+      case Json::Kind::String: return value.as_string();
+      case Json::Kind::Bool: return value.as_bool() ? "true" : "false";
+      case Json::Kind::Int:
+      case Json::Kind::Double: return value.dump();
+      default: break;
+    }
+    problems_.push_back({place(value), key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"), {}});
+    return std::nullopt;
+  }
+
+  /// The number of ranks and their stages: from the plan, else from `stages` x `replicas`, else `ranks` stages.
+  void place_ranks(JobSpec& job) {
+    const std::string* path = job.find("plan");
+    if (path) return place_by_plan(job, *path);
+    const int stages = count_of(job, "stages"), replicas = count_of(job, "replicas");
+    if (ranks_ && stages == 0 && replicas == 0) {
+      job.ranks = *ranks_;
+      if (job.ranks > 1) job.train.emplace_back("stages", std::to_string(job.ranks));
+    } else {
+      job.ranks = std::max(1, stages) * std::max(1, replicas);
+      require_ranks(job, "stages x replicas is");
+    }
+    const int per_stage = std::max(1, replicas);
+    for (int r = 0; r < job.ranks; ++r) job.stage_of_rank.push_back(r / per_stage);
+  }
+
+  void place_by_plan(JobSpec& job, const std::string& path) {
+    const Result<Plan> plan = Plan::load(path);
+    if (!plan) {
+      for (Problem problem : plan.problems()) {
+        std::error_code ignored;
+        const auto beside = std::filesystem::path(source_).parent_path() / path;
+        if (!std::filesystem::exists(path, ignored) && std::filesystem::exists(beside, ignored)) {
+          problem.hint = "paths are relative to the current folder; there is " + beside.string();
+        }
+        problems_.push_back(std::move(problem));
+      }
+      return;
+    }
+    const Problems invalid = validate(*plan);
+    problems_.insert(problems_.end(), invalid.begin(), invalid.end());
+    if (!invalid.empty()) return;
+    const std::string* model = job.find("model");
+    if (!model && !plan->model.empty()) {
+      job.train.insert(job.train.begin(), {"model", plan->model});
+    } else if (model && !plan->model.empty() && *model != plan->model) {
+      problems_.push_back({path, "is a plan for " + plan->model + ", the job trains " + *model, "plan again for " + *model});
+    }
+    job.ranks = plan->num_ranks();
+    require_ranks(job, path + " has");
+    job.stage_of_rank.assign(static_cast<std::size_t>(job.ranks), -1);
+    for (int s = 0; s < plan->num_stages(); ++s) {
+      for (RankId rank : plan->stages[static_cast<std::size_t>(s)].ranks) job.stage_of_rank[static_cast<std::size_t>(rank.value)] = s;
+    }
+  }
+
+  void require_ranks(const JobSpec& job, const std::string& what) {
+    if (!ranks_ || *ranks_ == job.ranks) return;
+    problems_.push_back({ranks_where_, "ranks is " + std::to_string(*ranks_) + ", but " + what + " " + std::to_string(job.ranks),
+                         "leave ranks out, or plan again with --ranks " + std::to_string(*ranks_)});
+  }
+
+  static int count_of(const JobSpec& job, std::string_view flag) {
+    const std::string* text = job.find(flag);
+    int count = 0;
+    return text && is_whole(*text, count) ? std::clamp(count, 0, kMostRanks) : 0;
+  }
+
+  std::string source_;
+  Problems& problems_;
+  std::vector<Flag> flags_;
+  std::vector<Value> values_;
+  std::vector<std::pair<std::string, std::string>> environment_;
+  std::string name_;
+  std::optional<int> ranks_;
+  std::string ranks_where_;
+  bool overriding_ = false;
+};
+
+/// A plain scalar where YAML reads the same text back as a string or number, else a quoted one (JSON is YAML).
+std::string yaml_scalar(const std::string& text) {
+  const bool plain = !text.empty() && text.size() < 200 && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.' || c == '-' || c == '+';
+  });
+  return plain && text.front() != '-' ? text : Json(text).dump();
+}
+
+}  // namespace
+
+const std::string* JobSpec::find(std::string_view flag) const {
+  const auto found = std::find_if(train.begin(), train.end(), [&](const auto& entry) { return entry.first == flag; });
+  return found == train.end() ? nullptr : &found->second;
+}
+
+Result<JobOverride> parse_override(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return Problem{"--set", "'" + text + "' is not KEY=VALUE", "for example --set steps=100"};
+  }
+  return JobOverride{text.substr(0, equals), text.substr(equals + 1)};
+}
+
+Result<JobSpec> job_from(const Json& json, const std::string& source, const std::vector<JobOverride>& overrides) {
+  Problems problems;
+  JobReader reader(source, problems);
+  if (is_pipedream_job(json)) {
+    const Result<Json> converted = convert_pipedream_job(json, source);
+    if (!converted) return converted.problems();
+    reader.read(*converted);
+  } else {
+    reader.read(json);
+  }
+  reader.override_with(overrides);
+  JobSpec job = reader.finish();
+  if (problems.empty() && !job.find("model")) {
+    problems.push_back({source, "does not say which model to train", "add e.g. `model: mlp`"});
+  }
+  if (!problems.empty()) return problems;
+  job.notes = notes_on_pipedream_job(json);
+  return job;
+}
+
+Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides) {
+  const Result<Json> json = read_yaml(path);
+  if (!json) return json.problems();
+  return job_from(*json, path, overrides);
+}
+
+std::vector<std::string> train_arguments(const JobSpec& job) {
+  std::vector<std::string> arguments{"train"};
+  const std::vector<Flag> flags = train_spec().flags;
+  for (const auto& [name, value] : job.train) {
+    const auto flag = std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
+    MILLRACE_CHECK(flag != flags.end(), "train has no flag --" << name);
+    if (flag->value.empty()) {
+      arguments.push_back("--" + name);
+    } else {
+      // One word: a value may start with a dash.
+      arguments.push_back("--" + name + "=" + value);
+    }
+  }
+  return arguments;
+}
+
+std::string to_yaml(const JobSpec& job) {
+  std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
+  for (const auto& [name, value] : job.train) text += name + ": " + yaml_scalar(value) + "\n";
+  if (!job.environment.empty()) text += "env:\n";
+  for (const auto& [name, value] : job.environment) text += "  " + yaml_scalar(name) + ": " + yaml_scalar(value) + "\n";
+  return text;
+}
+
+}  // namespace millrace

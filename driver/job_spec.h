@@ -1,0 +1,48 @@
+// A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go. LibTorch-free.
+//   name, ranks, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key (docs/commands.md).
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
+#include "runtime/plan/plan.h"
+
+namespace millrace {
+
+struct JobSpec {
+  std::string name;
+  std::string source;              ///< the job file, for messages and for the resume command
+  std::string output_dir;          ///< never empty; runs/NAME if the job does not say
+  int ranks = 1;
+  std::vector<int> stage_of_rank;  ///< -1: not known before the model is
+  std::vector<std::pair<std::string, std::string>> environment;
+  /// Flags of `train` without dashes, in the order of its --help; switches have the value "true".
+  std::vector<std::pair<std::string, std::string>> train;
+
+  std::vector<std::string> notes;  ///< what was left out of a PipeDream job, one sentence each
+
+  const std::string* find(std::string_view flag) const;  ///< nullptr if the job does not set it
+};
+
+/// `key=value` of --set; keys as in the file, `env.K` and `args.FLAG` included. Later ones win.
+struct JobOverride {
+  std::string key;
+  std::string value;
+};
+Result<JobOverride> parse_override(const std::string& text);
+
+/// Reads a job (or PipeDream's driver YAML) and its plan. Every problem at once: unknown keys with the nearest
+/// name, values that do not fit the flag, ranks that do not match the plan, files that are not there.
+/// Paths are relative to the current folder, as on the command line.
+Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides);
+Result<JobSpec> job_from(const Json& json, const std::string& source, const std::vector<JobOverride>& overrides);
+
+/// The arguments of `millrace-worker` for a rank of this job: "train", "--model", "mlp", ...
+std::vector<std::string> train_arguments(const JobSpec& job);
+/// The resolved job in the form that load_job reads.
+std::string to_yaml(const JobSpec& job);
+
+}  // namespace millrace

@@ -1,0 +1,32 @@
+// What a transport supplies: messages between two ranks. All collectives are built on it once
+// (channel_communicator.cpp), so that every back end gives bitwise the same sums.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/comm/communicator.h"
+
+namespace millrace {
+
+/// Thread-safe. Ranks are those of the whole job.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::chrono::milliseconds deadline() const = 0;
+  /// `tensor` is contiguous and must not change before the Pending is done.
+  virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
+  virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+/// The seven functions of a Communicator over a channel.
+std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel);
+
+/// "rank 1: RECV_F of stage 1 from rank 0: nothing for 10.0 s (deadline 10.0 s)".
+std::string wait_message(int rank, const Transfer& transfer, std::chrono::steady_clock::time_point start, const std::string& what);
+
+}  // namespace millrace

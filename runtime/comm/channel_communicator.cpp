@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/random.h"
+#include "runtime/comm/channel.h"
+
+namespace millrace {
+namespace {
+
+// Tags: the user's in bits 0..47, collectives with bit 48 set, the subgroup's name in bits 49..63.
+constexpr std::uint64_t kCollective = std::uint64_t{1} << 48;
+constexpr int kGroupShift = 49;
+// Up to here every rank gets every rank's whole tensor: one round trip instead of two.
+constexpr std::int64_t kSmallBytes = 32 << 10;
+
+class AllOf final : public Pending {
+ public:
+  explicit AllOf(std::vector<std::unique_ptr<Pending>> parts) : parts_(std::move(parts)) {}
+  void wait() override {
+    for (auto& part : parts_) part->wait();
+    parts_.clear();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Pending>> parts_;
+};
+
+/// Runs collectives one after the other beside the caller, so that they overlap its computation.
+class Worker {
+ public:
+  struct Job {
+    std::function<void()> work;
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  Worker() : thread_([this](std::stop_token stop) { run(stop); }) {}
+
+  std::shared_ptr<Job> start(std::function<void()> work) {
+    auto job = std::make_shared<Job>(Job{.work = std::move(work)});
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(job);
+    changed_.notify_all();
+    return job;
+  }
+
+  void wait(Job& job) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return job.done; });
+    if (job.error) std::rethrow_exception(job.error);
+  }
+
+ private:
+  void run(std::stop_token stop) {
+    at::NoGradGuard no_grad;
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [&] { return !jobs_.empty(); })) {
+      auto job = jobs_.front();
+      jobs_.pop_front();
+      lock.unlock();
+      try {
+        job->work();
+      } catch (...) {
+        job->error = std::current_exception();
+      }
+      lock.lock();
+      job->done = true;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;  // guards jobs_ and each Job's done, error
+  std::condition_variable_any changed_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  std::jthread thread_;  // last: ends first
+};
+
+class WorkerPending final : public Pending {
+ public:
+  WorkerPending(std::shared_ptr<Worker> worker, std::shared_ptr<Worker::Job> job) : worker_(std::move(worker)), job_(std::move(job)) {}
+  void wait() override { worker_->wait(*job_); }
+
+ private:
+  std::shared_ptr<Worker> worker_;
+  std::shared_ptr<Worker::Job> job_;
+};
+
+class ChannelCommunicator final : public Communicator {
+ public:
+  ChannelCommunicator(std::shared_ptr<Channel> channel, std::vector<int> members, std::uint64_t group)
+      : channel_(std::move(channel)), members_(std::move(members)), group_(group) {
+    const auto found = std::ranges::find(members_, channel_->rank());
+    MILLRACE_CHECK(found != members_.end(), "rank " << channel_->rank() << " is not a member of this group");
+    rank_ = static_cast<int>(found - members_.begin());
+  }
+
+  RankId rank() const override { return RankId(rank_); }
+  int size() const override { return static_cast<int>(members_.size()); }
+
+  std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
+    std::vector<std::unique_ptr<Pending>> parts;
+    for (const Transfer& transfer : transfers) {
+      MILLRACE_CHECK(transfer.tag < kCollective, "tag " << transfer.tag << " is too large");
+      parts.push_back(post(transfer));
+    }
+    return std::make_unique<AllOf>(std::move(parts));
+  }
+
+  std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) override {
+    MILLRACE_CHECK(tensor.is_contiguous());
+    if (!worker_) worker_ = std::make_shared<Worker>();
+    const std::uint64_t sequence = collectives_++;
+    return std::make_unique<WorkerPending>(worker_, worker_->start([=, this] { reduce(tensor, sequence, what); }));
+  }
+
+  void broadcast(at::Tensor tensor, RankId root) override {
+    const std::uint64_t tag = kCollective | next_tag(collectives_++);
+    std::vector<std::unique_ptr<Pending>> parts;
+    if (rank_ == root.value) {
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer != rank_) parts.push_back(post({Direction::Send, RankId(peer), tag, tensor, "broadcast"}));
+      }
+    } else {
+      parts.push_back(post({Direction::Receive, root, tag, tensor, "broadcast"}));
+    }
+    for (auto& part : parts) part->wait();
+  }
+
+  void barrier() override { all_reduce(at::zeros({1}, at::kFloat), "barrier")->wait(); }
+
+  std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) override {
+    std::vector<int> members;
+    for (RankId rank : ranks) members.push_back(members_.at(static_cast<std::size_t>(rank.value)));
+    // 15 bits of the name's hash; 0 is the whole job's.
+    const std::uint64_t group = 1 + derive_seed(group_, name) % ((std::uint64_t{1} << 15) - 1);
+    return std::make_unique<ChannelCommunicator>(channel_, std::move(members), group);
+  }
+
+  void abort(const std::string& reason) noexcept override { channel_->abort(reason); }
+
+ private:
+  std::unique_ptr<Pending> post(Transfer transfer) {
+    transfer.peer = RankId(members_.at(static_cast<std::size_t>(transfer.peer.value)));
+    transfer.tag |= group_ << kGroupShift;
+    return channel_->post(transfer);
+  }
+
+  /// Two tags for each collective.
+  static std::uint64_t next_tag(std::uint64_t sequence) { return (sequence * 2) & (kCollective - 1); }
+
+  static at::Tensor sum_in_order(const std::vector<at::Tensor>& parts) {
+    at::Tensor sum = at::add(parts[0], parts[1]);
+    for (std::size_t i = 2; i < parts.size(); ++i) sum.add_(parts[i]);
+    return sum;
+  }
+
+  /// Sends `mine[peer]` to each peer and receives from each into `theirs[peer]`.
+  void all_to_all(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& theirs, std::uint64_t tag, const std::string& what) {
+    std::vector<std::unique_ptr<Pending>> parts;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_) continue;
+      parts.push_back(post({Direction::Receive, RankId(peer), tag, theirs[static_cast<std::size_t>(peer)], what}));
+      parts.push_back(post({Direction::Send, RankId(peer), tag, mine[static_cast<std::size_t>(peer)], what}));
+    }
+    for (auto& part : parts) part->wait();
+  }
+
+  void reduce(at::Tensor tensor, std::uint64_t sequence, const std::string& what) {
+    if (size() == 1) return;
+    const std::uint64_t tag = kCollective | next_tag(sequence);
+    const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
+    at::Tensor flat = tensor.view({-1});
+    std::vector<at::Tensor> received(n);
+    if (static_cast<std::int64_t>(flat.nbytes()) <= kSmallBytes || flat.numel() < size()) {
+      for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? flat : at::empty_like(flat);
+      all_to_all(std::vector<at::Tensor>(n, flat), received, tag, what);
+      flat.copy_(sum_in_order(received));
+      return;
+    }
+    // Reduce-scatter: each rank sums its chunk in the order of ranks; then everybody gets every chunk.
+    const std::int64_t chunk = (flat.numel() + size() - 1) / size();
+    std::vector<at::Tensor> chunks(n);
+    for (std::size_t p = 0; p < n; ++p) {
+      const std::int64_t begin = std::min<std::int64_t>(static_cast<std::int64_t>(p) * chunk, flat.numel());
+      chunks[p] = flat.narrow(0, begin, std::min(chunk, flat.numel() - begin));
+    }
+    for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? chunks[p] : at::empty_like(chunks[me]);
+    all_to_all(chunks, received, tag, what);
+    chunks[me].copy_(sum_in_order(received));
+    all_to_all(std::vector<at::Tensor>(n, chunks[me]), chunks, tag + 1, what);
+  }
+
+  std::shared_ptr<Channel> channel_;
+  std::vector<int> members_;
+  std::uint64_t group_;
+  int rank_ = 0;
+  std::uint64_t collectives_ = 0;
+  std::shared_ptr<Worker> worker_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel) {
+  std::vector<int> members;
+  for (int r = 0; r < channel->size(); ++r) members.push_back(r);
+  return std::make_unique<ChannelCommunicator>(std::move(channel), std::move(members), 0);
+}
+
+std::string wait_message(int rank, const Transfer& t, std::chrono::steady_clock::time_point start, const std::string& what) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.1f s", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return "rank " + std::to_string(rank) + ": " + t.what + (t.direction == Direction::Send ? " to rank " : " from rank ") + std::to_string(t.peer.value) + ": " + what + " after " + seconds;
+}
+
+}  // namespace millrace

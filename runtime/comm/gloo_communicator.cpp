@@ -1,0 +1,152 @@
+// The only file that knows gloo. Debian's gloo, linked before LibTorch's copy of it (docs/architecture.md).
+#include "runtime/comm/gloo_communicator.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <mutex>
+#include <set>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/channel.h"
+
+namespace millrace {
+namespace {
+
+/// Gloo's rendezvous over our store.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(std::shared_ptr<millrace::Store> store, std::chrono::milliseconds deadline) : store_(std::move(store)), deadline_(deadline) {}
+  void set(const std::string& key, const std::vector<char>& data) override { store_->set("gloo/" + key, {data.begin(), data.end()}); }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_->get("gloo/" + key, deadline_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, deadline_); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    for (const std::string& key : keys) store_->get("gloo/" + key, timeout);
+  }
+
+ private:
+  std::shared_ptr<millrace::Store> store_;
+  std::chrono::milliseconds deadline_;
+};
+
+/// The mesh, and the buffers in flight, so that abort() can wake their waiters.
+struct Mesh {
+  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::rendezvous::Context> context;
+  std::mutex mutex;  // guards what follows
+  std::set<gloo::transport::UnboundBuffer*> in_flight;
+  std::string aborted;
+};
+
+class GlooPending final : public Pending {
+ public:
+  GlooPending(std::shared_ptr<Mesh> mesh, int rank, Transfer transfer, std::chrono::milliseconds deadline)
+      : mesh_(std::move(mesh)), rank_(rank), transfer_(std::move(transfer)), deadline_(deadline) {
+    const std::size_t bytes = transfer_.tensor.nbytes();
+    buffer_ = mesh_->context->createUnboundBuffer(transfer_.tensor.data_ptr(), bytes);
+    {
+      std::lock_guard lock(mesh_->mutex);
+      mesh_->in_flight.insert(buffer_.get());
+    }
+    try {
+      if (transfer_.direction == Direction::Send) buffer_->send(transfer_.peer.value, transfer_.tag, 0, bytes);
+      else buffer_->recv(transfer_.peer.value, transfer_.tag, 0, bytes);
+    } catch (const std::exception& error) {
+      forget();
+      throw PeerError(wait_message(rank_, transfer_, std::chrono::steady_clock::now(), error.what()), "the peer has ended or the network is down; its log says more");
+    }
+  }
+
+  ~GlooPending() override { forget(); }
+
+  void wait() override {
+    if (done_) return;
+    const auto start = std::chrono::steady_clock::now();
+    bool finished = false;
+    try {
+      finished = transfer_.direction == Direction::Send ? buffer_->waitSend(deadline_) : buffer_->waitRecv(deadline_);
+    } catch (const std::exception& error) {
+      const bool late = std::chrono::steady_clock::now() - start >= deadline_;
+      throw PeerError(wait_message(rank_, transfer_, start, late ? "no message" : "connection lost (" + std::string(error.what()) + ")"),
+                      late ? "is the peer alive and running the same plan? The deadline is --timeout" : "the peer has ended; its log says why");
+    }
+    if (!finished) {
+      std::lock_guard lock(mesh_->mutex);
+      throw PeerError(wait_message(rank_, transfer_, start, "aborted: " + mesh_->aborted));
+    }
+    done_ = true;
+    forget();
+  }
+
+ private:
+  void forget() {
+    std::lock_guard lock(mesh_->mutex);
+    mesh_->in_flight.erase(buffer_.get());
+  }
+
+  std::shared_ptr<Mesh> mesh_;
+  int rank_;
+  Transfer transfer_;
+  std::chrono::milliseconds deadline_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  bool done_ = false;
+};
+
+class Nothing final : public Pending {
+ public:
+  void wait() override {}
+};
+
+class GlooChannel final : public Channel {
+ public:
+  GlooChannel(const CommunicatorOptions& options, std::shared_ptr<Store> store) : options_(options), mesh_(std::make_shared<Mesh>()) {
+    try {
+      gloo::transport::tcp::attr attributes;
+      attributes.hostname = options.interface_address;
+      mesh_->device = gloo::transport::tcp::CreateDevice(attributes);
+      mesh_->context = std::make_shared<gloo::rendezvous::Context>(options.rank.value, options.size);
+      mesh_->context->setTimeout(options.rendezvous_deadline);
+      GlooStore rendezvous(std::move(store), options.rendezvous_deadline);
+      mesh_->context->connectFullMesh(rendezvous, mesh_->device);
+      mesh_->context->setTimeout(options.deadline);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw PeerError("rank " + std::to_string(options.rank.value) + ": rendezvous of " + std::to_string(options.size) + " ranks failed: " + error.what(), "did all ranks start?");
+    }
+  }
+  int rank() const override { return options_.rank.value; }
+  int size() const override { return options_.size; }
+  std::chrono::milliseconds deadline() const override { return options_.deadline; }
+
+  std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    if (transfer.tensor.nbytes() == 0) return std::make_unique<Nothing>();
+    return std::make_unique<GlooPending>(mesh_, options_.rank.value, transfer, options_.deadline);
+  }
+
+  void abort(const std::string& reason) noexcept override {
+    std::lock_guard lock(mesh_->mutex);
+    if (mesh_->aborted.empty()) mesh_->aborted = reason.empty() ? "a rank failed" : reason;
+    for (auto* buffer : mesh_->in_flight) {
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+  }
+
+ private:
+  CommunicatorOptions options_;
+  std::shared_ptr<Mesh> mesh_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
+  return make_channel_communicator(std::make_shared<GlooChannel>(options, std::move(store)));
+}
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/store.h"
+
+namespace millrace {
+namespace {
+
+class MemoryStore final : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, deadline, [&] { return values_.contains(key); })) {
+      throw PeerError("key '" + key + "' did not arrive within " + std::to_string(deadline.count()) + " ms", "did all ranks start?");
+    }
+    return values_.at(key);
+  }
+
+ private:
+  std::mutex mutex_;  // guards values_
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(std::string prefix, std::shared_ptr<Store> inner) : prefix_(std::move(prefix)), inner_(std::move(inner)) {}
+  void set(const std::string& key, const std::string& value) override { inner_->set(prefix_ + "/" + key, value); }
+  std::string get(const std::string& key, std::chrono::milliseconds deadline) override { return inner_->get(prefix_ + "/" + key, deadline); }
+
+ private:
+  std::string prefix_;
+  std::shared_ptr<Store> inner_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> make_memory_store() { return std::make_shared<MemoryStore>(); }
+std::shared_ptr<Store> make_prefix_store(const std::string& prefix, std::shared_ptr<Store> inner) { return std::make_shared<PrefixStore>(prefix, std::move(inner)); }
+
+}  // namespace millrace
