@@ -5,7 +5,7 @@
 include(GNUInstallDirs)
 
 add_library(millrace_options INTERFACE)
-target_compile_options(millrace_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+target_compile_options(millrace_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wno-restrict
   $<$<BOOL:${MILLRACE_WERROR}>:-Werror>)
 target_include_directories(millrace_options INTERFACE ${CMAKE_SOURCE_DIR})
 

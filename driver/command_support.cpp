@@ -9,6 +9,11 @@ int exit_with(ExitCode code, const Problems& problems) {
   return static_cast<int>(code);
 }
 
+std::string long_name(const char* flag) {
+  std::string name = "--";
+  return name.append(flag);
+}
+
 OutputFormat output_format(const Arguments& arguments, Problems& problems) {
   const std::string format = arguments.string("format");
   if (format == "json") return OutputFormat::Json;

@@ -1,6 +1,8 @@
 // What the LibTorch-free commands share: reporting problems, reading flags of the same meaning.
 #pragma once
 
+#include <string>
+
 #include "driver/cli.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/cluster_spec.h"
@@ -10,6 +12,9 @@ namespace millrace {
 
 /// Prints the problems to stderr, one a line, and gives the exit code back.
 int exit_with(ExitCode code, const Problems& problems);
+
+/// `--flag`, as messages name it.
+std::string long_name(const char* flag);
 
 /// "text" or "json" of --format; else a Problem is added.
 enum class OutputFormat { Text, Json };

@@ -15,8 +15,9 @@ namespace {
 
 constexpr int kMostRanks = 4096;
 // What the launcher says to every rank; a job that set them would fight it.
-constexpr const char* kLauncherVariables[] = {"RANK",        "LOCAL_RANK",  "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
-                                              "MASTER_ADDR", "MASTER_PORT", "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID"};
+constexpr const char* kLauncherVariables[] = {
+    "RANK",        "LOCAL_RANK",  "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID"};
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -86,7 +87,8 @@ class JobReader {
     if (job.name.empty()) job.name = std::filesystem::path(source_).stem().string();
     if (job.name.empty() || job.name == "." || job.name == "..") job.name = "job";
     for (const Flag& flag : flags_) {
-      const auto found = std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == flag.name; });
+      const auto found =
+          std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == flag.name; });
       if (found != values_.end() && !(flag.value.empty() && found->text == "false")) {
         job.train.emplace_back(flag.name, found->text);
       }
@@ -136,7 +138,8 @@ class JobReader {
     const std::optional<std::string> text = scalar("name", value);
     if (!text) return;
     if (text->find('/') != std::string::npos || text->empty() || *text == "." || *text == "..") {
-      problems_.push_back({place(value), "name '" + *text + "' cannot name a folder", "use letters, digits and dashes"});
+      problems_.push_back(
+          {place(value), "name '" + *text + "' cannot name a folder", "use letters, digits and dashes"});
       return;
     }
     name_ = *text;
@@ -147,7 +150,10 @@ class JobReader {
     int ranks = 0;
     if (!text) return;
     if (!is_whole(*text, ranks) || ranks < 1 || ranks > kMostRanks) {
-      problems_.push_back({place(value), "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks), {}});
+      problems_.push_back(
+          {place(value),
+           "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks),
+           {}});
       return;
     }
     ranks_ = ranks;
@@ -159,10 +165,12 @@ class JobReader {
     if (!text) return;
     if (key.empty() || key.find('=') != std::string::npos) {
       problems_.push_back({place(value), "'" + key + "' cannot name an environment variable", {}});
-    } else if (std::find(std::begin(kLauncherVariables), std::end(kLauncherVariables), key) != std::end(kLauncherVariables)) {
+    } else if (std::find(std::begin(kLauncherVariables), std::end(kLauncherVariables), key) !=
+               std::end(kLauncherVariables)) {
       problems_.push_back({place(value), key + " is set by the launcher", "remove it from env"});
     } else {
-      const auto found = std::find_if(environment_.begin(), environment_.end(), [&](const auto& e) { return e.first == key; });
+      const auto found = std::find_if(environment_.begin(), environment_.end(),
+                                      [&](const auto& e) { return e.first == key; });
       if (found == environment_.end()) {
         environment_.emplace_back(key, *text);
       } else {
@@ -174,10 +182,12 @@ class JobReader {
   void flag(const std::string& key, const Json& value) {
     const std::string name = with_dashes(key);
     if (name == "dry-run") {
-      problems_.push_back({place(value), "'" + key + "' belongs on the command line", "`millrace launch JOB --dry-run`"});
+      problems_.push_back(
+          {place(value), "'" + key + "' belongs on the command line", "`millrace launch JOB --dry-run`"});
       return;
     }
-    const auto known = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
+    const auto known =
+        std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
     if (known == flags_.end()) return unknown(key, name, value);
     const std::optional<std::string> text = scalar(key, value);
     if (!text) return;
@@ -185,7 +195,8 @@ class JobReader {
       problems_.push_back({place(value), key + ": " + *wrong, known->help});
       return;
     }
-    const auto twice = std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == name; });
+    const auto twice =
+        std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == name; });
     if (twice == values_.end()) {
       values_.push_back({name, *text, place(value)});
     } else if (overriding_) {
@@ -199,24 +210,33 @@ class JobReader {
     std::vector<std::string> names{"name", "ranks", "env", "args"};
     for (const Flag& flag : flags_) names.push_back(flag.name);
     const std::optional<std::string> nearest = nearest_name(name, names);
-    problems_.push_back({place(value), "unknown key '" + key + "'",
-                         nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
+    problems_.push_back(
+        {place(value), "unknown key '" + key + "'",
+         nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
   }
 
   /// A scalar as the text of a flag.
   std::optional<std::string> scalar(const std::string& key, const Json& value) {
     switch (value.kind()) {
-      case Json::Kind::String: return value.as_string();
-      case Json::Kind::Bool: return value.as_bool() ? "true" : "false";
+      case Json::Kind::String:
+        return value.as_string();
+      case Json::Kind::Bool:
+        return value.as_bool() ? "true" : "false";
       case Json::Kind::Int:
-      case Json::Kind::Double: return value.dump();
-      default: break;
+      case Json::Kind::Double:
+        return value.dump();
+      default:
+        break;
     }
-    problems_.push_back({place(value), key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"), {}});
+    problems_.push_back(
+        {place(value),
+         key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"),
+         {}});
     return std::nullopt;
   }
 
-  /// The number of ranks and their stages: from the plan, else from `stages` x `replicas`, else `ranks` stages.
+  /// The number of ranks and their stages: from the plan, else from `stages` x `replicas`, else `ranks`
+  /// stages.
   void place_ranks(JobSpec& job) {
     const std::string* path = job.find("plan");
     if (path) return place_by_plan(job, *path);
@@ -252,20 +272,24 @@ class JobReader {
     if (!model && !plan->model.empty()) {
       job.train.insert(job.train.begin(), {"model", plan->model});
     } else if (model && !plan->model.empty() && *model != plan->model) {
-      problems_.push_back({path, "is a plan for " + plan->model + ", the job trains " + *model, "plan again for " + *model});
+      problems_.push_back(
+          {path, "is a plan for " + plan->model + ", the job trains " + *model, "plan again for " + *model});
     }
     job.ranks = plan->num_ranks();
     require_ranks(job, path + " has");
     job.stage_of_rank.assign(static_cast<std::size_t>(job.ranks), -1);
     for (int s = 0; s < plan->num_stages(); ++s) {
-      for (RankId rank : plan->stages[static_cast<std::size_t>(s)].ranks) job.stage_of_rank[static_cast<std::size_t>(rank.value)] = s;
+      for (RankId rank : plan->stages[static_cast<std::size_t>(s)].ranks)
+        job.stage_of_rank[static_cast<std::size_t>(rank.value)] = s;
     }
   }
 
   void require_ranks(const JobSpec& job, const std::string& what) {
     if (!ranks_ || *ranks_ == job.ranks) return;
-    problems_.push_back({ranks_where_, "ranks is " + std::to_string(*ranks_) + ", but " + what + " " + std::to_string(job.ranks),
-                         "leave ranks out, or plan again with --ranks " + std::to_string(*ranks_)});
+    problems_.push_back(
+        {ranks_where_,
+         "ranks is " + std::to_string(*ranks_) + ", but " + what + " " + std::to_string(job.ranks),
+         "leave ranks out, or plan again with --ranks " + std::to_string(*ranks_)});
   }
 
   static int count_of(const JobSpec& job, std::string_view flag) {
@@ -285,10 +309,12 @@ class JobReader {
   bool overriding_ = false;
 };
 
-/// A plain scalar where YAML reads the same text back as a string or number, else a quoted one (JSON is YAML).
+/// A plain scalar where YAML reads the same text back as a string or number, else a quoted one (JSON is
+/// YAML).
 std::string yaml_scalar(const std::string& text) {
   const bool plain = !text.empty() && text.size() < 200 && std::all_of(text.begin(), text.end(), [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.' || c == '-' || c == '+';
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.' || c == '-' ||
+           c == '+';
   });
   return plain && text.front() != '-' ? text : Json(text).dump();
 }
@@ -296,7 +322,8 @@ std::string yaml_scalar(const std::string& text) {
 }  // namespace
 
 const std::string* JobSpec::find(std::string_view flag) const {
-  const auto found = std::find_if(train.begin(), train.end(), [&](const auto& entry) { return entry.first == flag; });
+  const auto found =
+      std::find_if(train.begin(), train.end(), [&](const auto& entry) { return entry.first == flag; });
   return found == train.end() ? nullptr : &found->second;
 }
 
@@ -308,11 +335,15 @@ Result<JobOverride> parse_override(const std::string& text) {
   return JobOverride{text.substr(0, equals), text.substr(equals + 1)};
 }
 
-Result<JobSpec> job_from(const Json& json, const std::string& source, const std::vector<JobOverride>& overrides) {
+Result<JobSpec> job_from(const Json& json, const std::string& source,
+                         const std::vector<JobOverride>& overrides) {
   Problems problems;
   JobReader reader(source, problems);
   if (is_pipedream_job(json)) {
-    const Result<Json> converted = convert_pipedream_job(json, source);
+    const bool planned =
+        std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
+    const Result<Json> converted =
+        convert_pipedream_job(json, source, planned ? StagesFrom::Plan : StagesFrom::ConfigFile);
     if (!converted) return converted.problems();
     reader.read(*converted);
   } else {
@@ -338,7 +369,8 @@ std::vector<std::string> train_arguments(const JobSpec& job) {
   std::vector<std::string> arguments{"train"};
   const std::vector<Flag> flags = train_spec().flags;
   for (const auto& [name, value] : job.train) {
-    const auto flag = std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
+    const auto flag =
+        std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
     MILLRACE_CHECK(flag != flags.end(), "train has no flag --" << name);
     if (flag->value.empty()) {
       arguments.push_back("--" + name);
@@ -354,7 +386,8 @@ std::string to_yaml(const JobSpec& job) {
   std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
   for (const auto& [name, value] : job.train) text += name + ": " + yaml_scalar(value) + "\n";
   if (!job.environment.empty()) text += "env:\n";
-  for (const auto& [name, value] : job.environment) text += "  " + yaml_scalar(name) + ": " + yaml_scalar(value) + "\n";
+  for (const auto& [name, value] : job.environment)
+    text += "  " + yaml_scalar(name) + ": " + yaml_scalar(value) + "\n";
   return text;
 }
 

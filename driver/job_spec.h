@@ -1,5 +1,7 @@
-// A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go. LibTorch-free.
-//   name, ranks, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key (docs/commands.md).
+// A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
+// LibTorch-free.
+//   name, ranks, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key
+//   (docs/commands.md).
 #pragma once
 
 #include <string>
@@ -14,8 +16,8 @@ namespace millrace {
 
 struct JobSpec {
   std::string name;
-  std::string source;              ///< the job file, for messages and for the resume command
-  std::string output_dir;          ///< never empty; runs/NAME if the job does not say
+  std::string source;      ///< the job file, for messages and for the resume command
+  std::string output_dir;  ///< never empty; runs/NAME if the job does not say
   int ranks = 1;
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
   std::vector<std::pair<std::string, std::string>> environment;
@@ -34,11 +36,12 @@ struct JobOverride {
 };
 Result<JobOverride> parse_override(const std::string& text);
 
-/// Reads a job (or PipeDream's driver YAML) and its plan. Every problem at once: unknown keys with the nearest
-/// name, values that do not fit the flag, ranks that do not match the plan, files that are not there.
+/// Reads a job (or PipeDream's driver YAML) and its plan. Every problem at once: unknown keys with the
+/// nearest name, values that do not fit the flag, ranks that do not match the plan, files that are not there.
 /// Paths are relative to the current folder, as on the command line.
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides);
-Result<JobSpec> job_from(const Json& json, const std::string& source, const std::vector<JobOverride>& overrides);
+Result<JobSpec> job_from(const Json& json, const std::string& source,
+                         const std::vector<JobOverride>& overrides);
 
 /// The arguments of `millrace-worker` for a rank of this job: "train", "--model", "mlp", ...
 std::vector<std::string> train_arguments(const JobSpec& job);

@@ -11,7 +11,8 @@ namespace millrace {
 namespace {
 
 // Read by nothing in PipeDream either, or about containers; see notes_on_pipedream_job.
-constexpr const char* kIgnored[] = {"container", "verbose_frequency", "recompute", "compress_activations",
+constexpr const char* kIgnored[] = {"container",       "verbose_frequency",
+                                    "recompute",       "compress_activations",
                                     "compress_in_gpu", "translation_model"};
 
 /// "models.vgg16.gpus=4" -> "vgg16".
@@ -20,7 +21,9 @@ std::string model_of(const std::string& module) {
   return name.substr(0, name.find('.'));
 }
 
-std::string host_of(const std::string& machine) { return machine.substr(0, machine.rfind(':')); }
+std::string host_of(const std::string& machine) {
+  return machine.substr(0, machine.rfind(':'));
+}
 
 /// Appends members to an object and keeps their places in the file.
 class Writer {
@@ -37,7 +40,8 @@ class Writer {
 
 class Converter {
  public:
-  Converter(const Json& json, std::string source) : in_(json, problems_), source_(std::move(source)) {}
+  Converter(const Json& json, std::string source, StagesFrom from)
+      : in_(json, problems_), source_(std::move(source)), from_(from) {}
 
   Result<Json> run() {
     read_model();
@@ -70,22 +74,27 @@ class Converter {
     const std::string run = std::filesystem::path(source_).stem().string();
     writer_.put("output-dir", (std::filesystem::path(logs) / run).string(), in_.any("log_directory"));
     const std::string backend = in_.string("distributed_backend", "gloo");
-    if (backend != "gloo" && backend != "nccl") in_.problem("distributed_backend", "'" + backend + "' is unknown", "gloo or nccl");
+    if (backend != "gloo" && backend != "nccl")
+      in_.problem("distributed_backend", "'" + backend + "' is unknown", "gloo or nccl");
     writer_.put("backend", backend == "gloo" ? "gloo" : "auto", in_.any("distributed_backend"));
   }
 
   void read_machines() {
     machines_ = in_.strings("machines");
-    if (machines_.empty() && problems_.empty()) in_.problem("machines", "lists no machine", "e.g. ['localhost:0', 'localhost:1']");
+    if (machines_.empty() && problems_.empty())
+      in_.problem("machines", "lists no machine", "e.g. ['localhost:0', 'localhost:1']");
     writer_.put("ranks", static_cast<int>(machines_.size()), in_.any("machines"));
   }
 
-  /// Ranks of each stage by config_file; one stage on all ranks without it, as PipeDream's data-parallel runs.
+  /// Ranks of each stage by config_file; one stage on all ranks without it, as PipeDream's data-parallel
+  /// runs.
   void read_stages() {
     const std::string path = in_.string("config_file", "");
+    if (from_ == StagesFrom::Plan) return;
     if (path.empty()) return use_stages(1, static_cast<int>(machines_.size()), nullptr);
     const Result<std::string> text = read_file(path);
-    const Result<PipeDreamConf> conf = text ? parse_pipedream_conf(*text, path) : Result<PipeDreamConf>(text.problems());
+    const Result<PipeDreamConf> conf =
+        text ? parse_pipedream_conf(*text, path) : Result<PipeDreamConf>(text.problems());
     if (!conf) {
       problems_.insert(problems_.end(), conf.problems().begin(), conf.problems().end());
       return;
@@ -97,16 +106,24 @@ class Converter {
       ranks += members.size();
     }
     if (ranks != machines_.size()) {
-      in_.problem("machines", "lists " + std::to_string(machines_.size()) + " machines, " + path + " has " + std::to_string(ranks) + " ranks",
+      in_.problem("machines",
+                  "lists " + std::to_string(machines_.size()) + " machines, " + path + " has " +
+                      std::to_string(ranks) + " ranks",
                   "list one machine for each rank");
       return;
     }
-    // Unequal stages are expressed by a plan only.
-    if (sizes.size() == 1) use_stages(static_cast<int>(conf->stage_to_rank_map.size()), static_cast<int>(*sizes.begin()), in_.any("config_file"));
+    if (sizes.size() > 1) {
+      in_.problem("config_file", "gives stages of unequal numbers of ranks, which need a plan",
+                  "make one with `millrace plan` and give --set plan=FILE");
+      return;
+    }
+    use_stages(static_cast<int>(conf->stage_to_rank_map.size()), static_cast<int>(*sizes.begin()),
+               in_.any("config_file"));
     pipelined_ = conf->stage_to_rank_map.size() > 1;
   }
 
   void use_stages(int stages, int replicas, const Json* origin) {
+    replicas_ = replicas;
     writer_.put("stages", stages, origin);
     writer_.put("replicas", replicas, origin);
   }
@@ -114,12 +131,16 @@ class Converter {
   void read_hyperparameters() {
     const bool flush = in_.boolean("no_input_pipelining", false);
     if (in_.boolean("macrobatch", false)) {
-      in_.problem("macrobatch", "is not supported", "remove it, or use schedule 1f1b, which accumulates microbatches");
+      in_.problem("macrobatch", "is not supported",
+                  "remove it, or use schedule 1f1b, which accumulates microbatches");
     }
     // One minibatch of PipeDream is one microbatch here. Data parallel: one for each rank, then the update.
     const bool asynchronous = pipelined_ && !flush;
-    writer_.put("schedule", asynchronous ? "pipedream" : "1f1b", in_.any("no_input_pipelining"));
-    writer_.put("microbatches", pipelined_ ? 1 : std::max(1, static_cast<int>(machines_.size())), nullptr);
+    if (from_ == StagesFrom::ConfigFile) {
+      writer_.put("schedule", asynchronous ? "pipedream" : "1f1b", in_.any("no_input_pipelining"));
+      writer_.put("microbatches", pipelined_ ? replicas_ : std::max(1, static_cast<int>(machines_.size())),
+                  nullptr);
+    }
     writer_.copy("microbatch", in_.any("batch_size"));
     writer_.put("lr", in_.number("learning_rate", 0.1), in_.any("learning_rate"));
     writer_.put("weight-decay", in_.number("weight_decay", 1e-4), in_.any("weight_decay"));
@@ -138,7 +159,8 @@ class Converter {
       writer_.put("lr-policy", "exponential", in_.any("learning_rate_policy"));
       writer_.put("gamma", 0.97, nullptr);
     } else if (policy != "step") {
-      in_.problem("learning_rate_policy", "'" + policy + "' is unknown", "step, polynomial or exponential_decay");
+      in_.problem("learning_rate_policy", "'" + policy + "' is unknown",
+                  "step, polynomial or exponential_decay");
     }
     // step: x0.1 every 30 epochs; the steps of an epoch are known to the data only (see the notes).
   }
@@ -148,16 +170,24 @@ class Converter {
   std::string source_;
   Writer writer_;
   std::vector<std::string> machines_;
+  StagesFrom from_;
+  int replicas_ = 1;
   bool pipelined_ = false;
 };
 
-bool is_local(const std::string& host) { return host == "localhost" || host == "127.0.0.1" || host == "::1"; }
+bool is_local(const std::string& host) {
+  return host == "localhost" || host == "127.0.0.1" || host == "::1";
+}
 
 }  // namespace
 
-bool is_pipedream_job(const Json& json) { return json.find("module") && json.find("machines"); }
+bool is_pipedream_job(const Json& json) {
+  return json.find("module") && json.find("machines");
+}
 
-Result<Json> convert_pipedream_job(const Json& json, const std::string& source) { return Converter(json, source).run(); }
+Result<Json> convert_pipedream_job(const Json& json, const std::string& source, StagesFrom stages) {
+  return Converter(json, source, stages).run();
+}
 
 std::vector<std::string> notes_on_pipedream_job(const Json& json) {
   std::vector<std::string> notes;
@@ -165,16 +195,20 @@ std::vector<std::string> notes_on_pipedream_job(const Json& json) {
   std::set<std::string> hosts;
   if (const Json* machines = json.find("machines"); machines && machines->is_array()) {
     for (const Json& machine : machines->items()) {
-      if (machine.is_string() && !is_local(host_of(machine.as_string()))) hosts.insert(host_of(machine.as_string()));
+      if (machine.is_string() && !is_local(host_of(machine.as_string())))
+        hosts.insert(host_of(machine.as_string()));
     }
   }
-  if (!hosts.empty()) notes.push_back("machines names " + *hosts.begin() + " and others: all ranks start on this host");
+  if (!hosts.empty())
+    notes.push_back("machines names " + *hosts.begin() + " and others: all ranks start on this host");
   for (const char* key : kIgnored) {
     if (json.find(key)) notes.push_back(std::string(key) + " has no effect");
   }
   const Json* policy = json.find("learning_rate_policy");
   if (!policy || (policy->is_string() && policy->as_string() == "step")) {
-    notes.push_back("the learning rate stays constant: PipeDream's step policy counts epochs; give --set lr-policy=step --set lr-step-size=STEPS");
+    notes.push_back(
+        "the learning rate stays constant: PipeDream's step policy counts epochs; give --set lr-policy=step "
+        "--set lr-step-size=STEPS");
   }
   return notes;
 }

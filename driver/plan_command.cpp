@@ -44,8 +44,7 @@ PipeDreamOptions pipedream_options(Arguments& arguments, Problems& problems) {
     options.activation_compression = arguments.number("activation-compression", 1e-9, 1e9);
   }
   for (const char* flag : kLayerFlags) {
-    if (arguments.has(flag))
-      problems.push_back({std::string("--") + flag, "does not go with --pipedream", ""});
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "does not go with --pipedream", ""});
   }
   return options;
 }
@@ -121,7 +120,7 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
     }
   }
   for (const char* flag : kPipeDreamFlags) {
-    if (arguments.has(flag)) problems.push_back({std::string("--") + flag, "needs --pipedream", ""});
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --pipedream", ""});
   }
   if (arguments.has("ranks") && arguments.has("cluster")) {
     problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
@@ -138,8 +137,9 @@ double one_rank_step(const Plan& plan, const LayerGraph& graph) {
 }
 
 std::string rank_list(const PlanStage& stage) {
-  const std::string first = std::to_string(stage.ranks.front().value);
-  return stage.ranks.size() == 1 ? first : first + "-" + std::to_string(stage.ranks.back().value);
+  std::string ranks = std::to_string(stage.ranks.front().value);
+  if (stage.ranks.size() > 1) ranks.append("-").append(std::to_string(stage.ranks.back().value));
+  return ranks;
 }
 
 void print_table(const Plan& plan, const LayerGraph& graph) {

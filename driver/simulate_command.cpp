@@ -36,10 +36,10 @@ std::vector<double> per_stage(Arguments& arguments, const char* flag, std::size_
   std::vector<double> values = arguments.numbers(flag);
   if (values.size() == 1) values.resize(stages, values.front());
   for (double value : values) {
-    if (!(value >= 0)) problems.push_back({std::string("--") + flag, "a number is below 0", ""});
+    if (!(value >= 0)) problems.push_back({long_name(flag), "a number is below 0", ""});
   }
   if (values.size() != stages) {
-    problems.push_back({std::string("--") + flag,
+    problems.push_back({long_name(flag),
                         std::to_string(values.size()) + " values for " + std::to_string(stages) + " stages",
                         "give one value, or one for each stage"});
     values.resize(stages, 0);
@@ -204,8 +204,7 @@ int simulate_subject(Arguments& arguments, const Subject& subject, OutputFormat 
 
 int simulate_plan(Arguments& arguments, OutputFormat format, Problems problems) {
   for (const char* flag : kShapeFlags) {
-    if (arguments.has(flag))
-      problems.push_back({std::string("--") + flag, "the plan says it", "leave it out"});
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "the plan says it", "leave it out"});
   }
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   Result<Plan> plan = Plan::load(arguments.string("plan"));
@@ -229,7 +228,7 @@ int simulate_plan(Arguments& arguments, OutputFormat format, Problems problems) 
 
 int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems) {
   for (const char* flag : {"profile", "cluster"}) {
-    if (arguments.has(flag)) problems.push_back({std::string("--") + flag, "needs --plan", ""});
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --plan", ""});
   }
   Subject subject = subject_from_flags(arguments, problems);
   const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");

@@ -1,0 +1,69 @@
+// Starts the ranks of a job as processes of this host, carries their output, and ends all when one fails.
+// Linux; no shell is involved. LibTorch-free.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+
+namespace millrace {
+
+/// One process to start.
+struct RankProcess {
+  int rank = 0;
+  int stage = -1;                                                ///< for messages; -1: unknown
+  std::vector<std::string> argv;                                 ///< argv[0] is the path of the program
+  std::vector<std::pair<std::string, std::string>> environment;  ///< on top of the launcher's own
+  std::string log;  ///< LOG.out and LOG.err get the raw output; empty: no files
+};
+
+/// How a process ended.
+struct RankExit {
+  int rank = -1;
+  int stage = -1;
+  pid_t pid = -1;
+  int status = 0;            ///< of exit(); meaningless if `signal` is set
+  int signal = 0;            ///< that killed it, or 0
+  double after_s = 0;        ///< seconds from the first start until the launcher saw the end
+  int order = 0;             ///< 0: seen first
+  bool consequence = false;  ///< it ended by a signal of the launcher, or stopped because a peer was gone
+  std::vector<std::string> last_lines;  ///< of stderr
+
+  bool failed() const { return signal != 0 || status != 0; }
+  int exit_code() const { return signal != 0 ? 128 + signal : status; }
+};
+
+struct LaunchOutcome {
+  std::vector<RankExit> exits;  ///< by position in the list of processes
+  int first_failure = -1;       ///< position of the root cause; -1: none, or the launcher was interrupted
+  int interrupt = 0;            ///< signal that asked the launcher to stop, or 0
+  double seconds = 0;
+
+  /// 0; the first failing rank's code (128+n for signals); 75 if interrupted ranks saved their state, else
+  /// 128+n.
+  int exit_code() const;
+};
+
+struct LaunchOptions {
+  std::chrono::milliseconds grace{2000};  ///< from SIGTERM to SIGKILL after a failure
+  std::chrono::milliseconds interrupt_grace{
+      30'000};  ///< the same after SIGINT or SIGTERM: time for a checkpoint
+  bool append_logs = false;
+  int out = 1;  ///< gets the ranks' stdout, as it is
+  int err = 2;  ///< gets the ranks' stderr line by line with "[rank k] " in front
+};
+
+/// Runs all processes to their end. Each is the leader of its own process group, with stdin from /dev/null.
+/// The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM and SIGHUP to the
+/// launcher are forwarded; a second one kills. No process is left when it returns or throws. Throws
+/// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
+/// takes SIGCHLD and the stop signals for itself meanwhile.
+LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, const LaunchOptions& options,
+                        Clock& clock);
+
+}  // namespace millrace
