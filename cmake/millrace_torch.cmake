@@ -10,6 +10,9 @@ add_library(millrace_torch INTERFACE)
 target_include_directories(millrace_torch SYSTEM INTERFACE ${torch_dir}/include
   ${torch_dir}/include/torch/csrc/api/include)
 target_compile_definitions(millrace_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
-target_link_libraries(millrace_torch INTERFACE ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so)
+# libgloo stands before libtorch_cpu in every program: LibTorch exports its own, newer copy of gloo, and the code
+# that runs must be the one whose headers we compile with (createUnboundBuffer crashes otherwise).
+find_library(MILLRACE_GLOO gloo REQUIRED)
+target_link_libraries(millrace_torch INTERFACE ${MILLRACE_GLOO} ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so)
 target_link_options(millrace_torch INTERFACE -Wl,-rpath,${torch_dir}/lib
   -Wl,-rpath-link,${torch_dir}/lib:${torch_nvidia})

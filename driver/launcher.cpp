@@ -350,8 +350,17 @@ class Launch {
 
   void reap() {
     for (Running& rank : ranks_) {
+      if (!rank.alive) continue;
+      // Look before taking: while the leader is a zombie, its group's number belongs to nobody else, so that
+      // what is left of the group can be ended safely.
+      siginfo_t info{};
+      const pid_t pid = rank.result.pid;
+      if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid != pid)
+        continue;
+      ::kill(-pid, SIGKILL);
       int status = 0;
-      if (rank.alive && ::waitpid(rank.result.pid, &status, WNOHANG) == rank.result.pid) ended(rank, status);
+      if (::waitpid(pid, &status, 0) == pid) ended(rank, status);
     }
   }
 
@@ -372,8 +381,6 @@ class Launch {
       stream->finish();
     }
     result.last_lines = rank.err.last_lines();
-    // What is left of its process group goes with it.
-    ::kill(-result.pid, SIGKILL);
     if (result.failed() && !stopping_) stop(SIGTERM, options_.grace);
   }
 

@@ -25,7 +25,7 @@ std::vector<int> machine_counts(Arguments& arguments, Problems& problems) {
   for (double number : arguments.numbers("machines")) {
     if (number != std::floor(number) || number < 1 || number > static_cast<double>(kMostRanks)) {
       problems.push_back(
-          {"--machines", "'" + arguments.string("machines") + "' is not a list of counts", "e.g. 8,2"});
+          {"--machines", "is not a list of counts: " + arguments.string("machines"), "e.g. 8,2"});
       return {};
     }
     counts.push_back(static_cast<int>(number));

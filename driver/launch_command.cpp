@@ -1,0 +1,336 @@
+#include "driver/launch_command.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "driver/command_support.h"
+#include "runtime/base/files.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A word as a shell reads it back.
+std::string quoted(const std::string& word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=:,+@%", c) != nullptr;
+  });
+  if (plain) return word;
+  std::string result = "'";
+  for (char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string command_line(const std::vector<std::string>& argv) {
+  std::string line;
+  for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quoted(word);
+  return line;
+}
+
+/// A fresh folder for the ranks' meeting, for this user only; gone at the end.
+class StoreFolder {
+ public:
+  StoreFolder() : path_((fs::temp_directory_path() / "millrace-store-XXXXXX").string()) {
+    if (!::mkdtemp(path_.data())) {
+      throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno),
+                        "set TMPDIR to a folder that you may write");
+    }
+  }
+  StoreFolder(const StoreFolder&) = delete;
+  StoreFolder& operator=(const StoreFolder&) = delete;
+  ~StoreFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string signal_text(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return "signal " + std::to_string(signal) + (name ? std::string(" (SIG") + name + ")" : "");
+}
+
+std::string end_text(const RankExit& exit) {
+  if (exit.signal != 0) return "killed by " + signal_text(exit.signal);
+  return exit.status == 0 ? "done" : "exit code " + std::to_string(exit.status);
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f s", seconds);
+  return text;
+}
+
+struct RankStatus {
+  std::string step = "-";
+  std::string action = "-";
+};
+
+/// The rank may have been killed while it wrote: whatever cannot be read is shown as "-".
+RankStatus status_of(const std::string& output_dir, int rank) {
+  RankStatus status;
+  const Result<Json> json =
+      read_json((fs::path(output_dir) / ("status.rank" + std::to_string(rank) + ".json")).string());
+  if (!json || !json->is_object()) return status;
+  if (const Json* step = json->find("step"); step && step->kind() == Json::Kind::Int && step->as_int() >= 0) {
+    status.step = std::to_string(step->as_int());
+  }
+  if (const Json* action = json->find("action"); action && action->is_string())
+    status.action = action->as_string();
+  return status;
+}
+
+std::string log_path(const JobSpec& job, int rank) {
+  return (fs::path(job.output_dir) / "logs" / ("rank_" + std::to_string(rank))).string();
+}
+
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text + "  ";
+}
+
+bool is_synthetic(const std::string& data) {
+  return data == "synthetic" || data.rfind("synthetic:", 0) == 0;
+}
+
+/// What an earlier run left would be taken for this one's.
+void remove_stale_files(const JobSpec& job) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(job.output_dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "summary.json" || name.rfind("status.rank", 0) == 0) fs::remove(entry.path(), ignored);
+  }
+}
+
+Status prepare_output(const JobSpec& job) {
+  for (const fs::path& folder : {fs::path(job.output_dir), fs::path(job.output_dir) / "logs"}) {
+    if (Status made = make_writable_folder(folder); !made) return made;
+  }
+  remove_stale_files(job);
+  return write_file_atomically(fs::path(job.output_dir) / "job.yaml", to_yaml(job));
+}
+
+void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes, OutputFormat format) {
+  if (format == OutputFormat::Json) {
+    Json ranks = Json::array();
+    for (const RankProcess& process : processes) {
+      Json argv = Json::array(), environment = Json::object();
+      for (const std::string& word : process.argv) argv.push_back(word);
+      for (const auto& [name, value] : process.environment) environment[name] = value;
+      ranks.push_back(Json::object(
+          {{"rank", process.rank}, {"stage", process.stage}, {"argv", argv}, {"environment", environment}}));
+    }
+    std::printf(
+        "%s\n",
+        Json::object({{"name", job.name}, {"output_dir", job.output_dir}, {"ranks", ranks}}).dump(2).c_str());
+    return;
+  }
+  std::printf("%s\n", to_yaml(job).c_str());
+  for (const RankProcess& process : processes) {
+    std::string line;
+    for (const auto& [name, value] : process.environment) line += name + "=" + quoted(value) + " ";
+    std::printf("rank %d: %s%s\n", process.rank, line.c_str(), command_line(process.argv).c_str());
+  }
+}
+
+/// The same command with --set resume=DIR.
+std::string resume_command_of(const std::vector<std::string>& args, const JobSpec& job) {
+  std::vector<std::string> command{"millrace", "launch"};
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--set" && i + 1 < args.size() && args[i + 1].rfind("resume=", 0) == 0) {
+      ++i;
+    } else if (args[i].rfind("--set=resume=", 0) != 0) {
+      command.push_back(args[i]);
+    }
+  }
+  command.insert(command.end(), {"--set", "resume=" + job.output_dir});
+  return command_line(command);
+}
+
+int run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
+  if (const Status prepared = prepare_output(job); !prepared)
+    return exit_with(ExitCode::Usage, prepared.problems());
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome = run_ranks(rank_processes(job, worker, store.path()),
+                                          {.append_logs = job.find("resume") != nullptr}, clock);
+  if (outcome.first_failure >= 0) {
+    std::fputs(failure_summary(outcome, job, resume_command).c_str(), stderr);
+  } else if (outcome.interrupt != 0) {
+    std::fprintf(stderr, "millrace launch: stopped by %s after %s\nresume: %s\n",
+                 signal_text(outcome.interrupt).c_str(), seconds_text(outcome.seconds).c_str(),
+                 resume_command.c_str());
+  } else {
+    std::fprintf(stderr,
+                 "millrace launch: %zu ranks done in %s, results in %s\nreport: millrace report --run %s\n",
+                 outcome.exits.size(), seconds_text(outcome.seconds).c_str(), job.output_dir.c_str(),
+                 quoted(job.output_dir).c_str());
+  }
+  return outcome.exit_code();
+}
+
+}  // namespace
+
+CommandSpec launch_spec() {
+  CommandSpec spec;
+  spec.command = "launch";
+  spec.summary = "Start the ranks of a job on this host, collect their logs, and end all when one fails.";
+  spec.positionals = {"JOB.yaml"};
+  spec.flags = {
+      {.name = "set",
+       .value = "KEY=VALUE",
+       .help = "Set a key of the job file; env.NAME=VALUE sets an environment variable of the ranks.",
+       .repeatable = true},
+      {.name = "output-dir",
+       .short_name = 'o',
+       .value = "DIR",
+       .help = "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME)."},
+      {.name = "dry-run",
+       .help = "Check everything, print the job and what each rank would run, start nothing."},
+      {.name = "format",
+       .value = "text|json",
+       .help = "Form of the final result, or of --dry-run.",
+       .fallback = "text"},
+  };
+  spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
+                   "millrace launch job.yaml --dry-run"};
+  return spec;
+}
+
+std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
+                                        const std::string& store) {
+  std::vector<RankProcess> processes;
+  std::vector<std::string> argv = train_arguments(job);
+  argv.insert(argv.begin(), worker);
+  const auto has = [&](const char* name) {
+    return std::getenv(name) != nullptr || std::any_of(job.environment.begin(), job.environment.end(),
+                                                       [&](const auto& e) { return e.first == name; });
+  };
+  const std::string* threads = job.find("threads");
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    RankProcess process{
+        .rank = rank, .stage = job.stage_of_rank.at(static_cast<std::size_t>(rank)), .argv = argv};
+    process.environment = job.environment;
+    const std::string number = std::to_string(rank), size = std::to_string(job.ranks);
+    process.environment.insert(process.environment.end(),
+                               {{"RANK", number},
+                                {"LOCAL_RANK", number},
+                                {"WORLD_SIZE", size},
+                                {"LOCAL_WORLD_SIZE", size},
+                                {"MASTER_ADDR", "127.0.0.1"},
+                                {"MASTER_PORT", "29500"},  // torchrun's; the store replaces it
+                                {"MILLRACE_STORE", store},
+                                {"MILLRACE_LAUNCHER_PID", std::to_string(::getpid())}});
+    // Ranks share the cores: without this each would start a thread for every core.
+    if (!has("OMP_NUM_THREADS"))
+      process.environment.emplace_back("OMP_NUM_THREADS", threads ? *threads : "1");
+    process.log = log_path(job, rank);
+    processes.push_back(std::move(process));
+  }
+  return processes;
+}
+
+std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
+                            const std::string& resume_command) {
+  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  const RankStatus place = status_of(job.output_dir, first.rank);
+  std::string text = "\nmillrace launch: rank " + std::to_string(first.rank) +
+                     (first.stage < 0 ? "" : " (stage " + std::to_string(first.stage) + ")") +
+                     " failed first: " + end_text(first) + " at step " + place.step + ", action " +
+                     place.action + ", " + seconds_text(first.after_s) + " after the start\n";
+  for (const std::string& line : first.last_lines) text += "    | " + line + "\n";
+  text += "\n    " + padded("rank", 4) + padded("stage", 5) + padded("pid", 8) + padded("step", 7) +
+          padded("action", 14) + padded("after", 10) + padded("end", 30) + "log\n";
+  std::vector<const RankExit*> by_order;
+  for (const RankExit& exit : outcome.exits) by_order.push_back(&exit);
+  std::sort(by_order.begin(), by_order.end(), [&](const RankExit* a, const RankExit* b) {
+    return std::pair(a != &first, a->order) < std::pair(b != &first, b->order);
+  });
+  for (const RankExit* exit : by_order) {
+    const RankStatus status = status_of(job.output_dir, exit->rank);
+    text += (exit == &first ? "  > " : "    ") + padded(std::to_string(exit->rank), 4) +
+            padded(exit->stage < 0 ? "-" : std::to_string(exit->stage), 5) +
+            padded(std::to_string(exit->pid), 8) + padded(status.step, 7) + padded(status.action, 14) +
+            padded(seconds_text(exit->after_s), 10) + padded(end_text(*exit), 30) +
+            log_path(job, exit->rank) + ".err\n";
+  }
+  std::error_code ignored;
+  const bool saved = fs::exists(fs::path(job.output_dir) / "checkpoints" / "latest", ignored);
+  text += saved
+              ? "\nresume: " + resume_command + "\n"
+              : "\nHint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
+  return text;
+}
+
+Problems check_job(const JobSpec& job, const std::string& worker) {
+  Problems problems;
+  std::error_code ignored;
+  if (::access(worker.c_str(), X_OK) != 0) {
+    problems.push_back({worker, "is missing: it is the program that trains",
+                        "build with LibTorch (scripts/build), or set MILLRACE_WORKER"});
+  }
+  if (const std::string* data = job.find("data");
+      data && !is_synthetic(*data) && !fs::exists(*data, ignored)) {
+    problems.push_back({*data, "is not there", "data: give a folder, or synthetic"});
+  }
+  if (const std::string* from = job.find("resume"); from && !fs::exists(*from, ignored)) {
+    problems.push_back({*from, "is not there", "resume: give the output folder of an earlier run"});
+  }
+  fs::path folder = fs::absolute(job.output_dir, ignored);
+  while (!folder.empty() && !fs::exists(folder, ignored) && folder.has_relative_path())
+    folder = folder.parent_path();
+  if (!fs::is_directory(folder, ignored)) {
+    problems.push_back({job.output_dir, folder.string() + " is not a folder", "give another --output-dir"});
+  } else if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    problems.push_back({job.output_dir, folder.string() + " is not writable", "give another --output-dir"});
+  }
+  return problems;
+}
+
+int launch_command(const std::vector<std::string>& args, const std::string& worker) {
+  const CommandSpec spec = launch_spec();
+  const Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  std::vector<JobOverride> overrides;
+  for (const std::string& text : arguments->strings("set")) {
+    if (const Result<JobOverride> one = parse_override(text)) {
+      overrides.push_back(*one);
+    } else {
+      problems.insert(problems.end(), one.problems().begin(), one.problems().end());
+    }
+  }
+  if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
+  if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
+  const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides);
+  if (!job) problems.insert(problems.end(), job.problems().begin(), job.problems().end());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  for (const std::string& note : job->notes)
+    std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
+  if (const Problems found = check_job(*job, worker); !found.empty())
+    return exit_with(ExitCode::Usage, found);
+  if (arguments->boolean("dry-run")) {
+    print_dry_run(*job, rank_processes(*job, worker, "FOLDER"), format);
+    return 0;
+  }
+  try {
+    return run_job(*job, worker, resume_command_of(args, *job));
+  } catch (const Error& error) {
+    return exit_with(error.code(), {{"millrace launch", error.what(), error.hint()}});
+  }
+}
+
+}  // namespace millrace

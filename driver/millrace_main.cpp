@@ -1,0 +1,132 @@
+// millrace: the program that users type. Commands without LibTorch run here and start in milliseconds;
+// `profile` and `train` are handed to millrace-worker beside it.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/compute_specs.h"
+#include "driver/launch_command.h"
+#include "driver/plan_command.h"
+#include "driver/simulate_command.h"
+#include "experiments/report_command.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+
+#ifndef MILLRACE_VERSION
+#define MILLRACE_VERSION "0.1.0"
+#endif
+
+namespace millrace {
+namespace {
+
+/// MILLRACE_WORKER, or millrace-worker in the folder of this program.
+std::string worker_path() {
+  if (const char* named = std::getenv("MILLRACE_WORKER"); named && *named) return named;
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "millrace-worker" : (self.parent_path() / "millrace-worker").string();
+}
+
+/// Becomes the worker. Its --help needs no LibTorch and is printed here.
+int hand_over(const CommandSpec& spec, const std::string& command, const std::vector<std::string>& args) {
+  if (const Result<Arguments> arguments = parse_arguments(spec, args); arguments && arguments->wants_help()) {
+    return std::fputs(help_text(spec).c_str(), stdout), 0;
+  }
+  const std::string worker = worker_path();
+  std::vector<std::string> words{worker, command};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv(worker.c_str(), argv.data());
+  std::fprintf(
+      stderr,
+      "millrace %s: cannot start %s: %s. Hint: build with LibTorch (scripts/build), or set MILLRACE_WORKER\n",
+      command.c_str(), worker.c_str(), std::strerror(errno));
+  return static_cast<int>(ExitCode::Usage);
+}
+
+struct Command {
+  const char* name;
+  const char* group;
+  CommandSpec (*spec)();
+  int (*run)(const std::vector<std::string>& args);
+};
+
+// In the order of a first session.
+constexpr Command kCommands[] = {
+    {"profile", "Plan", profile_spec,
+     [](const std::vector<std::string>& a) { return hand_over(profile_spec(), "profile", a); }},
+    {"plan", "Plan", plan_spec, plan_command},
+    {"simulate", "Plan", simulate_spec, simulate_command},
+    {"train", "Run", train_spec,
+     [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
+    {"launch", "Run", launch_spec,
+     [](const std::vector<std::string>& a) { return launch_command(a, worker_path()); }},
+    {"report", "Look", report_spec, report_command},
+};
+
+void print_help() {
+  std::printf("millrace %s: distributed pipeline training.\n\nUsage: millrace COMMAND [FLAGS]\n",
+              MILLRACE_VERSION);
+  std::string group;
+  for (const Command& command : kCommands) {
+    if (group != command.group) std::printf("\n%s:\n", (group = command.group).c_str());
+    std::printf("  %-9s %s\n", command.name, command.spec().summary.c_str());
+  }
+  std::printf(
+      "\n`millrace COMMAND --help` explains its flags. Exit codes: 0 done, 1 run failed, 2 usage or "
+      "configuration,\n"
+      "3 input data, 4 checkpoint, 5 another rank, 6 NaN or Inf, 75 stopped early with state saved, 128+n "
+      "signal n.\n"
+      "\nExamples:\n"
+      "  millrace profile --model vgg16 --image-size 32 --classes 10 --out profile.json\n"
+      "  millrace plan --profile profile.json --ranks 2 --out plan.json\n"
+      "  millrace launch job.yaml\n");
+}
+
+int unknown_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  const std::optional<std::string> nearest = nearest_name(name, names);
+  std::fprintf(stderr, "millrace: '%s' is not a command. Hint: %s\n", name.c_str(),
+               nearest ? ("did you mean `millrace " + *nearest + "`?").c_str()
+                       : "`millrace --help` lists the commands");
+  return static_cast<int>(ExitCode::Usage);
+}
+
+int dispatch(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    print_help();
+    return args.empty() ? static_cast<int>(ExitCode::Usage) : 0;
+  }
+  if (args[0] == "--version") return std::printf("millrace %s\n", MILLRACE_VERSION), 0;
+  for (const Command& command : kCommands) {
+    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
+  }
+  return unknown_command(args[0]);
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  try {
+    return millrace::dispatch({argv + 1, argv + argc});
+  } catch (const millrace::Error& error) {
+    std::fprintf(stderr, "error: %s%s%s\n", error.what(),
+                 error.hint().empty() ? "" : ". Hint: ", error.hint().c_str());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(millrace::ExitCode::RunFailed);
+  }
+}

@@ -1,0 +1,57 @@
+// What a run left in its folder, read back for people: plan, step logs, spans, summary. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
+#include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/layer_graph.h"
+#include "runtime/plan/plan.h"
+#include "runtime/trace/trace.h"
+
+namespace millrace {
+
+/// One line of steps.rank<k>.jsonl; times in seconds.
+struct StepLine {
+  std::int64_t step = 0;
+  std::optional<double> loss;  ///< ranks of the last stage
+  std::optional<double> top1;
+  double samples_per_s = 0;
+  double step_s = 0;
+  double forward_s = 0, backward_s = 0, send_s = 0, receive_s = 0, wait_s = 0, all_reduce_s = 0, update_s = 0,
+         data_s = 0;
+  double bubble_share = 0;
+  std::int64_t peak_memory_bytes = 0;
+  int weight_versions = 0;
+  int stashed_microbatches = 0;
+};
+
+struct RankRun {
+  int rank = 0;
+  int stage = -1;
+  std::vector<StepLine> steps;  ///< ascending; of a step that was done twice (resume) the later one
+  std::vector<Span> spans;      ///< of the trace window
+};
+
+struct RunData {
+  std::string folder;
+  std::optional<Plan> plan;
+  std::optional<LayerGraph> profile;
+  std::optional<ClusterSpec> cluster;
+  Json summary;                    ///< null if the run has not finished
+  std::vector<RankRun> ranks;      ///< by rank
+  std::vector<std::string> notes;  ///< what is missing or damaged, one sentence each
+};
+
+/// Missing or damaged parts become notes. Problem if the folder is not there or holds nothing of a run.
+Result<RunData> read_run(const std::string& folder);
+
+/// The rank whose loss and throughput stand for the job: the first of the last stage. nullptr: none has
+/// steps.
+const RankRun* loss_rank(const RunData& run);
+
+}  // namespace millrace

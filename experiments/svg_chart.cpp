@@ -1,0 +1,246 @@
+#include "experiments/svg_chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "runtime/schedule/gantt.h"
+
+namespace millrace {
+namespace {
+
+using Points = std::vector<std::pair<double, double>>;
+
+constexpr int kLeft = 58, kRight = 14, kTop = 40, kBottom = 40;
+constexpr std::size_t kMostPoints = 600;  // about one for a pixel
+
+std::string text(const char* pattern, auto... values) {
+  char buffer[256];
+  std::snprintf(buffer, sizeof buffer, pattern, values...);
+  return buffer;
+}
+
+Points finite(const Points& points) {
+  Points result;
+  std::copy_if(points.begin(), points.end(), std::back_inserter(result),
+               [](const auto& p) { return std::isfinite(p.first) && std::isfinite(p.second); });
+  return result;
+}
+
+/// The least and the greatest point of each bucket: spikes stay visible.
+Points thinned(const Points& points) {
+  if (points.size() <= kMostPoints) return points;
+  Points result;
+  const std::size_t buckets = kMostPoints / 2;
+  for (std::size_t b = 0; b < buckets; ++b) {
+    const auto begin = points.begin() + static_cast<std::ptrdiff_t>(b * points.size() / buckets);
+    const auto end = points.begin() + static_cast<std::ptrdiff_t>((b + 1) * points.size() / buckets);
+    auto [low, high] =
+        std::minmax_element(begin, end, [](const auto& a, const auto& c) { return a.second < c.second; });
+    if (high < low) std::swap(low, high);
+    result.push_back(*low);
+    if (high != low) result.push_back(*high);
+  }
+  return result;
+}
+
+struct Range {
+  double low = INFINITY, high = -INFINITY;
+  void take(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  void make_wide() {
+    if (!(low <= high)) low = 0, high = 1;
+    if (low == high) {
+      const double pad = low == 0 ? 1 : std::abs(low) * 0.1;
+      low -= pad;
+      high += pad;
+    }
+  }
+};
+
+/// Maps values to pixels and draws the frame.
+class Frame {
+ public:
+  Frame(const LineChart& chart, const std::vector<Series>& series) : chart_(chart) {
+    for (const Series& s : series) {
+      for (const auto& [px, py] : s.points) x_.take(px), y_.take(py);
+    }
+    if (chart.y_from_zero) y_.take(0);
+    x_.make_wide();
+    y_.make_wide();
+    const double pad = (y_.high - y_.low) * 0.06;
+    if (!(chart.y_from_zero && y_.low == 0)) y_.low -= pad;
+    y_.high += pad;
+  }
+  double x(double value) const {
+    return kLeft + (value - x_.low) / (x_.high - x_.low) * (chart_.width - kLeft - kRight);
+  }
+  double y(double value) const {
+    return chart_.height - kBottom - (value - y_.low) / (y_.high - y_.low) * (chart_.height - kTop - kBottom);
+  }
+
+  std::string draw() const {
+    std::string svg;
+    const auto [y_first, y_step] = round_ticks(y_.low, y_.high, 5);
+    for (double v = y_first; v <= y_.high + y_step * 1e-9; v += y_step) {
+      svg += text("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", kLeft,
+                  chart_.width - kRight, y(v), y(v));
+      svg += text("<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>", kLeft - 7,
+                  y(v) + 4, clean(v, y_step));
+    }
+    const auto [x_first, x_step] = round_ticks(x_.low, x_.high, 6);
+    for (double v = x_first; v <= x_.high + x_step * 1e-9; v += x_step) {
+      svg += text("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>", x(v),
+                  chart_.height - kBottom + 17, clean(v, x_step));
+    }
+    svg += text("<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", kLeft,
+                chart_.width - kRight, chart_.height - kBottom, chart_.height - kBottom);
+    svg += text("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", chart_.width - kRight,
+                chart_.height - 6) +
+           escape_xml(chart_.x_label) + "</text>";
+    return svg + "<text class=\"title\" x=\"12\" y=\"20\">" + escape_xml(chart_.title) +
+           "<tspan class=\"tick\" dx=\"8\">" + escape_xml(chart_.y_label) + "</tspan></text>";
+  }
+
+ private:
+  static double clean(double value, double step) { return std::abs(value) < step * 1e-9 ? 0 : value; }
+  const LineChart& chart_;
+  Range x_, y_;
+};
+
+std::string draw_series(const Frame& frame, const Series& series) {
+  const std::string colour = escape_xml(series.colour);
+  if (series.style == Series::Style::Dots) {
+    std::string svg;
+    for (const auto& [x, y] : series.points) {
+      svg += text("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"", frame.x(x), frame.y(y)) + colour +
+             "\"><title>" + escape_xml(series.name) + text(": %.6g at %.6g", y, x) + "</title></circle>";
+    }
+    return svg;
+  }
+  std::string path;
+  for (const auto& [x, y] : series.points)
+    path += text(path.empty() ? "M%.1f %.1f" : "L%.1f %.1f", frame.x(x), frame.y(y));
+  if (path.empty()) return "";
+  const bool faint = series.style == Series::Style::Faint;
+  return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + colour +
+         (faint ? "\" stroke-width=\"1\" opacity=\"0.35\"" : "\" stroke-width=\"2\"") +
+         " stroke-linejoin=\"round\" stroke-linecap=\"round\"/>";
+}
+
+std::string opening(int width, int height, const std::string& label) {
+  return text(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" "
+             "aria-label=\"",
+             width, height) +
+         escape_xml(label) + "\">";
+}
+
+double text_width(const std::string& words) {
+  return 6.6 * static_cast<double>(words.size());
+}
+
+/// Right-aligned names with a mark each; unnamed and faint series have none.
+std::string legend(const std::vector<Series>& series, int width) {
+  std::string svg;
+  double x = width - kRight;
+  for (auto s = series.rbegin(); s != series.rend(); ++s) {
+    if (s->name.empty() || s->style == Series::Style::Faint) continue;
+    x -= text_width(s->name);
+    svg += text("<text class=\"tick\" x=\"%.1f\" y=\"20\">", x) + escape_xml(s->name) + "</text>";
+    svg += text("<rect x=\"%.1f\" y=\"11\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", x - 15) +
+           escape_xml(s->colour) + "\"/>";
+    x -= 30;
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::pair<double, double> round_ticks(double low, double high, int count) {
+  const double raw = std::max((high - low) / count, 1e-300),
+               power = std::pow(10, std::floor(std::log10(raw)));
+  double step = 10 * power;
+  for (double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= raw * (1 - 1e-9)) {
+      step = factor * power;
+      break;
+    }
+  }
+  return {std::ceil(low / step - 1e-9) * step, step};
+}
+
+Points smoothed(const Points& points, double window) {
+  const double keep = window <= 1 ? 0 : 1 - 2 / (window + 1);
+  Points result;
+  double sum = 0, weight = 0;
+  for (const auto& [x, y] : points) {
+    sum = keep * sum + (1 - keep) * y;
+    weight = keep * weight + (1 - keep);
+    result.emplace_back(x, sum / weight);
+  }
+  return result;
+}
+
+std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& series) {
+  std::vector<Series> shown = series;
+  for (Series& s : shown) s.points = thinned(finite(s.points));
+  const Frame frame(chart, shown);
+  std::string svg =
+      opening(chart.width, chart.height, chart.title) + frame.draw() + legend(shown, chart.width);
+  for (const Series& s : shown) svg += draw_series(frame, s);
+  return svg + "</svg>";
+}
+
+std::string stacked_bars_svg(const std::vector<StackedPart>& parts, const std::vector<StackedRow>& rows,
+                             const std::string& unit, double scale, int width) {
+  constexpr int kRow = 34, kBar = 22, kLabel = 128, kLegend = 34;
+  double longest = 0;
+  for (const StackedRow& row : rows) {
+    double sum = 0;
+    for (double value : row.values) sum += value;
+    longest = std::max(longest, sum);
+  }
+  if (!(longest > 0)) longest = 1;
+  const int height = kLegend + kRow * static_cast<int>(rows.size()) + 30, bottom = height - 28;
+  const double per_unit = (width - kLabel - 24) / longest;
+  std::string svg = opening(width, height, "time by part");
+  double at = kLabel;
+  for (const StackedPart& part : parts) {
+    svg += text("<rect x=\"%.1f\" y=\"7\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", at) +
+           escape_xml(part.colour) + "\"/>";
+    svg += text("<text class=\"tick\" x=\"%.1f\" y=\"16\">", at + 15) + escape_xml(part.name) + "</text>";
+    at += 34 + text_width(part.name);
+  }
+  const double step = round_ticks(0, longest * scale, 8).second / scale;
+  for (double v = 0; v <= longest * (1 + 1e-9); v += step) {
+    svg += text("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>", kLabel + v * per_unit,
+                kLabel + v * per_unit, kLegend - 6, bottom);
+    svg += text("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>",
+                kLabel + v * per_unit, height - 10, v * scale);
+  }
+  svg += text("<text class=\"tick\" x=\"12\" y=\"%d\">", height - 10) + escape_xml(unit) + "</text>";
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const int y = kLegend + kRow * static_cast<int>(r);
+    svg += text("<text class=\"label\" x=\"12\" y=\"%d\">", y + 16) + escape_xml(rows[r].label) + "</text>";
+    double x = kLabel;
+    for (std::size_t p = 0; p < parts.size() && p < rows[r].values.size(); ++p) {
+      const double length = rows[r].values[p] * per_unit;
+      if (!(length > 0)) continue;
+      const std::string value = text("%.4g", rows[r].values[p] * scale);
+      svg += text("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, length, kBar) +
+             escape_xml(parts[p].colour) + "\"/>";
+      if (length > text_width(value) + 8)
+        svg += text("<text class=\"inbar\" x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">", x + length / 2,
+                    y + 15) +
+               value + "</text>";
+      svg += "<title>" + escape_xml(parts[p].name) + " " + value + " " + escape_xml(unit) + "</title></g>";
+      x += length;
+    }
+  }
+  return svg + "</svg>";
+}
+
+}  // namespace millrace

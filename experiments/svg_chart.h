@@ -1,0 +1,51 @@
+// Charts as inline SVG. Colours that depend on light or dark come from the page's CSS variables.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace millrace {
+
+struct Series {
+  std::string name;
+  std::string colour;                             ///< CSS colour
+  std::vector<std::pair<double, double>> points;  ///< x ascending; points with NaN or Inf are left out
+  enum class Style { Line, Faint, Dots } style = Style::Line;
+};
+
+struct LineChart {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  int width = 540;
+  int height = 260;
+  bool y_from_zero = false;
+};
+
+/// A self-contained <svg>; long series are thinned to what a screen can show (extremes are kept). Text is
+/// escaped.
+std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& series);
+
+struct StackedPart {
+  std::string name;
+  std::string colour;
+};
+
+struct StackedRow {
+  std::string label;
+  std::vector<double> values;  ///< by part
+};
+
+/// Horizontal bars, one a row, with a legend; `unit` and `scale`: shown = value * scale.
+std::string stacked_bars_svg(const std::vector<StackedPart>& parts, const std::vector<StackedRow>& rows,
+                             const std::string& unit, double scale, int width = 1100);
+
+/// Round numbers that cover [low, high] in about `count` steps: first tick, step.
+std::pair<double, double> round_ticks(double low, double high, int count);
+
+/// Exponential moving average with bias correction; `window` points have most of the weight.
+std::vector<std::pair<double, double>> smoothed(const std::vector<std::pair<double, double>>& points,
+                                                double window);
+
+}  // namespace millrace
