@@ -1,5 +1,14 @@
 # LibTorch from the torch wheel as an imported target of our own: find_package(Torch) of that wheel demands a
 # CUDA toolkit, this does not. The folder holds torch/ and nvidia/ as scripts/bootstrap lays them out.
+if(NOT MILLRACE_LIBTORCH)
+  if(DEFINED ENV{MILLRACE_LIBTORCH})
+    set(MILLRACE_LIBTORCH "$ENV{MILLRACE_LIBTORCH}")
+  elseif(DEFINED ENV{MILLRACE_CACHE})
+    set(MILLRACE_LIBTORCH "$ENV{MILLRACE_CACHE}/libtorch-2.11.0")
+  else()
+    set(MILLRACE_LIBTORCH "$ENV{HOME}/.cache/millrace/libtorch-2.11.0")
+  endif()
+endif()
 if(NOT MILLRACE_LIBTORCH OR NOT EXISTS "${MILLRACE_LIBTORCH}/torch/lib/libtorch_cpu.so")
   message(FATAL_ERROR "No LibTorch in '${MILLRACE_LIBTORCH}'. Run scripts/bootstrap, or configure with "
     "-DMILLRACE_LIBTORCH=DIR (the folder that holds torch/), or -DMILLRACE_TORCH=OFF.")

@@ -1,0 +1,716 @@
+#include "experiments/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+#include "experiments/plan_drawing.h"
+#include "experiments/svg_chart.h"
+#include "optimizer/cost_model.h"
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kMostAsyncMicrobatches = 24;  // in a picture
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// Over the steps but the first, which warms up; a run of one step has no other.
+double median_of(const RankRun& rank, const std::function<double(const StepLine&)>& value) {
+  std::vector<double> values;
+  for (std::size_t i = rank.steps.size() > 1 ? 1 : 0; i < rank.steps.size(); ++i)
+    values.push_back(value(rank.steps[i]));
+  return median(std::move(values));
+}
+
+bool is_asynchronous(const RunData& run) {
+  return run.plan && run.plan->schedule == ScheduleKind::PipeDream;
+}
+
+int replicas_of(const RunData& run, int stage) {
+  const bool known = run.plan && stage >= 0 && stage < run.plan->num_stages();
+  return known ? std::max<int>(
+                     1, static_cast<int>(run.plan->stages[static_cast<std::size_t>(stage)].ranks.size()))
+               : 1;
+}
+
+/// Microbatches that a rank of `stage` runs between two lines of its log.
+double microbatches_per_line(const RunData& run, int stage) {
+  if (!run.plan || is_asynchronous(run)) return 1;
+  return std::max(1.0, static_cast<double>(run.plan->microbatches) / replicas_of(run, stage));
+}
+
+std::string text(const char* pattern, auto... values) {
+  char buffer[256];
+  std::snprintf(buffer, sizeof buffer, pattern, values...);
+  return buffer;
+}
+
+// ---- simulated schedule
+// -------------------------------------------------------------------------------------
+
+Bytes bytes_of(const Plan& plan, const StageLink& link) {
+  for (const PlanCrossing& crossing : plan.crossings) {
+    if (crossing.from == link.from && crossing.to == link.to) return crossing.bytes;
+  }
+  return 0;
+}
+
+ScheduleCosts costs_of(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster) {
+  ScheduleCosts costs;
+  for (const PlanStage& stage : plan.stages) {
+    costs.forward.push_back(stage.forward_s);
+    costs.backward_input.push_back(stage.backward_s / 2);
+    costs.backward_weight.push_back(stage.backward_s / 2);
+    costs.reduce.push_back(all_reduce_seconds(cluster, stage.ranks, stage.parameter_bytes));
+  }
+  for (const StageLink& link : shape.all_links()) {
+    const RankId from = plan.stages[static_cast<std::size_t>(link.from.value)].ranks.front();
+    const RankId to = plan.stages[static_cast<std::size_t>(link.to.value)].ranks.front();
+    costs.transfer.push_back(transfer_seconds(cluster, from, to, bytes_of(plan, link)));
+  }
+  return costs;
+}
+
+/// With the profile the planner's own costs, else those that the plan carries.
+std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
+  if (!run.plan || !validate(*run.plan).empty()) return std::nullopt;
+  const Plan& plan = *run.plan;
+  const ClusterSpec cluster = run.cluster && run.cluster->num_ranks() >= plan.num_ranks()
+                                  ? *run.cluster
+                                  : ClusterSpec::local(plan.num_ranks());
+  if (microbatches == 0)
+    microbatches = is_asynchronous(run) ? std::max(8, 3 * plan.num_ranks()) : plan.microbatches;
+  PipelineShape shape = shape_of(plan, microbatches);
+  ScheduleCosts costs;
+  if (run.profile && validate(plan, *run.profile).empty()) {
+    const CostModel model(*run.profile, cluster);
+    const std::vector<CutStage> stages = model.stages_of(plan);
+    shape = model.shape_of(stages, microbatches);
+    costs = model.costs_of(stages, shape);
+  } else {
+    const bool predicted = std::any_of(plan.stages.begin(), plan.stages.end(), [](const PlanStage& s) {
+      return s.forward_s > 0 || s.backward_s > 0;
+    });
+    if (!predicted) return std::nullopt;
+    costs = costs_of(plan, shape, cluster);
+  }
+  const Result<Schedule> schedule = make_schedule(plan.schedule, shape);
+  if (!schedule || !check(*schedule, shape, Transport::Buffered).empty()) return std::nullopt;
+  return simulate(*schedule, shape, costs);
+}
+
+const char* bar_kind(Op op) {
+  switch (op) {
+    case Op::Forward:
+      return "forward";
+    case Op::Backward:
+    case Op::BackwardInput:
+      return "backward";
+    case Op::BackwardWeight:
+      return "weight";
+    case Op::Reduce:
+      return "reduce";
+    case Op::Update:
+      return "update";
+    default:
+      return "send";
+  }
+}
+
+const char* bar_kind(SpanKind kind) {
+  switch (kind) {
+    case SpanKind::Forward:
+      return "forward";
+    case SpanKind::Backward:
+    case SpanKind::BackwardInput:
+      return "backward";
+    case SpanKind::BackwardWeight:
+      return "weight";
+    case SpanKind::Send:
+      return "send";
+    case SpanKind::Recv:
+    case SpanKind::Wait:
+      return "wait";
+    case SpanKind::Reduce:
+      return "reduce";
+    case SpanKind::Update:
+      return "update";
+    case SpanKind::Data:
+      return "data";
+    default:
+      return "";
+  }
+}
+
+std::string rank_label(int rank, int stage) {
+  return "rank " + std::to_string(rank) + (stage < 0 ? "" : " · s" + std::to_string(stage));
+}
+
+int stage_of(const RunData& run, int rank) {
+  for (int s = 0; run.plan && s < run.plan->num_stages(); ++s) {
+    for (RankId r : run.plan->stages[static_cast<std::size_t>(s)].ranks) {
+      if (r.value == rank) return s;
+    }
+  }
+  for (const RankRun& r : run.ranks) {
+    if (r.rank == rank) return r.stage;
+  }
+  return -1;
+}
+
+// ---- measured schedule
+// --------------------------------------------------------------------------------------
+
+struct Extent {
+  std::int64_t start = INT64_MAX;
+  std::int64_t end = INT64_MIN;
+  std::size_t ranks = 0;
+};
+
+/// The traced step whose length is the median of those that every traced rank has.
+std::optional<std::int64_t> typical_step(const RunData& run) {
+  std::map<std::int64_t, Extent> extents;
+  std::size_t traced = 0;
+  for (const RankRun& rank : run.ranks) {
+    std::map<std::int64_t, Extent> mine;
+    for (const Span& span : rank.spans) {
+      Extent& extent = mine[span.step];
+      extent.start = std::min(extent.start, span.start);
+      extent.end = std::max(extent.end, span.end);
+    }
+    traced += !mine.empty();
+    for (const auto& [step, extent] : mine) {
+      Extent& all = extents[step];
+      all.start = std::min(all.start, extent.start);
+      all.end = std::max(all.end, extent.end);
+      ++all.ranks;
+    }
+  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> lengths;
+  for (const auto& [step, extent] : extents) {
+    if (extent.ranks == traced) lengths.emplace_back(extent.end - extent.start, step);
+  }
+  if (lengths.empty()) return std::nullopt;
+  std::sort(lengths.begin(), lengths.end());
+  return lengths[lengths.size() / 2].second;
+}
+
+// ---- page
+// ---------------------------------------------------------------------------------------------------
+
+const char* const kStyle = R"(
+:root{color-scheme:light dark;--page:#f4f6f8;--card:#ffffff;--text:#1f2933;--soft:#52606d;--tick:#66727f;--grid:#e4e7eb;--edge:#d5dae1;--box:#f7f9fb;--good:#1d8a5f;--bad:#c2571a;--accent:#2f6fe4;--second:#c25a9b}
+@media(prefers-color-scheme:dark){:root{--page:#12161b;--card:#1b2129;--text:#e6eaef;--soft:#a9b4c0;--tick:#94a0ad;--grid:#2c343e;--edge:#36404b;--box:#222a33;--good:#5cc79b;--bad:#f0985f;--accent:#6ea3ff;--second:#e58bc3}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}
+header h1{font-size:26px;margin:0;letter-spacing:-.01em}
+header p{margin:2px 0 18px;color:var(--soft);overflow-wrap:anywhere}
+h2{font-size:17px;margin:0 0 4px}
+.lead{color:var(--soft);margin:0 0 14px;font-size:14px}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
+.tile,.card{background:var(--card);border:1px solid var(--edge);border-radius:12px}
+.tile{padding:12px 16px}
+.tile span{display:block;color:var(--soft);font-size:12.5px}
+.tile b{display:block;font-size:21px;font-weight:650;line-height:1.3;overflow-wrap:anywhere}
+.tile small{color:var(--soft);font-size:12.5px}
+.card{padding:18px 20px;margin-bottom:16px}
+.scroll{overflow-x:auto}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:16px}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
+th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
+th{color:var(--soft);font-weight:600;font-size:12.5px}
+th:first-child,td:first-child{text-align:left;padding-left:2px}
+th.group{text-align:center;border-left:1px solid var(--grid)}
+td.first,th.first{border-left:1px solid var(--grid)}
+tr.total td{font-weight:650}
+tr:last-child td{border-bottom:0}
+.good{color:var(--good)}.bad{color:var(--bad)}.none{color:var(--tick)}
+svg{display:block;max-width:100%;height:auto;font-family:inherit}
+svg.chart{width:100%}
+svg.plan{max-width:none;margin:0 auto}
+svg text{font-size:12px;fill:var(--text)}
+svg .title{font-size:14px;font-weight:650;fill:var(--text)}
+svg .tick{font-size:11.5px;font-weight:400;fill:var(--tick)}
+svg .label{font-size:12.5px;fill:var(--text)}
+svg .mono{font:11.5px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
+svg .inbar{font-size:11px;fill:#fff}
+svg .grid{stroke:var(--grid)}svg .axis{stroke:var(--edge)}
+svg .box{fill:var(--box);stroke:var(--edge)}
+svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var(--soft)}
+.gantt{margin-top:10px}
+.gantt svg{width:100%}
+.gantt svg>rect:first-child{fill:var(--box)}
+.gantt svg text[fill="#1f2933"]{fill:var(--text)}
+.gantt svg text[fill="#7b8794"],.gantt svg text[fill="#52606d"]{fill:var(--tick)}
+.gantt svg text[fill="#fff"]{fill:#fff;font-size:11px}
+.gantt svg line{stroke:var(--grid)}
+.gantt svg rect[stroke="#fff"]{stroke:var(--box)}
+.gantt svg rect[fill="#d9dde3"]{fill:var(--edge)}
+ul.notes{margin:0;padding-left:18px;color:var(--soft);font-size:14px}
+footer{color:var(--tick);font-size:13px;margin-top:22px}
+@media print{.card,.tile{break-inside:avoid}}
+)";
+
+class Page {
+ public:
+  explicit Page(const RunData& run) : run_(run), comparison_(compare(run)), loss_(loss_rank(run)) {}
+
+  std::string html() {
+    std::string body = header() + tiles() + plan_card() + comparison_card() + gantt_card() + curves_card() +
+                       time_card() + ranks_card() + notes_card();
+    return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+           "'unsafe-inline'\">\n"
+           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>" +
+           escape_xml(title()) + " · millrace</title>\n<style>" + kStyle +
+           "</style>\n</head>\n<body>\n<main>\n" + body +
+           "<footer>Written by millrace report. Times are medians over the steps after the first unless said "
+           "otherwise; MiB are 2^20 bytes.</footer>\n</main>\n"
+           "<script type=\"application/json\" id=\"millrace-data\">" +
+           embedded_data() + "</script>\n</body>\n</html>\n";
+  }
+
+ private:
+  std::string summary_string(std::string_view key) const {
+    const Json* value = run_.summary.find(key);
+    return value && value->is_string() ? value->as_string() : "";
+  }
+  double summary_number(std::string_view key) const {
+    const Json* value = run_.summary.find(key);
+    return value && value->is_number() ? value->as_double() : NAN;
+  }
+  std::string model() const {
+    const std::string name = summary_string("model");
+    return !name.empty() ? name : run_.plan && !run_.plan->model.empty() ? run_.plan->model : "unknown model";
+  }
+  std::string title() const {
+    const std::string name = std::filesystem::weakly_canonical(run_.folder).filename().string();
+    return model() + (name.empty() ? "" : " · " + name);
+  }
+
+  static std::string card(const std::string& heading, const std::string& lead, const std::string& content) {
+    return "<section class=\"card\"><h2>" + heading + "</h2><p class=\"lead\">" + lead + "</p>" + content +
+           "</section>\n";
+  }
+  static std::string tile(const std::string& label, const std::string& value,
+                          const std::string& detail = {}) {
+    return "<div class=\"tile\"><span>" + label + "</span><b>" + escape_xml(value) + "</b><small>" +
+           escape_xml(detail) + "</small></div>";
+  }
+
+  std::string header() const {
+    const std::string data = summary_string("data");
+    return "<header><h1>" + escape_xml(title()) + "</h1><p>" + escape_xml(run_.folder) +
+           (data.empty() ? "" : " · data: " + escape_xml(data)) + "</p></header>\n";
+  }
+
+  std::string tiles() const {
+    std::string html = "<div class=\"tiles\">";
+    const std::size_t ranks =
+        run_.plan ? static_cast<std::size_t>(run_.plan->num_ranks()) : run_.ranks.size();
+    html += tile("Ranks", std::to_string(ranks),
+                 run_.plan ? std::to_string(run_.plan->num_stages()) +
+                                 (run_.plan->num_stages() == 1 ? " stage" : " stages")
+                           : "");
+    if (run_.plan) {
+      html += tile("Schedule", to_string(run_.plan->schedule),
+                   is_asynchronous(run_) ? "asynchronous, weights stashed"
+                                         : std::to_string(run_.plan->microbatches) + " microbatches a step");
+    }
+    if (loss_) html += tile("Steps", std::to_string(loss_->steps.back().step + 1), "last step in the log");
+    html += loss_tile() + accuracy_tile();
+    if (comparison_.measured_step_s > 0) {
+      html +=
+          tile(is_asynchronous(run_) ? "Minibatch" : "Step", duration_text(comparison_.measured_step_s),
+               comparison_.predicted_step_s > 0 ? "predicted " + duration_text(comparison_.predicted_step_s)
+                                                : "median");
+    }
+    if (loss_)
+      html += tile("Throughput",
+                   text("%.4g", median_of(*loss_, [](const StepLine& s) { return s.samples_per_s; })),
+                   "samples/s, median");
+    return html + "</div>\n";
+  }
+  std::string loss_tile() const {
+    const auto points = loss_points();
+    if (points.empty()) return "";
+    return tile("Loss", text("%.4g", points.back().second), text("from %.4g", points.front().second));
+  }
+  std::string accuracy_tile() const {
+    const Json* evaluations = run_.summary.find("evaluations");
+    if (!evaluations || !evaluations->is_array() || evaluations->items().empty()) return "";
+    const Json* top1 = evaluations->items().back().find("top1");
+    return top1 && top1->is_number()
+               ? tile("Top-1", text("%.1f %%", top1->as_double() * 100), "last evaluation")
+               : "";
+  }
+
+  std::string plan_card() const {
+    if (!run_.plan || run_.plan->stages.empty()) return "";
+    std::string lead =
+        "Stages, their ranks and layers; arrows are the tensors of one microbatch. Bars: time of a stage "
+        "divided by its replicas, against the slowest.";
+    if (!run_.plan->planner.empty()) lead += " Made by " + escape_xml(run_.plan->planner) + ".";
+    return card("Plan", lead, "<div class=\"scroll\">" + plan_svg(*run_.plan) + "</div>");
+  }
+
+  // -- predicted and measured --
+  static std::string time_cell(double seconds, const char* css = "") {
+    return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
+           (seconds > 0 ? text("%.3f", seconds * 1e3) : "<span class=\"none\">–</span>") + "</td>";
+  }
+  /// Green within 15 % of the prediction.
+  static std::string ratio_cell(double predicted, double measured) {
+    if (!(predicted > 0) || !(measured > 0)) return "<td><span class=\"none\">–</span></td>";
+    const double off = (measured / predicted - 1) * 100;
+    return std::string("<td class=\"") + (std::abs(off) <= 15 ? "good" : "bad") + "\">" +
+           text("%+.1f %%", off) + "</td>";
+  }
+  static std::string bytes_cell(Bytes bytes, const char* css = "") {
+    return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
+           (bytes > 0 ? bytes_text(bytes) : "<span class=\"none\">–</span>") + "</td>";
+  }
+  std::string comparison_card() const {
+    if (!run_.plan || run_.plan->stages.empty()) return "";
+    std::string table =
+        "<div class=\"scroll\"><table><thead><tr><th></th><th class=\"group\" colspan=\"3\">forward, "
+        "ms</th><th class=\"group\" colspan=\"3\">backward, ms</th>"
+        "<th class=\"group\" colspan=\"2\">peak memory of a rank</th><th class=\"group\" "
+        "colspan=\"2\">weight versions</th></tr><tr><th></th>";
+    for (int i = 0; i < 2; ++i) table += "<th class=\"first\">predicted</th><th>measured</th><th>off by</th>";
+    table +=
+        "<th class=\"first\">predicted</th><th>measured*</th><th "
+        "class=\"first\">predicted</th><th>measured</th></tr></thead><tbody>";
+    for (const StageComparison& s : comparison_.stages) {
+      table += "<tr><td>Stage " + std::to_string(s.stage) + "</td>";
+      table += time_cell(s.predicted_forward_s, "first") + time_cell(s.measured_forward_s) +
+               ratio_cell(s.predicted_forward_s, s.measured_forward_s);
+      table += time_cell(s.predicted_backward_s, "first") + time_cell(s.measured_backward_s) +
+               ratio_cell(s.predicted_backward_s, s.measured_backward_s);
+      table += bytes_cell(s.predicted_peak_bytes, "first") + bytes_cell(s.measured_peak_bytes);
+      table += count_cell(s.predicted_versions, "first") + count_cell(s.measured_versions) + "</tr>";
+    }
+    table += "</tbody></table></div>";
+    return card("Predicted and measured",
+                step_sentence() +
+                    " Stage times are for one microbatch on one rank; * the memory of the whole process, "
+                    "libraries included.",
+                table);
+  }
+  static std::string count_cell(int count, const char* css = "") {
+    return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
+           (count > 0 ? std::to_string(count) : "<span class=\"none\">–</span>") + "</td>";
+  }
+  std::string step_sentence() const {
+    const std::string what = is_asynchronous(run_) ? "A minibatch" : "A step";
+    const double predicted = comparison_.predicted_step_s, measured = comparison_.measured_step_s;
+    if (predicted > 0 && measured > 0) {
+      const double off = (measured / predicted - 1) * 100;
+      return what + " was predicted to take <b>" + duration_text(predicted) + "</b> and took <b>" +
+             duration_text(measured) + "</b> (<span class=\"" + (std::abs(off) <= 15 ? "good" : "bad") +
+             "\">" + text("%+.1f %%", off) + "</span>).";
+    }
+    if (measured > 0)
+      return what + " took <b>" + duration_text(measured) + "</b>; the plan predicts nothing.";
+    return predicted > 0 ? what + " was predicted to take <b>" + duration_text(predicted) +
+                               "</b>; nothing was measured."
+                         : "Neither predictions nor measurements.";
+  }
+
+  // -- schedules --
+  std::string gantt_card() const {
+    const std::vector<GanttRow> measured = measured_rows(run_);
+    const std::vector<GanttRow> simulated =
+        simulated_rows(run_, is_asynchronous(run_) ? async_microbatches(measured) : 0);
+    if (measured.empty() && simulated.empty()) return "";
+    double span = 0;
+    for (const auto* rows : {&measured, &simulated}) {
+      for (const GanttRow& row : *rows) {
+        for (const GanttBar& bar : row.bars) span = std::max(span, bar.end);
+      }
+    }
+    std::string charts;
+    const auto add = [&](const std::vector<GanttRow>& rows, const std::string& heading) {
+      if (!rows.empty())
+        charts += "<div class=\"gantt scroll\">" +
+                  gantt_svg(rows, {.title = heading, .width = 1120, .span = span}) + "</div>";
+    };
+    add(simulated, "Simulated");
+    const std::optional<std::int64_t> step = typical_step(run_);
+    add(measured, is_asynchronous(run_) || !step ? "Measured, traced window"
+                                                 : "Measured, step " + std::to_string(*step));
+    std::string lead = "One row for each rank, one time scale for both; numbers are microbatches.";
+    if (measured.empty()) lead += " No trace.rank&lt;k&gt;.json: the run was not traced.";
+    if (simulated.empty()) lead += " The plan predicts no times: there is nothing to simulate.";
+    return card("Schedule", lead, charts);
+  }
+  static int async_microbatches(const std::vector<GanttRow>& measured) {
+    std::size_t forwards = 0;
+    for (const GanttRow& row : measured) {
+      forwards = std::max<std::size_t>(forwards, static_cast<std::size_t>(std::count_if(
+                                                     row.bars.begin(), row.bars.end(),
+                                                     [](const GanttBar& b) { return b.kind == "forward"; })));
+    }
+    return forwards > 1 && forwards <= kMostAsyncMicrobatches ? static_cast<int>(forwards) : 0;
+  }
+
+  // -- curves --
+  /// The mean over the replicas of the last stage, by step.
+  std::vector<std::pair<double, double>> loss_points() const {
+    std::map<std::int64_t, std::pair<double, int>> sums;
+    for (const RankRun& rank : run_.ranks) {
+      if (!loss_ || rank.stage != loss_->stage) continue;
+      for (const StepLine& step : rank.steps) {
+        if (!step.loss) continue;
+        auto& [sum, count] = sums[step.step];
+        sum += *step.loss;
+        ++count;
+      }
+    }
+    std::vector<std::pair<double, double>> points;
+    for (const auto& [step, sum] : sums)
+      points.emplace_back(static_cast<double>(step), sum.first / sum.second);
+    return points;
+  }
+  std::vector<std::pair<double, double>> evaluation_points(const char* key) const {
+    std::vector<std::pair<double, double>> points;
+    const Json* evaluations = run_.summary.find("evaluations");
+    if (!evaluations || !evaluations->is_array()) return points;
+    for (const Json& evaluation : evaluations->items()) {
+      const Json *step = evaluation.find("step"), *value = evaluation.find(key);
+      if (step && value && step->is_number() && value->is_number())
+        points.emplace_back(step->as_double(), value->as_double());
+    }
+    return points;
+  }
+  std::string curves_card() const {
+    if (!loss_) return "";
+    const auto loss = loss_points();
+    std::vector<std::pair<double, double>> speed;
+    for (std::size_t i = loss_->steps.size() > 1 ? 1 : 0; i < loss_->steps.size(); ++i) {
+      speed.emplace_back(static_cast<double>(loss_->steps[i].step), loss_->steps[i].samples_per_s);
+    }
+    const double window = std::max(1.0, static_cast<double>(loss.size()) / 25);
+    std::string charts = "<div class=\"pair\">";
+    if (!loss.empty()) {
+      charts += "<div>" +
+                line_chart_svg({.title = "Loss", .x_label = "step"},
+                               {{"each step", "var(--accent)", loss, Series::Style::Faint},
+                                {"smoothed", "var(--accent)", smoothed(loss, window)},
+                                {evaluation_points("loss").empty() ? "" : "evaluation", "var(--second)",
+                                 evaluation_points("loss"), Series::Style::Dots}}) +
+                "</div>";
+    }
+    charts += "<div>" +
+              line_chart_svg(
+                  {.title = "Throughput", .x_label = "step", .y_label = "samples/s", .y_from_zero = true},
+                  {{"each step", "var(--good)", speed, Series::Style::Faint},
+                   {"smoothed", "var(--good)", smoothed(speed, window)}}) +
+              "</div>";
+    return card("Progress", "Loss of the last stage, and samples of the whole job per second.",
+                charts + "</div>");
+  }
+
+  // -- where the time went --
+  std::string time_card() const {
+    const std::vector<StackedPart> parts{{"forward", colour_of("forward")},
+                                         {"backward", colour_of("backward")},
+                                         {"send", colour_of("send")},
+                                         {"receive", "#7f8fd6"},
+                                         {"wait", "#a3adb8"},
+                                         {"all-reduce", colour_of("reduce")},
+                                         {"update", colour_of("update")},
+                                         {"data", colour_of("data")},
+                                         {"other", "#c9c2b4"}};
+    std::vector<StackedRow> rows;
+    for (const RankRun& rank : run_.ranks) {
+      if (rank.steps.empty()) continue;
+      const auto mean = [&](auto member) {
+        double sum = 0;
+        const std::size_t first = rank.steps.size() > 1 ? 1 : 0;
+        for (std::size_t i = first; i < rank.steps.size(); ++i) sum += rank.steps[i].*member;
+        return sum / static_cast<double>(rank.steps.size() - first);
+      };
+      StackedRow row{rank_label(rank.rank, stage_of(run_, rank.rank)), {}};
+      double known = 0;
+      for (auto member :
+           {&StepLine::forward_s, &StepLine::backward_s, &StepLine::send_s, &StepLine::receive_s,
+            &StepLine::wait_s, &StepLine::all_reduce_s, &StepLine::update_s, &StepLine::data_s}) {
+        row.values.push_back(mean(member));
+        known += row.values.back();
+      }
+      row.values.push_back(std::max(0.0, mean(&StepLine::step_s) - known));
+      rows.push_back(std::move(row));
+    }
+    if (rows.empty()) return "";
+    return card(
+        "Where the time went",
+        "Mean of a step on each rank. Wait is time without work: the bubble, and peers that are late.",
+        "<div class=\"scroll\">" + stacked_bars_svg(parts, rows, "ms", 1e3, 1120) + "</div>");
+  }
+
+  std::string ranks_card() const {
+    if (!loss_) return "";
+    std::string table =
+        "<div class=\"scroll\"><table><thead><tr><th>Rank</th><th>stage</th><th>steps</th><th>step, "
+        "ms</th><th>bubble</th><th>peak memory</th><th>versions</th><th>stashed "
+        "microbatches</th></tr></thead><tbody>";
+    for (const RankRun& rank : run_.ranks) {
+      if (rank.steps.empty()) continue;
+      const StepLine& last = rank.steps.back();
+      const int stage = stage_of(run_, rank.rank);
+      table += "<tr><td>rank " + std::to_string(rank.rank) + "</td><td>" +
+               (stage < 0 ? "–" : std::to_string(stage)) + "</td><td>" + std::to_string(rank.steps.size()) +
+               "</td>" + time_cell(median_of(rank, [](const StepLine& s) { return s.step_s; })) + "<td>" +
+               text("%.1f %%", 100 * median_of(rank, [](const StepLine& s) { return s.bubble_share; })) +
+               "</td>" + bytes_cell(last.peak_memory_bytes) + count_cell(last.weight_versions) + "<td>" +
+               std::to_string(last.stashed_microbatches) + "</td></tr>";
+    }
+    return card("Ranks", "Bubble: share of a step without forward, backward or update.",
+                table + "</tbody></table></div>");
+  }
+
+  std::string notes_card() const {
+    if (run_.notes.empty()) return "";
+    std::string list = "<ul class=\"notes\">";
+    for (const std::string& note : run_.notes) list += "<li>" + escape_xml(note) + "</li>";
+    return card("Notes", "What this report could not show.", list + "</ul>");
+  }
+
+  /// For scripts. `<` cannot end the element.
+  std::string embedded_data() const {
+    Json stages = Json::array(), losses = Json::array();
+    for (const StageComparison& s : comparison_.stages) {
+      stages.push_back(Json::object({{"stage", s.stage},
+                                     {"predicted_forward_s", s.predicted_forward_s},
+                                     {"measured_forward_s", s.measured_forward_s},
+                                     {"predicted_backward_s", s.predicted_backward_s},
+                                     {"measured_backward_s", s.measured_backward_s}}));
+    }
+    for (const auto& [step, loss] : loss_points())
+      losses.push_back(Json::object({{"step", static_cast<std::int64_t>(step)}, {"loss", loss}}));
+    const Json data = Json::object({{"format", "millrace-report-1"},
+                                    {"model", model()},
+                                    {"predicted_step_s", comparison_.predicted_step_s},
+                                    {"measured_step_s", comparison_.measured_step_s},
+                                    {"stages", stages},
+                                    {"losses", losses},
+                                    {"summary", run_.summary}});
+    std::string json = data.dump(), safe;
+    for (char c : json)
+      safe += c == '<'   ? std::string("\\u003c")
+              : c == '>' ? std::string("\\u003e")
+              : c == '&' ? std::string("\\u0026")
+                         : std::string(1, c);
+    return safe;
+  }
+
+  const RunData& run_;
+  Comparison comparison_;
+  const RankRun* loss_;
+};
+
+}  // namespace
+
+Comparison compare(const RunData& run) {
+  Comparison result;
+  const RankRun* loss = loss_rank(run);
+  // Asynchronous: the line of a replicated stage covers one minibatch of each replica, the plan
+  // `microbatches`.
+  const double minibatches = loss && is_asynchronous(run) ? replicas_of(run, loss->stage) : 1;
+  if (loss)
+    result.measured_step_s = median_of(*loss, [](const StepLine& s) { return s.step_s; }) / minibatches;
+  if (!run.plan) return result;
+  const double planned = is_asynchronous(run) ? std::max(1, run.plan->microbatches) : 1;
+  result.predicted_step_s = run.plan->predicted_step_s / planned;
+  const std::optional<Simulation> simulation = simulation_of(run, 0);
+  for (int s = 0; s < run.plan->num_stages(); ++s) {
+    const PlanStage& stage = run.plan->stages[static_cast<std::size_t>(s)];
+    StageComparison c{.stage = s,
+                      .predicted_forward_s = stage.forward_s,
+                      .predicted_backward_s = stage.backward_s,
+                      .predicted_peak_bytes = stage.peak_bytes};
+    std::vector<double> forward, backward;
+    for (const RankRun& rank : run.ranks) {
+      if (rank.steps.empty() || stage_of(run, rank.rank) != s) continue;
+      forward.push_back(median_of(rank, [](const StepLine& l) { return l.forward_s; }) /
+                        microbatches_per_line(run, s));
+      backward.push_back(median_of(rank, [](const StepLine& l) { return l.backward_s; }) /
+                         microbatches_per_line(run, s));
+      c.measured_peak_bytes = std::max<Bytes>(c.measured_peak_bytes, rank.steps.back().peak_memory_bytes);
+      c.measured_versions = std::max(c.measured_versions, rank.steps.back().weight_versions);
+    }
+    c.measured_forward_s = median(forward);
+    c.measured_backward_s = median(backward);
+    for (RankId rank : stage.ranks) {
+      const auto r = static_cast<std::size_t>(rank.value);
+      if (simulation && r < simulation->peak_versions.size())
+        c.predicted_versions = std::max(c.predicted_versions, simulation->peak_versions[r]);
+    }
+    result.stages.push_back(c);
+  }
+  return result;
+}
+
+std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
+  std::vector<GanttRow> rows;
+  const std::optional<Simulation> simulation = simulation_of(run, microbatches);
+  if (!simulation) return rows;
+  for (std::size_t r = 0; r < simulation->ranks.size(); ++r) {
+    GanttRow row{.label = rank_label(static_cast<int>(r), stage_of(run, static_cast<int>(r))), .bars = {}};
+    for (const TimedAction& timed : simulation->ranks[r]) {
+      if (timed.end <= timed.start || is_transfer(timed.action.op)) continue;
+      row.bars.push_back(
+          {timed.start, timed.end, bar_kind(timed.action.op), std::to_string(timed.action.microbatch.value)});
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<GanttRow> measured_rows(const RunData& run) {
+  const std::optional<std::int64_t> step = typical_step(run);
+  const bool window = is_asynchronous(run);
+  const auto shown = [&](const Span& span) { return *bar_kind(span.kind) && (window || span.step == step); };
+  std::int64_t origin = INT64_MAX, first_microbatch = INT64_MAX;
+  for (const RankRun& rank : run.ranks) {
+    for (const Span& span : rank.spans) {
+      if (!shown(span)) continue;
+      origin = std::min(origin, span.start);
+      if (span.kind == SpanKind::Forward) first_microbatch = std::min(first_microbatch, span.microbatch);
+    }
+  }
+  std::vector<GanttRow> rows;
+  if (origin == INT64_MAX) return rows;
+  for (const RankRun& rank : run.ranks) {
+    if (rank.spans.empty()) continue;
+    GanttRow row{.label = rank_label(rank.rank, stage_of(run, rank.rank)), .bars = {}};
+    for (const Span& span : rank.spans) {
+      if (!shown(span)) continue;
+      const bool numbered =
+          span.kind != SpanKind::Reduce && span.kind != SpanKind::Update && first_microbatch != INT64_MAX;
+      row.bars.push_back({static_cast<double>(span.start - origin) * 1e-9,
+                          static_cast<double>(span.end - origin) * 1e-9, bar_kind(span.kind),
+                          numbered ? std::to_string(span.microbatch - first_microbatch) : ""});
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string report_html(const RunData& run) {
+  return Page(run).html();
+}
+
+}  // namespace millrace

@@ -1,0 +1,40 @@
+// A run as one HTML file: what was predicted and what happened. No scripts, nothing loaded from elsewhere.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "experiments/run_data.h"
+#include "runtime/schedule/gantt.h"
+
+namespace millrace {
+
+/// What the plan predicts and the step logs show, for one stage. Seconds for one microbatch on one rank; 0:
+/// unknown.
+struct StageComparison {
+  int stage = 0;
+  double predicted_forward_s = 0, measured_forward_s = 0;
+  double predicted_backward_s = 0, measured_backward_s = 0;
+  Bytes predicted_peak_bytes = 0, measured_peak_bytes = 0;
+  int predicted_versions = 0, measured_versions = 0;
+};
+
+/// Step time: of a step with a flushing schedule, of a minibatch with the asynchronous one.
+struct Comparison {
+  double predicted_step_s = 0;
+  double measured_step_s = 0;  ///< median without the first step
+  std::vector<StageComparison> stages;
+};
+Comparison compare(const RunData& run);
+
+/// The plan's schedule under its own predictions; of the asynchronous one the first `microbatches`
+/// minibatches. Empty if the plan predicts nothing.
+std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches = 0);
+/// The most typical traced step (asynchronous: the window), all ranks on one time line from 0. Empty: no
+/// trace.
+std::vector<GanttRow> measured_rows(const RunData& run);
+
+/// The whole page. Works with any part missing; all text from files is escaped.
+std::string report_html(const RunData& run);
+
+}  // namespace millrace

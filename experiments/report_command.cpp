@@ -1,0 +1,67 @@
+#include "experiments/report_command.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "driver/command_support.h"
+#include "experiments/report.h"
+#include "runtime/base/files.h"
+
+namespace millrace {
+
+CommandSpec report_spec() {
+  CommandSpec spec;
+  spec.command = "report";
+  spec.summary = "Draw a run as one HTML file: plan, predicted and measured times, schedules, curves.";
+  spec.flags = {
+      {.name = "run",
+       .short_name = 'r',
+       .value = "DIR",
+       .help = "Output folder of `millrace train` or `millrace launch`.",
+       .required = true},
+      {.name = "out",
+       .short_name = 'o',
+       .value = "FILE",
+       .help = "Where to write the page (default: DIR/report.html)."},
+      {.name = "format",
+       .value = "text|json",
+       .help = "What to print: the page's place and the step times.",
+       .fallback = "text"},
+  };
+  spec.examples = {"millrace report --run out",
+                   "millrace report --run out --out /tmp/report.html --format json"};
+  return spec;
+}
+
+int report_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = report_spec();
+  const Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const std::string folder = arguments->string("run");
+  const Result<RunData> run = read_run(folder);
+  if (!run) return exit_with(ExitCode::InputData, run.problems());
+  const std::string out = arguments->has("out") ? arguments->string("out")
+                                                : (std::filesystem::path(folder) / "report.html").string();
+  if (const Status written = write_file_atomically(out, report_html(*run)); !written)
+    return exit_with(ExitCode::Usage, written.problems());
+  const Comparison comparison = compare(*run);
+  if (format == OutputFormat::Json) {
+    Json notes = Json::array();
+    for (const std::string& note : run->notes) notes.push_back(note);
+    const Json json = Json::object({{"report", out},
+                                    {"predicted_step_s", comparison.predicted_step_s},
+                                    {"measured_step_s", comparison.measured_step_s},
+                                    {"notes", notes}});
+    std::printf("%s\n", json.dump(2).c_str());
+    return 0;
+  }
+  std::printf("%s\n", out.c_str());
+  for (const std::string& note : run->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  return 0;
+}
+
+}  // namespace millrace

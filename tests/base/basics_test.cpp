@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/random.h"
+
+namespace millrace {
+namespace {
+
+TEST(Random, StreamsDependOnNameAndCountersOnly) {
+  EXPECT_EQ(derive_seed(1, "a"), derive_seed(1, "a"));
+  EXPECT_NE(derive_seed(1, "a"), derive_seed(1, "b"));
+  EXPECT_NE(derive_seed(1, "a"), derive_seed(2, "a"));
+  EXPECT_NE(derive_seed(1, "a", 1, 0), derive_seed(1, "a", 0, 1));
+  RandomStream x(7), y(7);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(x.next(), y.next());
+}
+
+TEST(Random, BelowIsInRangeAndNormalHasUnitVariance) {
+  RandomStream random(3);
+  double sum = 0, squares = 0;
+  constexpr int kCount = 20000;
+  for (int i = 0; i < kCount; ++i) {
+    ASSERT_LT(random.below(7), 7u);
+    const double n = random.normal();
+    sum += n;
+    squares += n * n;
+  }
+  EXPECT_NEAR(sum / kCount, 0, 0.03);
+  EXPECT_NEAR(squares / kCount, 1, 0.05);
+}
+
+TEST(VirtualClock, MovesOnlyForward) {
+  VirtualClock clock;
+  const TimePoint start = clock.now();
+  clock.sleep_until(start + std::chrono::seconds(5));
+  clock.sleep_until(start + std::chrono::seconds(2));
+  clock.advance(std::chrono::seconds(1));
+  EXPECT_EQ(clock.now() - start, std::chrono::seconds(6));
+}
+
+TEST(Files, AtomicWriteReplacesAndLeavesNothingBehind) {
+  char name[] = "/tmp/millrace-test-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  ASSERT_TRUE(write_file_atomically(folder / "f", "one"));
+  ASSERT_TRUE(write_file_atomically(folder / "f", "two"));
+  EXPECT_EQ(*read_file(folder / "f"), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  EXPECT_FALSE(write_file_atomically(folder / "absent" / "f", "x"));
+  EXPECT_FALSE(read_file(folder));
+  EXPECT_FALSE(read_file(folder / "f", 2));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Check, PrintsTheDetail) {
+  try {
+    MILLRACE_CHECK(1 == 2, "left " << 1);
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("1 == 2"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("left 1"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
