@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kColumns = 100;    // of --help
 constexpr std::size_t kHelpColumn = 34;  // where a flag's text starts
 
+constexpr char kHardSpace = '\x1f';  // a space where no line is broken
+
 // ---- numbers: full consumption, no hexadecimal, no nan
 // ------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Parser {
       return;
     }
     const Flag* flag = find([&](const Flag& f) { return f.name == name; });
-    if (!flag) return unknown("--" + name, name);
+    if (!flag) return unknown("--" + name, name, equals != std::string::npos);
     const bool attached = equals != std::string::npos;
     take(*flag, attached, attached ? text.substr(equals + 1) : "");
   }
@@ -143,7 +145,7 @@ class Parser {
       help = true;
       return;
     }
-    if (!flag) return unknown(text.substr(0, 2), text.substr(1));
+    if (!flag) return unknown(text.substr(0, 2), text.substr(1), text.size() > 2);
     std::string value = text.substr(2);
     const bool attached = !value.empty();
     if (attached && value.front() == '=') value.erase(0, 1);
@@ -168,13 +170,17 @@ class Parser {
     given.emplace_back(flag.name, std::move(value));
   }
 
-  void unknown(const std::string& where, const std::string& name) {
+  void unknown(const std::string& where, const std::string& name, bool attached) {
     std::vector<std::string> names{"help"};
     for (const Flag& flag : spec_.flags) names.push_back(flag.name);
     const std::optional<std::string> nearest = nearest_name(name, names);
     const std::string all = spec_.program + (spec_.command.empty() ? "" : " " + spec_.command) + " --help";
     problems.push_back({where, "is not a flag of this command",
                         nearest ? "did you mean --" + *nearest + "?" : "`" + all + "` lists the flags"});
+    // The value of a misspelt flag is no argument of its own.
+    const Flag* meant = nearest ? find([&](const Flag& f) { return f.name == *nearest; }) : nullptr;
+    if (meant && !meant->value.empty() && !attached && next_ < args_.size() && !looks_like_flag(args_[next_]))
+      ++next_;
   }
 
   void check_positionals() {
@@ -239,6 +245,7 @@ void append_wrapped(std::string& out, const std::string& text, std::size_t at, s
       ++at;
     }
     out += word;
+    std::replace(out.end() - static_cast<std::ptrdiff_t>(word.size()), out.end(), kHardSpace, ' ');
     at += word.size();
     first = false;
   }
@@ -256,7 +263,7 @@ void append_flag(std::string& out, const Flag& flag) {
   std::string text = flag.help;
   if (flag.required) text += " Required.";
   if (flag.repeatable) text += " May be repeated.";
-  if (!flag.fallback.empty()) text += " [default: " + flag.fallback + "]";
+  if (!flag.fallback.empty()) text += std::string(" [default:") + kHardSpace + flag.fallback + "]";
   append_wrapped(out, text, kHelpColumn, kHelpColumn);
 }
 

@@ -40,15 +40,14 @@ std::vector<Flag> model_flags() {
 }  // namespace
 
 CommandSpec train_spec() {
-  CommandSpec spec{.command = "train",
-                   .summary =
-                       "Train a model through a plan: one rank of a job under `millrace launch` or torchrun, "
-                       "otherwise all ranks of the plan as threads.",
-                   .flags = model_flags(),
-                   .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
-                                "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
-                                "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
-                                "--data cifar10 --epochs 5"}};
+  CommandSpec spec{
+      .command = "train",
+      .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
+      .flags = model_flags(),
+      .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
+                   "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
+                   "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
+                   "--data cifar10 --epochs 5"}};
   const std::vector<Flag> own{
       {.name = "plan",
        .value = "FILE",

@@ -152,6 +152,11 @@ const char* bar_kind(SpanKind kind) {
   }
 }
 
+bool is_computation(SpanKind kind) {
+  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
+         kind == SpanKind::BackwardWeight;
+}
+
 std::string rank_label(int rank, int stage) {
   return "rank " + std::to_string(rank) + (stage < 0 ? "" : " · s" + std::to_string(stage));
 }
@@ -698,8 +703,7 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
     GanttRow row{.label = rank_label(rank.rank, stage_of(run, rank.rank)), .bars = {}};
     for (const Span& span : rank.spans) {
       if (!shown(span)) continue;
-      const bool numbered =
-          span.kind != SpanKind::Reduce && span.kind != SpanKind::Update && first_microbatch != INT64_MAX;
+      const bool numbered = is_computation(span.kind) && first_microbatch != INT64_MAX;
       row.bars.push_back({static_cast<double>(span.start - origin) * 1e-9,
                           static_cast<double>(span.end - origin) * 1e-9, bar_kind(span.kind),
                           numbered ? std::to_string(span.microbatch - first_microbatch) : ""});

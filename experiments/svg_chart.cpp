@@ -73,6 +73,9 @@ class Frame {
     const double pad = (y_.high - y_.low) * 0.06;
     if (!(chart.y_from_zero && y_.low == 0)) y_.low -= pad;
     y_.high += pad;
+    // The frame ends at a tick.
+    const double step = round_ticks(y_.low, y_.high, 5).second;
+    y_.high = std::ceil(y_.high / step - 1e-9) * step;
   }
   double x(double value) const {
     return kLeft + (value - x_.low) / (x_.high - x_.low) * (chart_.width - kLeft - kRight);

@@ -57,6 +57,7 @@ class Checker {
         case Op::BackwardInput:
           if (!forward.contains(cell)) fail(r, a, "comes before its forward");
           if (!input.insert(cell).second) fail(r, a, "appears twice");
+          if (schedule_.kind == ScheduleKind::PipeDream && !pending_gradients.empty()) fail(r, a, "comes before the update of the backward before it");
           if (a.op == Op::Backward && !weight.insert(cell).second) fail(r, a, "appears twice");
           needs(r, a, have, /*gradient=*/true);
           if (weight.contains(cell)) pending_gradients.insert(cell);

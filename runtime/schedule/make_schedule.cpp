@@ -62,18 +62,28 @@ std::vector<Action> add_transfers(const std::vector<Action>& computations, const
   const auto transfer = [&](Op op, const Action& compute, StageId peer_stage) {
     actions.push_back({.op = op, .stage = compute.stage, .microbatch = compute.microbatch, .peer_stage = peer_stage, .peer = shape.rank_of(peer_stage, compute.microbatch)});
   };
+  // An update in the middle (asynchronous) waits until the receives of the next computation are posted: they then
+  // stand beside the sends of the last one, and the gradient leaves before the update.
+  std::vector<Action> updates;
   for (const Action& action : computations) {
+    if (!is_compute(action.op)) {
+      updates.push_back(action);
+      continue;
+    }
     const bool forward = action.op == Op::Forward, backward = action.op == Op::Backward;
     for (auto link = links.rbegin(); link != links.rend(); ++link) {
       if (forward && link->to == action.stage) transfer(Op::RecvActivation, action, link->from);
       if (backward && link->from == action.stage) transfer(Op::RecvGradient, action, link->to);
     }
+    actions.insert(actions.end(), updates.begin(), updates.end());
+    updates.clear();
     actions.push_back(action);
     for (const StageLink& link : links) {
       if (forward && link.from == action.stage) transfer(Op::SendActivation, action, link.to);
       if (backward && link.to == action.stage) transfer(Op::SendGradient, action, link.from);
     }
   }
+  actions.insert(actions.end(), updates.begin(), updates.end());
   return actions;
 }
 

@@ -70,7 +70,8 @@ struct Schedule {
 /// Pure. GPipe: all F, all B in microbatch order. 1F1B: PipeDream-Flush. PipeDream: asynchronous, an Update
 /// after each backward round, no flush; `microbatches` counts the minibatches of the whole run.
 /// Problem if the shape does not fit (no stages, replicas > microbatches, async count not a multiple of the
-/// replicas). Transfers are included, and receives are placed so that adjacent transfers form one exchange.
+/// replicas). Valid under both transports; the asynchronous one with replicated stages needs buffered sends.
+/// Transfers are included, and receives are placed so that adjacent transfers form one exchange.
 /// Sources: GPipe arXiv 1811.06965; PipeDream SOSP'19 section 3.2-3.3; PipeDream-Flush arXiv 2006.09503.
 Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape);
 
