@@ -272,7 +272,7 @@ void ObjectReader::finish() {
 
 std::optional<std::string> nearest_name(std::string_view word, const std::vector<std::string>& names) {
   std::optional<std::string> best;
-  std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : names) {
     std::vector<std::size_t> row(name.size() + 1);
     for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;

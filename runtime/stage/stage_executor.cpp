@@ -315,7 +315,10 @@ void StageExecutor::reduce() {
 }
 
 void StageExecutor::update() {
-  if (parts_.store.slots().empty()) return;
+  if (parts_.store.slots().empty()) {
+    parts_.store.publish([](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
+    return;
+  }
   if (options_.gradient_scale != 1) parts_.store.flat_gradient().mul_(options_.gradient_scale);
   parts_.store.publish([&](at::Tensor weights, const at::Tensor& gradient) {
     parts_.rule.apply_(std::move(weights), gradient, lr_);

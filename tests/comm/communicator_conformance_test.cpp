@@ -1,0 +1,212 @@
+// A transport is correct when this suite passes. Ranks are threads, each with its own communicator.
+#include <gtest/gtest.h>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/store.h"
+
+namespace millrace {
+namespace {
+
+using std::chrono::milliseconds;
+
+class EveryBackend : public ::testing::TestWithParam<std::string> {
+ protected:
+  /// Runs `body` once a rank; the first exception of any rank is thrown here.
+  void ranks(int size, milliseconds deadline, const std::function<void(Communicator&)>& body) {
+    std::vector<std::unique_ptr<Communicator>> local;
+    if (GetParam() == "local") local = make_local_communicators(size, deadline);
+    auto store = make_memory_store();
+    std::mutex mutex;
+    std::exception_ptr first;
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < size; ++r) {
+      threads.emplace_back([&, r] {
+        std::unique_ptr<Communicator> own;
+        Communicator* c = nullptr;
+        try {
+          if (GetParam() != "local") own = make_communicator({.backend = GetParam(), .rank = RankId(r), .size = size, .deadline = deadline, .rendezvous_deadline = milliseconds(20'000)}, store);
+          c = own ? own.get() : local[static_cast<std::size_t>(r)].get();
+          body(*c);
+        } catch (const std::exception& error) {
+          {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+          }
+          if (c) c->abort(error.what());
+        }
+      });
+    }
+    threads.clear();
+    if (first) std::rethrow_exception(first);
+  }
+};
+
+at::Tensor random_tensor(std::int64_t n, std::uint64_t seed) { return at::empty({n}, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed)); }
+
+TEST_P(EveryBackend, ExchangeBothWaysDoesNotHang) {
+  for (std::int64_t n : {1, 1000, 4 << 20}) {
+    ranks(2, milliseconds(30'000), [&](Communicator& c) {
+      const int me = c.rank().value, peer = 1 - me;
+      at::Tensor out = random_tensor(n, static_cast<std::uint64_t>(me)), in = at::empty({n}, at::kFloat);
+      const Transfer both[] = {{Direction::Send, RankId(peer), 5, out, "out"}, {Direction::Receive, RankId(peer), 5, in, "in"}};
+      c.exchange(both)->wait();
+      if (!at::equal(in, random_tensor(n, static_cast<std::uint64_t>(peer)))) throw std::runtime_error("wrong data");
+    });
+  }
+}
+
+TEST_P(EveryBackend, TagsSeparateMessagesInAnyOrder) {
+  ranks(2, milliseconds(30'000), [](Communicator& c) {
+    constexpr int kCount = 50;
+    std::vector<std::unique_ptr<Pending>> pending;
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < kCount; ++i) {
+      const bool sends = c.rank().value == 0;
+      const int value = sends ? i : kCount - 1 - i;
+      tensors.push_back(sends ? at::full({3}, double(value)) : at::zeros({3}));
+      const Transfer one[] = {{sends ? Direction::Send : Direction::Receive, RankId(sends ? 1 : 0), static_cast<std::uint64_t>(value), tensors.back(), "message"}};
+      pending.push_back(c.exchange(one));
+    }
+    for (auto& p : pending) p->wait();
+    for (int i = 0; i < kCount; ++i) {
+      const int value = c.rank().value == 0 ? i : kCount - 1 - i;
+      if (!at::equal(tensors[static_cast<std::size_t>(i)], at::full({3}, double(value)))) throw std::runtime_error("wrong message");
+    }
+  });
+}
+
+TEST_P(EveryBackend, AllReduceAddsInTheOrderOfRanks) {
+  for (int size : {1, 2, 3, 4}) {
+    for (std::int64_t n : {1, 2, 100, 100'003}) {
+      at::Tensor expected = random_tensor(n, 0);
+      for (int r = 1; r < size; ++r) expected = at::add(expected, random_tensor(n, static_cast<std::uint64_t>(r)));
+      ranks(size, milliseconds(30'000), [&](Communicator& c) {
+        at::Tensor a = random_tensor(n, static_cast<std::uint64_t>(c.rank().value)), b = a.clone();
+        auto first = c.all_reduce(a, "a"), second = c.all_reduce(b, "b");
+        first->wait();
+        second->wait();
+        if (!at::equal(a, expected) || !at::equal(b, expected)) throw std::runtime_error("wrong sum");
+      });
+    }
+  }
+}
+
+TEST_P(EveryBackend, SubgroupsBroadcastAndBarrier) {
+  ranks(4, milliseconds(30'000), [](Communicator& c) {
+    const int me = c.rank().value;
+    const std::vector<RankId> members = me % 2 ? std::vector{RankId(1), RankId(3)} : std::vector{RankId(0), RankId(2)};
+    auto group = c.subgroup(members, me % 2 ? "odd" : "even");
+    at::Tensor sum = at::full({1}, double(me));
+    group->all_reduce(sum, "sum")->wait();
+    if (sum.item<float>() != (me % 2 ? 4 : 2)) throw std::runtime_error("wrong group sum");
+    at::Tensor value = at::full({2}, double(me));
+    c.broadcast(value, RankId(2));
+    if (value[0].item<float>() != 2) throw std::runtime_error("wrong broadcast");
+    c.barrier();
+  });
+}
+
+TEST_P(EveryBackend, ADeadlineNamesPeerActionAndTime) {
+  try {
+    ranks(2, milliseconds(200), [](Communicator& c) {
+      if (c.rank().value == 1) {
+        std::this_thread::sleep_for(milliseconds(600));  // alive, but silent
+        return;
+      }
+      at::Tensor in = at::empty({4}, at::kFloat);
+      const Transfer one[] = {{Direction::Receive, RankId(1), 1, in, "RECV_F microbatch 3"}};
+      c.exchange(one)->wait();
+    });
+    FAIL() << "no time-out";
+  } catch (const PeerError& error) {
+    const std::string text = error.what();
+    for (const char* part : {"rank 0", "RECV_F microbatch 3", "rank 1", "0.2 s"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+}
+
+TEST_P(EveryBackend, AbortWakesAWaiter) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(ranks(2, milliseconds(30'000), [](Communicator& c) {
+                 at::Tensor in = at::empty({4}, at::kFloat);
+                 const Transfer one[] = {{Direction::Receive, RankId(1 - c.rank().value), 1, in, "RECV"}};
+                 auto pending = c.exchange(one);
+                 std::jthread killer([&] {
+                   std::this_thread::sleep_for(milliseconds(100));
+                   c.abort("stop here");
+                 });
+                 pending->wait();
+               }),
+               PeerError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::Values("local", "gloo"), [](const auto& info) { return info.param; });
+
+TEST(Communicator, UnknownBackendIsNamed) {
+  EXPECT_THROW(make_communicator({.backend = "glooo", .rank = RankId(0)}, make_memory_store()), ConfigError);
+}
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t length = sizeof address;
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+TEST(TcpStore, ServesSeveralClientsAndNamesAPortInUse) {
+  const int port = free_port();
+  auto server = make_tcp_store("127.0.0.1", port, true, milliseconds(5000));
+  auto client = make_tcp_store("127.0.0.1", port, false, milliseconds(5000));
+  std::jthread later([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    server->set("k", std::string("a\0b", 3));
+  });
+  EXPECT_EQ(client->get("k", milliseconds(5000)), std::string("a\0b", 3));
+  EXPECT_THROW(client->get("absent", milliseconds(100)), PeerError);
+  EXPECT_THROW(make_tcp_store("127.0.0.1", port, true, milliseconds(100)), ConfigError);
+}
+
+TEST(TcpStore, IgnoresGarbage) {
+  const int port = free_port();
+  auto server = make_tcp_store("127.0.0.1", port, true, milliseconds(5000));
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<std::uint16_t>(port)), .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+  server->set("k", "v");
+  EXPECT_EQ(server->get("k", milliseconds(1000)), "v");
+  ::close(fd);
+}
+
+TEST(FileStore, SharesValues) {
+  char name[] = "/tmp/millrace-store-XXXXXX";
+  const std::string folder = ::mkdtemp(name);
+  make_file_store(folder)->set("a/b", "x");
+  EXPECT_EQ(make_file_store(folder)->get("a/b", milliseconds(1000)), "x");
+  EXPECT_THROW(make_file_store(folder)->get("none", milliseconds(20)), PeerError);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,142 @@
+// One suite for every layer: the joint backward, the split one and LibTorch's autograd agree bit for bit.
+#include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "runtime/base/error.h"
+#include "runtime/layers/basic_layers.h"
+#include "runtime/layers/initialise.h"
+
+namespace millrace {
+namespace {
+
+struct Case {
+  const char* name;
+  LayerPtr layer;
+  std::vector<Shape> inputs;
+};
+
+std::vector<Case> cases() {
+  return {
+      {"linear", linear(7, 5), {{3, 7}}},
+      {"linear_wide", linear(64, 64), {{8, 64}}},
+      {"conv", conv2d({.in = 3, .out = 4, .kernel = 3, .padding = 1}), {{2, 3, 8, 8}}},
+      {"conv_strided", conv2d({.in = 4, .out = 6, .kernel = 3, .stride = 2, .padding = 1, .bias = false}), {{2, 4, 9, 7}}},
+      {"conv_1x1", conv2d({.in = 8, .out = 4, .kernel = 1}), {{2, 8, 5, 5}}},
+      {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
+      {"relu", relu(), {{4, 9}}},
+      {"gelu", gelu(), {{4, 9}}},
+      {"max_pool", max_pool2d(3, 2, 1), {{2, 3, 8, 8}}},
+      {"avg_pool", adaptive_avg_pool2d(2, 2), {{2, 3, 7, 7}}},
+      {"dropout", dropout(0.3), {{4, 50}}},
+      {"flatten", flatten(), {{2, 3, 4, 5}}},
+      {"add", add(), {{3, 4}, {3, 4}}},
+  };
+}
+
+at::Tensor random_tensor(const Shape& shape, std::uint64_t seed) {
+  return at::empty(shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
+}
+
+struct Tensors {
+  std::vector<at::Tensor> inputs, parameters, buffers;
+  at::Tensor grad;
+};
+
+Tensors tensors_for(const Case& c) {
+  Tensors t;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) t.inputs.push_back(random_tensor(c.inputs[i], 10 + i));
+  const auto specs = c.layer->parameters();
+  const auto values = initialise(specs, 1, c.name);
+  for (std::size_t i = 0; i < specs.size(); ++i) (specs[i].is_buffer ? t.buffers : t.parameters).push_back(values[i]);
+  t.grad = random_tensor(c.layer->output_shape(c.inputs), 99);
+  return t;
+}
+
+struct Gradients {
+  at::Tensor output;
+  std::vector<at::Tensor> inputs, parameters;
+};
+
+constexpr CallContext kContext{.training = true, .random_seed = 77};
+
+Gradients run(const Case& c, bool split) {
+  at::NoGradGuard no_grad;
+  Tensors t = tensors_for(c);
+  Saved saved;
+  Gradients g{.output = c.layer->forward(t.inputs, t.parameters, t.buffers, kContext, &saved)};
+  for (const at::Tensor& p : t.parameters) g.parameters.push_back(at::zeros_like(p));
+  const bool needs[] = {true, true};
+  const std::span<const bool> wanted(needs, t.inputs.size());
+  if (split) {
+    g.inputs = c.layer->backward_input(t.grad, t.parameters, saved, wanted);
+    c.layer->backward_weight(t.grad, saved, g.parameters);
+  } else {
+    g.inputs = c.layer->backward(t.grad, t.parameters, saved, wanted, g.parameters);
+  }
+  return g;
+}
+
+Gradients run_autograd(const Case& c) {
+  Tensors t = tensors_for(c);
+  std::vector<at::Tensor> leaves;
+  for (auto* list : {&t.inputs, &t.parameters}) {
+    for (at::Tensor& leaf : *list) {
+      leaf.requires_grad_(true);
+      leaves.push_back(leaf);
+    }
+  }
+  Gradients g{.output = c.layer->forward(t.inputs, t.parameters, t.buffers, kContext, nullptr)};
+  auto all = torch::autograd::grad({g.output}, leaves, {t.grad});
+  g.inputs.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(t.inputs.size()));
+  g.parameters.assign(all.begin() + static_cast<std::ptrdiff_t>(t.inputs.size()), all.end());
+  return g;
+}
+
+void expect_equal(const Gradients& a, const Gradients& b, const std::string& what) {
+  EXPECT_TRUE(at::equal(a.output, b.output)) << what << ": output";
+  for (std::size_t i = 0; i < a.inputs.size(); ++i) EXPECT_TRUE(at::equal(a.inputs[i], b.inputs[i])) << what << ": gradient of input " << i;
+  for (std::size_t i = 0; i < a.parameters.size(); ++i) EXPECT_TRUE(at::equal(a.parameters[i], b.parameters[i])) << what << ": gradient of parameter " << i;
+}
+
+class EveryLayer : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }
+};
+
+TEST_P(EveryLayer, SplitEqualsJointBackward) { expect_equal(run(GetParam(), true), run(GetParam(), false), "split, joint"); }
+TEST_P(EveryLayer, EqualsAutogradBitForBit) { expect_equal(run(GetParam(), true), run_autograd(GetParam()), "ours, autograd"); }
+
+TEST_P(EveryLayer, OutputHasTheDeclaredShape) {
+  EXPECT_EQ(run(GetParam(), false).output.sizes().vec(), GetParam().layer->output_shape(GetParam().inputs));
+}
+
+TEST_P(EveryLayer, TakesOnlyWhatItDeclares) {
+  const auto& layer = *GetParam().layer;
+  if (layer.parameters().empty()) return;
+  Shape wrong = GetParam().inputs[0];
+  wrong[1] += 1;
+  const Shape inputs[] = {wrong};
+  EXPECT_THROW(layer.output_shape(inputs), ConfigError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, ::testing::ValuesIn(cases()), [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Dropout, DependsOnTheSeedAlone) {
+  at::NoGradGuard no_grad;
+  const LayerPtr layer = dropout(0.5);
+  const at::Tensor input = random_tensor({100}, 1);
+  const auto at_seed = [&](std::uint64_t seed) { return layer->forward(std::vector{input}, {}, {}, {true, seed}, nullptr); };
+  EXPECT_TRUE(at::equal(at_seed(5), at_seed(5)));
+  EXPECT_FALSE(at::equal(at_seed(5), at_seed(6)));
+  EXPECT_TRUE(at::equal(layer->forward(std::vector{input}, {}, {}, {false, 5}, nullptr), input));
+}
+
+}  // namespace
+}  // namespace millrace
