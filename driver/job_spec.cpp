@@ -98,10 +98,20 @@ class JobReader {
     const std::string* folder = job.find("output-dir");
     job.output_dir = folder ? *folder : "runs/" + job.name;
     if (!folder) job.train.emplace_back("output-dir", job.output_dir);
+    sort_by_help(job);
     return job;
   }
 
  private:
+  void sort_by_help(JobSpec& job) const {
+    const auto position = [&](const std::string& name) {
+      return std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; }) -
+             flags_.begin();
+    };
+    std::stable_sort(job.train.begin(), job.train.end(),
+                     [&](const auto& a, const auto& b) { return position(a.first) < position(b.first); });
+  }
+
   struct Value {
     std::string flag;
     std::string text;

@@ -60,7 +60,7 @@ class Converter {
     const std::string module = in_.string("module");
     const std::string type = in_.string("model_type", "image_classification");
     if (type != "image_classification") {
-      in_.problem("model_type", "'" + type + "' is not supported", "only image_classification");
+      in_.problem("model_type", "model_type: '" + type + "' is not supported", "only image_classification");
     }
     writer_.put("model", model_of(module), in_.any("module"));
     const bool synthetic = in_.boolean("synthetic_data", false);
@@ -75,14 +75,14 @@ class Converter {
     writer_.put("output-dir", (std::filesystem::path(logs) / run).string(), in_.any("log_directory"));
     const std::string backend = in_.string("distributed_backend", "gloo");
     if (backend != "gloo" && backend != "nccl")
-      in_.problem("distributed_backend", "'" + backend + "' is unknown", "gloo or nccl");
+      in_.problem("distributed_backend", "distributed_backend: '" + backend + "' is unknown", "gloo or nccl");
     writer_.put("backend", backend == "gloo" ? "gloo" : "auto", in_.any("distributed_backend"));
   }
 
   void read_machines() {
     machines_ = in_.strings("machines");
     if (machines_.empty() && problems_.empty())
-      in_.problem("machines", "lists no machine", "e.g. ['localhost:0', 'localhost:1']");
+      in_.problem("machines", "machines lists no machine", "e.g. ['localhost:0', 'localhost:1']");
     writer_.put("ranks", static_cast<int>(machines_.size()), in_.any("machines"));
   }
 
@@ -107,13 +107,13 @@ class Converter {
     }
     if (ranks != machines_.size()) {
       in_.problem("machines",
-                  "lists " + std::to_string(machines_.size()) + " machines, " + path + " has " +
+                  "machines lists " + std::to_string(machines_.size()) + " machines, " + path + " has " +
                       std::to_string(ranks) + " ranks",
                   "list one machine for each rank");
       return;
     }
     if (sizes.size() > 1) {
-      in_.problem("config_file", "gives stages of unequal numbers of ranks, which need a plan",
+      in_.problem("config_file", "config_file gives stages of unequal numbers of ranks, which need a plan",
                   "make one with `millrace plan` and give --set plan=FILE");
       return;
     }
@@ -131,7 +131,7 @@ class Converter {
   void read_hyperparameters() {
     const bool flush = in_.boolean("no_input_pipelining", false);
     if (in_.boolean("macrobatch", false)) {
-      in_.problem("macrobatch", "is not supported",
+      in_.problem("macrobatch", "macrobatch is not supported",
                   "remove it, or use schedule 1f1b, which accumulates microbatches");
     }
     // One minibatch of PipeDream is one microbatch here. Data parallel: one for each rank, then the update.
@@ -147,7 +147,8 @@ class Converter {
     writer_.put("epochs", Json(in_.integer("epochs", 90)), in_.any("epochs"));
     writer_.copy("print-every", in_.any("print_frequency"));
     if (in_.boolean("lr_warmup", false)) {
-      in_.problem("lr_warmup", "counts epochs, we count steps", "remove it and give --set warmup-steps=N");
+      in_.problem("lr_warmup", "lr_warmup counts epochs, we count steps",
+                  "remove it and give --set warmup-steps=N");
     }
   }
 
@@ -159,7 +160,7 @@ class Converter {
       writer_.put("lr-policy", "exponential", in_.any("learning_rate_policy"));
       writer_.put("gamma", 0.97, nullptr);
     } else if (policy != "step") {
-      in_.problem("learning_rate_policy", "'" + policy + "' is unknown",
+      in_.problem("learning_rate_policy", "learning_rate_policy: '" + policy + "' is unknown",
                   "step, polynomial or exponential_decay");
     }
     // step: x0.1 every 30 epochs; the steps of an epoch are known to the data only (see the notes).

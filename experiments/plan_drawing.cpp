@@ -93,7 +93,7 @@ std::string draw_crossing(const PlanCrossing& crossing, int height, int depth) {
   }
   // A skip over stages runs below the boxes.
   const int x0 = box_x(from) + kBox / 2 + 12 * depth, x1 = box_x(to) + kBox / 2 - 12 * depth,
-            bottom = kTop + height, y = bottom + 16 + 20 * depth;
+            bottom = kTop + height, y = bottom + 24 + 20 * depth;
   return text(
              "<g><path class=\"arrow\" d=\"M%d %dV%dH%dV%d\" marker-end=\"url(#head)\"/><text class=\"tick\" "
              "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
@@ -155,7 +155,7 @@ std::string plan_svg(const Plan& plan) {
     arrows += draw_crossing({StageId(s - 1), StageId(s), 0}, height, 0);
   }
   const int width = box_x(plan.num_stages()) - kGap + kMargin,
-            total = kTop + height + 14 + (skips > 0 ? 14 + 20 * skips : 0);
+            total = kTop + height + 14 + (skips > 0 ? 22 + 20 * skips : 0);
   std::string svg = text(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plan\" viewBox=\"0 0 %d %d\" width=\"%d\" "
       "height=\"%d\" role=\"img\" aria-label=\"plan\">",

@@ -225,13 +225,13 @@ h2{font-size:17px;margin:0 0 4px}
 .lead{color:var(--soft);margin:0 0 14px;font-size:14px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
 .tile,.card{background:var(--card);border:1px solid var(--edge);border-radius:12px}
-.tile{padding:12px 16px}
+.tile{padding:12px 13px}
 .tile span{display:block;color:var(--soft);font-size:12.5px}
-.tile b{display:block;font-size:21px;font-weight:650;line-height:1.3;overflow-wrap:anywhere}
+.tile b{display:block;font-size:19px;font-weight:650;line-height:1.3;overflow-wrap:anywhere}
 .tile small{color:var(--soft);font-size:12.5px}
 .card{padding:18px 20px;margin-bottom:16px}
 .scroll{overflow-x:auto}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:16px}
+.pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(420px,1fr));gap:16px}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
 th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th{color:var(--soft);font-weight:600;font-size:12.5px}

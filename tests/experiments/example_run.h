@@ -116,7 +116,10 @@ inline void write_run(const std::filesystem::path& folder, const Plan& plan, int
   for (int s = 0; s < plan.num_stages(); ++s) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(s)];
     const bool last = s + 1 == plan.num_stages();
-    const double per_step = static_cast<double>(plan.microbatches) / static_cast<double>(stage.ranks.size());
+    // Asynchronous: a line for each minibatch.
+    const bool async = plan.schedule == ScheduleKind::PipeDream;
+    const double per_step =
+        async ? 1 : static_cast<double>(plan.microbatches) / static_cast<double>(stage.ranks.size());
     for (RankId rank : stage.ranks) {
       RandomStream noise(derive_seed(7, "noise", static_cast<std::uint64_t>(rank.value)));
       std::string lines = Json::object({{"format", "millrace-steps-1"},
@@ -128,7 +131,8 @@ inline void write_run(const std::filesystem::path& folder, const Plan& plan, int
       for (int step = 0; step < steps; ++step) {
         const double slow = (step == 0 ? 3.0 : 1.0) *
                             (1 + 0.02 * std::abs(noise.normal()) + (noise.uniform() < 0.02 ? 0.4 : 0));
-        const double seconds = measured.makespan * slow, forward = stage.forward_s * 1.08 * per_step,
+        const double seconds = measured.makespan * slow / (async ? plan.microbatches : 1),
+                     forward = stage.forward_s * 1.08 * per_step,
                      backward = stage.backward_s * 1.08 * per_step;
         const double reduce = stage.ranks.size() > 1 ? 2.4e-3 : 0;
         Json line = Json::object({{"step", step}});

@@ -1,0 +1,168 @@
+#include "driver/cli.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+CommandSpec example() {
+  CommandSpec spec{
+      .command = "run",
+      .summary =
+          "Run something that has a rather long summary, so that the first line of the help must be broken."};
+  spec.flags = {{.name = "batch-size", .short_name = 'b', .value = "N", .help = "Samples.", .fallback = "8"},
+                {.name = "lr", .value = "F", .help = "Rate.", .fallback = "0.1", .group = "Training"},
+                {.name = "fast", .short_name = 'f', .help = "A switch."},
+                {.name = "memory", .value = "BYTES", .help = "Size."},
+                {.name = "machines", .value = "LIST", .help = "Counts."},
+                {.name = "set", .value = "K=V", .help = "Many.", .repeatable = true}};
+  spec.examples = {"millrace run --batch-size 4"};
+  return spec;
+}
+
+Arguments parsed(const std::vector<std::string>& args) {
+  return *parse_arguments(example(), args);
+}
+
+std::string problems_of(const std::vector<std::string>& args, const CommandSpec& spec = example()) {
+  const Result<Arguments> result = parse_arguments(spec, args);
+  return result ? "" : to_string(result.problems());
+}
+
+TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"--batch-size", "4"},
+                                                                                    {"--batch_size", "4"},
+                                                                                    {"--batch-size=4"},
+                                                                                    {"--batch_size=4"},
+                                                                                    {"-b", "4"},
+                                                                                    {"-b4"},
+                                                                                    {"-b=4"}}) {
+    Arguments a = parsed(args);
+    EXPECT_EQ(a.integer("batch-size", 1, 100), 4) << args[0];
+    EXPECT_TRUE(a.has("batch-size"));
+    EXPECT_TRUE(a.problems().empty());
+  }
+}
+
+TEST(Cli, AbsentFlagsReadAsTheirDefaults) {
+  Arguments a = parsed({});
+  EXPECT_EQ(a.integer("batch-size", 1, 100), 8);
+  EXPECT_EQ(a.number("lr", 0, 1), 0.1);
+  EXPECT_FALSE(a.has("lr"));
+  EXPECT_FALSE(a.boolean("fast"));
+  EXPECT_EQ(a.bytes("memory"), 0);
+  EXPECT_TRUE(a.numbers("machines").empty());
+  EXPECT_TRUE(a.strings("set").empty());
+  EXPECT_TRUE(a.problems().empty());
+  EXPECT_THROW(a.string("no-such-flag"), InternalError);
+}
+
+TEST(Cli, ValuesMayBeNegativeButNotFlags) {
+  Arguments a = parsed({"--lr", "-0.5", "-f"});
+  EXPECT_EQ(a.number("lr", -1, 1), -0.5);
+  EXPECT_TRUE(a.boolean("fast"));
+  EXPECT_NE(problems_of({"--lr", "--fast"}).find("--lr: needs a value"), std::string::npos);
+  EXPECT_NE(problems_of({"--lr"}).find("needs a value"), std::string::npos);
+  EXPECT_EQ(parsed({"--set=--x"}).strings("set"), (std::vector<std::string>{"--x"}));
+}
+
+TEST(Cli, NumbersAreTakenWhole) {
+  for (const char* text : {"0.5x", "nan", "inf", "0x10", "", " 1", "1 ", "1,5", "--"}) {
+    Arguments a = parsed({std::string("--lr=") + text});
+    a.number("lr", 0, 1e9);
+    ASSERT_EQ(a.problems().size(), 1u) << text;
+    EXPECT_EQ(a.problems()[0].where, "--lr");
+  }
+  for (const char* text : {"1.5", "1e3", "0x10", "", "99999999999999999999", "+", "4k"}) {
+    Arguments a = parsed({std::string("-b=") + text});
+    a.integer("batch-size", 0, INT64_MAX);
+    EXPECT_EQ(a.problems().size(), 1u) << text;
+  }
+  Arguments a = parsed({"--batch-size", "101"});
+  EXPECT_EQ(a.integer("batch-size", 1, 100), 1);  // the allowed value nearest to 0 stands in
+  EXPECT_EQ(to_string(a.problems()), "--batch-size: 101 is out of range. Hint: expected from 1 to 100");
+}
+
+TEST(Cli, BytesHaveUnits) {
+  const std::pair<const char*, Bytes> table[] = {
+      {"123", 123},     {"16e9", 16'000'000'000}, {"8GiB", 8 * kGiB}, {"500MB", 500'000'000},
+      {"1.5KiB", 1536}, {"2 MiB", 2 * kMiB},      {"0", 0},           {"7B", 7}};
+  for (const auto& [text, bytes] : table)
+    EXPECT_EQ(parsed({"--memory", text}).bytes("memory"), bytes) << text;
+  for (const char* text : {"8G", "8gib", "MB", "1e30", "-5", "8GiBx", ""}) {
+    Arguments a = parsed({std::string("--memory=") + text});
+    a.bytes("memory");
+    EXPECT_EQ(a.problems().size(), 1u) << text;
+  }
+}
+
+TEST(Cli, ListsOfNumbers) {
+  EXPECT_EQ(parsed({"--machines", "8,2.5,1e3"}).numbers("machines"), (std::vector<double>{8, 2.5, 1000}));
+  for (const char* text : {"8,,2", "8,", ",", "", "a"}) {
+    Arguments a = parsed({std::string("--machines=") + text});
+    EXPECT_TRUE(a.numbers("machines").empty());
+    EXPECT_EQ(a.problems().size(), 1u) << text;
+  }
+}
+
+TEST(Cli, AllProblemsAtOnce) {
+  const std::string all =
+      problems_of({"--bach-size", "3", "--lr", "1", "--lr", "2", "--fast=yes", "extra", "-x"});
+  EXPECT_NE(all.find("--bach-size: is not a flag of this command. Hint: did you mean --batch-size?"),
+            std::string::npos)
+      << all;
+  EXPECT_NE(all.find("--lr: is given twice"), std::string::npos);
+  EXPECT_NE(all.find("--fast: is a switch and takes no value, got 'yes'"), std::string::npos);
+  EXPECT_NE(all.find("'extra': is one argument too many"), std::string::npos);
+  EXPECT_NE(all.find("-x: is not a flag"), std::string::npos);
+  EXPECT_EQ(all.find("'3'"), std::string::npos) << "the value of a misspelt flag is no argument of its own";
+}
+
+TEST(Cli, RequiredFlagsAndPositionals) {
+  CommandSpec spec = example();
+  spec.positionals = {"JOB"};
+  spec.flags.push_back({.name = "model", .value = "NAME", .help = "Model.", .required = true});
+  const std::string all = problems_of({}, spec);
+  EXPECT_NE(all.find("--model: is required. Hint: for example `millrace run"), std::string::npos) << all;
+  EXPECT_NE(all.find("JOB: is missing"), std::string::npos);
+  const Result<Arguments> good = parse_arguments(spec, {"--model", "m", "--", "--job"});
+  ASSERT_TRUE(good);
+  EXPECT_EQ(good->positionals(), (std::vector<std::string>{"--job"}));
+}
+
+TEST(Cli, RepeatableFlagsKeepTheirOrder) {
+  EXPECT_EQ(parsed({"--set", "a=1", "--set=b=2", "--set", "a=3"}).strings("set"),
+            (std::vector<std::string>{"a=1", "b=2", "a=3"}));
+}
+
+TEST(Cli, HelpWinsOverEveryProblem) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--help"}, {"-h"}, {"--nonsense", "-h"}, {"--fast=1", "--help"}}) {
+    EXPECT_TRUE(parsed(args).wants_help());
+  }
+  EXPECT_FALSE(parsed({"--set", "x", "--fast"}).wants_help());
+}
+
+TEST(Cli, HelpIsGroupedAndFitsTheTerminal) {
+  CommandSpec spec = example();
+  spec.examples.push_back("millrace run " +
+                          std::string("--batch-size 4 --lr 0.1 --memory 8GiB --machines 8,2 ") +
+                          "--set abcdefghijklmnopqrstuvwxyz=1 --set b=2");
+  const std::string help = help_text(spec);
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  EXPECT_NE(help.find("  -b, --batch-size N"), std::string::npos) << help;
+  EXPECT_NE(help.find("[default: 8]"), std::string::npos);
+  EXPECT_NE(help.find("\nTraining:\n      --lr F"), std::string::npos);
+  EXPECT_NE(help.find("-h, --help"), std::string::npos);
+  EXPECT_NE(help.find("\nExamples:\n  millrace run --batch-size 4\n"), std::string::npos);
+  EXPECT_NE(help.find(" \\\n      "), std::string::npos) << "a long example is continued";
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,221 @@
+#include "driver/job_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "driver/cli.h"
+#include "driver/compute_specs.h"
+#include "tests/driver/temporary_folder.h"
+
+namespace millrace {
+namespace {
+
+Plan two_stages() {
+  Plan plan = uniform_plan("mlp", {"a", "b", "c"}, 2, 1, 4, ScheduleKind::OneFOneB);
+  return plan;
+}
+
+Result<JobSpec> job(const std::string& yaml, const std::vector<JobOverride>& overrides = {}) {
+  const Result<Json> json = parse_yaml(yaml, "job.yaml");
+  if (!json) return json.problems();
+  return job_from(*json, "job.yaml", overrides);
+}
+
+std::string problems_of(const std::string& yaml, const std::vector<JobOverride>& overrides = {}) {
+  const Result<JobSpec> result = job(yaml, overrides);
+  return result ? "" : to_string(result.problems());
+}
+
+TEST(JobSpec, EveryTrainFlagIsAKey) {
+  const Result<JobSpec> result = job("name: first\nmodel: mlp\nbatch: 1\n");
+  ASSERT_FALSE(result);  // "batch" is none
+  for (const Flag& flag : train_spec().flags) {
+    if (flag.name == "dry-run" || flag.name == "plan" || flag.name == "model") continue;
+    std::string value = flag.value.empty()                            ? "true"
+                        : flag.value == "N" || flag.value == "PIXELS" ? "1"
+                        : flag.value == "F" || flag.value == "P" || flag.value == "SECONDS"
+                            ? "0.5"
+                            : flag.value.substr(0, flag.value.find('|'));
+    std::string key = flag.name;
+    for (const bool underscores : {false, true}) {
+      if (underscores) std::replace(key.begin(), key.end(), '-', '_');
+      const Result<JobSpec> one = job("model: mlp\n" + key + ": " + value + "\n");
+      ASSERT_TRUE(one) << key << ": " << to_string(one.problems());
+      EXPECT_NE(one->find(flag.name), nullptr) << key;
+    }
+  }
+}
+
+TEST(JobSpec, TheWorkerUnderstandsTheArguments) {
+  const Result<JobSpec> result =
+      job("model: mlp\nlr: 1e-3\ndropout: -1\ndeterministic: true\nno-evaluation: false\nseed: 7\ndata: 'a "
+          "b'\nargs: {steps: 12}\n");
+  ASSERT_TRUE(result) << to_string(result.problems());
+  const std::vector<std::string> argv = train_arguments(*result);
+  EXPECT_EQ(argv.front(), "train");
+  Result<Arguments> parsed = parse_arguments(train_spec(), {argv.begin() + 1, argv.end()});
+  ASSERT_TRUE(parsed) << to_string(parsed.problems());
+  EXPECT_EQ(parsed->string("data"), "a b");
+  EXPECT_EQ(parsed->number("lr", 0, 1), 1e-3);
+  EXPECT_EQ(parsed->number("dropout", -1, 1), -1);
+  EXPECT_EQ(parsed->integer("steps", 0, 100), 12);
+  EXPECT_TRUE(parsed->boolean("deterministic"));
+  EXPECT_FALSE(parsed->boolean("no-evaluation"));
+  EXPECT_EQ(parsed->string("output-dir"), "runs/job");
+}
+
+TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
+  const std::string all = problems_of(
+      "modle: mlp\nlr: 0.5x\nsteps: 1.5\nrule: sgdd\ndeterministic: maybe\nseed: [1]\nranks: 0\nenv: {RANK: "
+      "3}\nlr_policy:\nname: a/b\nbatch_size: 3\n");
+  for (const char* expected :
+       {"job.yaml:1:8: unknown key 'modle'. Hint: did you mean 'model'?", "lr: '0.5x' is not a number",
+        "steps: '1.5' is not an integer", "rule: 'sgdd' is not one of sgd|adam",
+        "deterministic: 'maybe' is not true or false", "seed needs one value, found a list", "ranks is '0'",
+        "RANK is set by the launcher", "lr_policy needs one value and has none", "cannot name a folder",
+        "unknown key 'batch_size'"}) {
+    EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
+  }
+}
+
+TEST(JobSpec, AFlagSpeltTwoWaysIsGivenTwice) {
+  EXPECT_NE(problems_of("model: mlp\nlr-policy: step\nlr_policy: step\n").find("is given twice"),
+            std::string::npos);
+  EXPECT_NE(problems_of("model: mlp\nsteps: 3\nargs: {steps: 4}\n").find("is given twice"),
+            std::string::npos);
+}
+
+TEST(JobSpec, OverridesWinAndLaterOnesWinMore) {
+  const Result<JobSpec> result = job("model: mlp\nsteps: 3\nenv: {A: 1}\n", {{"steps", "4"},
+                                                                             {"env.A", "x"},
+                                                                             {"env.B", "y"},
+                                                                             {"args.seed", "9"},
+                                                                             {"steps", "5"},
+                                                                             {"output_dir", "/o"}});
+  ASSERT_TRUE(result) << to_string(result.problems());
+  EXPECT_EQ(*result->find("steps"), "5");
+  EXPECT_EQ(*result->find("seed"), "9");
+  EXPECT_EQ(result->output_dir, "/o");
+  EXPECT_EQ(result->environment, (std::vector<std::pair<std::string, std::string>>{{"A", "x"}, {"B", "y"}}));
+  EXPECT_NE(problems_of("model: mlp\n", {{"stpes", "4"}})
+                .find("--set stpes: unknown key 'stpes'. Hint: did you mean 'steps'?"),
+            std::string::npos);
+  EXPECT_FALSE(parse_override("steps"));
+  EXPECT_FALSE(parse_override("=4"));
+  EXPECT_EQ(parse_override("a=b=c")->value, "b=c");
+}
+
+TEST(JobSpec, RanksComeFromThePlan) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(two_stages().save(folder.path("plan.json")));
+  const std::string plan = "plan: " + folder.path("plan.json") + "\n";
+  const Result<JobSpec> result = job(plan);
+  ASSERT_TRUE(result) << to_string(result.problems());
+  EXPECT_EQ(result->ranks, 2);
+  EXPECT_EQ(result->stage_of_rank, (std::vector<int>{0, 1}));
+  EXPECT_EQ(*result->find("model"), "mlp") << "the plan's";
+  EXPECT_TRUE(job(plan + "ranks: 2\n"));
+  EXPECT_NE(problems_of(plan + "ranks: 3\n").find("ranks is 3, but"), std::string::npos);
+  EXPECT_NE(problems_of(plan + "model: vgg16\n").find("is a plan for mlp, the job trains vgg16"),
+            std::string::npos);
+  EXPECT_NE(problems_of("plan: /no/such/plan.json\n").find("/no/such/plan.json"), std::string::npos);
+}
+
+TEST(JobSpec, WithoutAPlanRanksAreStagesTimesReplicas) {
+  EXPECT_EQ(job("model: mlp\n")->ranks, 1);
+  EXPECT_EQ(job("model: mlp\nstages: 3\nreplicas: 2\n")->ranks, 6);
+  EXPECT_EQ(job("model: mlp\nstages: 3\nreplicas: 2\n")->stage_of_rank, (std::vector<int>{0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(*job("model: mlp\nranks: 4\n")->find("stages"), "4") << "a straight pipeline";
+  EXPECT_NE(problems_of("model: mlp\nranks: 3\nstages: 2\n").find("ranks is 3, but stages x replicas is 2"),
+            std::string::npos);
+}
+
+TEST(JobSpec, TheResolvedJobReadsBackAsItself) {
+  const Result<JobSpec> first =
+      job("name: n\nmodel: mlp\nstages: 2\nlr: 0.25\nsave-weights: 'a: b #c.safetensors'\ndeterministic: "
+          "true\nenv: {K: 'x y', N: 3}\n");
+  ASSERT_TRUE(first) << to_string(first.problems());
+  const Result<JobSpec> second = job(to_yaml(*first));
+  ASSERT_TRUE(second) << to_string(second.problems()) << to_yaml(*first);
+  EXPECT_EQ(first->train, second->train);
+  EXPECT_EQ(first->environment, second->environment);
+  EXPECT_EQ(first->name, second->name);
+  EXPECT_EQ(first->ranks, second->ranks);
+}
+
+// ---- PipeDream's driver YAML
+// ----------------------------------------------------------------------------------
+
+std::string pipedream_yaml(const std::string& config, const std::string& extra = "") {
+  return "'log_directory': '/logs'\n'module': 'models.vgg16.gpus=4'\n'data_dir': '/data'\n'container': "
+         "'image:1'\n'config_file': '" +
+         config +
+         "'\n'machines': ['localhost:0', 'localhost:1']\n'batch_size': 64\n'learning_rate': "
+         "0.01\n'weight_decay': 0.0005\n'epochs': 60\n'print_frequency': 20\n"
+         "'learning_rate_policy': 'polynomial'\n'model_type': 'image_classification'\n'distributed_backend': "
+         "'gloo'\n" +
+         extra;
+}
+
+TEST(PipeDreamJob, CarriesOver) {
+  const TemporaryFolder folder;
+  const std::string conf = folder.write(
+      "mp_conf.json", R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0], "1": [1]}})");
+  const Result<JobSpec> result = job(pipedream_yaml(conf));
+  ASSERT_TRUE(result) << to_string(result.problems());
+  const std::pair<const char*, const char*> expected[] = {{"model", "vgg16"},
+                                                          {"data", "/data"},
+                                                          {"stages", "2"},
+                                                          {"replicas", "1"},
+                                                          {"schedule", "pipedream"},
+                                                          {"microbatch", "64"},
+                                                          {"lr", "0.01"},
+                                                          {"weight-decay", "5e-04"},
+                                                          {"epochs", "60"},
+                                                          {"print-every", "20"},
+                                                          {"lr-policy", "polynomial"},
+                                                          {"backend", "gloo"},
+                                                          {"output-dir", "/logs/job"}};
+  for (const auto& [flag, value] : expected) {
+    ASSERT_NE(result->find(flag), nullptr) << flag;
+    EXPECT_EQ(*result->find(flag), value) << flag;
+  }
+  EXPECT_EQ(result->ranks, 2);
+  ASSERT_EQ(result->notes.size(), 1u);
+  EXPECT_EQ(result->notes[0], "container has no effect");
+}
+
+TEST(PipeDreamJob, DataParallelAndFlushing) {
+  const TemporaryFolder folder;
+  const std::string dp =
+      folder.write("dp_conf.json", R"({"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0, 1]}})");
+  const Result<JobSpec> parallel = job(pipedream_yaml(dp));
+  ASSERT_TRUE(parallel) << to_string(parallel.problems());
+  EXPECT_EQ(*parallel->find("replicas"), "2");
+  EXPECT_EQ(*parallel->find("schedule"), "1f1b");
+  EXPECT_EQ(*parallel->find("microbatches"), "2");
+  const std::string mp = folder.write(
+      "mp_conf.json", R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0], "1": [1]}})");
+  EXPECT_EQ(*job(pipedream_yaml(mp, "'no_input_pipelining': true\n"))->find("schedule"), "1f1b");
+}
+
+TEST(PipeDreamJob, SaysWhatItCannotDo) {
+  const TemporaryFolder folder;
+  const std::string hybrid = folder.write(
+      "h.json", R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}})");
+  const std::string three = "'log_directory': '/logs'\n'module': 'models.mlp.gpus=3'\n'config_file': '" +
+                            hybrid + "'\n'machines': ['a:0', 'a:1', 'a:2']\n";
+  EXPECT_NE(problems_of(three).find("give --set plan=FILE"), std::string::npos) << problems_of(three);
+  Plan plan = uniform_plan("mlp", {"a", "b"}, 1, 3, 3, ScheduleKind::OneFOneB);
+  ASSERT_TRUE(plan.save(folder.path("plan.json")));
+  EXPECT_EQ(problems_of(three, {{"plan", folder.path("plan.json")}}), "");
+  const std::string all =
+      problems_of(pipedream_yaml("/no/conf.json", "'macrobatch': true\n'lr_warmup': true\n'batchsize': 3\n"));
+  for (const char* expected :
+       {"/no/conf.json", "macrobatch is not supported", "warmup-steps=N", "did you mean 'batch_size'"})
+    EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
+}
+
+}  // namespace
+}  // namespace millrace
