@@ -34,8 +34,9 @@ class Dataset {
 };
 
 struct DatasetOptions {
-  std::string path = "synthetic";   ///< "synthetic", "synthetic:SIZE", or an image folder (has train/CLASS or CLASS)
-  std::string split = "train";      ///< "train" | "test" (also finds val/); train augments, test centre-crops
+  std::string path =
+      "synthetic";  ///< "synthetic", "synthetic:SIZE", or an image folder (has train/CLASS or CLASS)
+  std::string split = "train";  ///< "train" | "test" (also finds val/); train augments, test centre-crops
   std::vector<std::int64_t> sample_shape;  ///< of the model: {3, 224, 224} or {features}
   int num_classes = 10;
   std::uint64_t seed = 0;
@@ -44,23 +45,25 @@ struct DatasetOptions {
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options);
 
 /// Order of an epoch: a seeded permutation, or 0..n-1 if not shuffled. Pure.
-std::vector<std::int64_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch, bool shuffle);
+std::vector<std::int64_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch,
+                                      bool shuffle);
 
 struct LoaderOptions {
-  int microbatch = 1;          ///< samples
+  int microbatch = 1;  ///< samples
   int microbatches_per_step = 1;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int workers = 1;             ///< 0: load in get()
-  int prefetch = 4;            ///< microbatches ahead
+  int workers = 1;   ///< 0: load in get()
+  int prefetch = 4;  ///< microbatches ahead
   bool want_input = true;
   bool want_target = true;
   /// Which positions this rank will ask for (prefetched); empty: all.
   std::function<bool(std::int64_t position)> mine;
 };
-/// Epochs follow each other without end; an epoch's incomplete last step (of microbatch * microbatches_per_step
-/// samples) is dropped. If the data set is smaller than one step, Problem.
-Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
+/// Epochs follow each other without end; an epoch's incomplete last step (of microbatch *
+/// microbatches_per_step samples) is dropped. If the data set is smaller than one step, Problem.
+Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
+                                                 const LoaderOptions& options);
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);
 
 }  // namespace millrace

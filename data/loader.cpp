@@ -1,4 +1,5 @@
-// Microbatches by position, made ahead by worker threads. What a position holds depends on (seed, position) only.
+// Microbatches by position, made ahead by worker threads. What a position holds depends on (seed, position)
+// only.
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -20,9 +21,11 @@ namespace {
 class Loader final : public BatchSource {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
-      : dataset_(std::move(dataset)), options_(std::move(options)),
+      : dataset_(std::move(dataset)),
+        options_(std::move(options)),
         per_epoch_(steps_per_epoch(*dataset_, options_) * options_.microbatches_per_step) {
-    for (int i = 0; i < options_.workers; ++i) workers_.emplace_back([this](std::stop_token stop) { work(stop); });
+    for (int i = 0; i < options_.workers; ++i)
+      workers_.emplace_back([this](std::stop_token stop) { work(stop); });
   }
 
   ~Loader() override {
@@ -74,7 +77,8 @@ class Loader final : public BatchSource {
     const std::int64_t horizon = next_ + 100'000;  // a rank without work ahead must not search for ever
     while (static_cast<int>(jobs_.size()) < options_.prefetch && next_ < horizon) {
       const std::int64_t position = next_++;
-      if (!options_.mine || options_.mine(position)) jobs_.push_back(std::make_shared<Job>(Job{.position = position}));
+      if (!options_.mine || options_.mine(position))
+        jobs_.push_back(std::make_shared<Job>(Job{.position = position}));
     }
     changed_.notify_all();
   }
@@ -92,7 +96,8 @@ class Loader final : public BatchSource {
         }
       }
       if (!job) {
-        changed_.wait(lock, stop, [&] { return std::ranges::any_of(jobs_, [](const auto& j) { return !j->taken; }); });
+        changed_.wait(lock, stop,
+                      [&] { return std::ranges::any_of(jobs_, [](const auto& j) { return !j->taken; }); });
         continue;
       }
       job->taken = true;
@@ -121,12 +126,14 @@ class Loader final : public BatchSource {
   Batch make(std::int64_t position, EpochOrder* cached) {
     EpochOrder& order = cached ? *cached : own_order_;
     const std::int64_t epoch = position / per_epoch_, within = position % per_epoch_;
-    if (order.epoch != epoch) order = {epoch, epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle)};
+    if (order.epoch != epoch)
+      order = {epoch, epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle)};
     Batch batch;
     std::vector<std::int64_t> targets;
     for (int i = 0; i < options_.microbatch; ++i) {
       const std::int64_t index = order.samples[static_cast<std::size_t>(within * options_.microbatch + i)];
-      const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(index));
+      const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
+                                                static_cast<std::uint64_t>(index));
       Sample sample = dataset_->get(index, augment, options_.want_input);
       targets.push_back(sample.target);
       if (!options_.want_input) continue;
@@ -163,9 +170,12 @@ std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& option
   return dataset.size() / (std::int64_t{options.microbatch} * options.microbatches_per_step);
 }
 
-Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
+Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
+                                                 const LoaderOptions& options) {
   if (steps_per_epoch(*dataset, options) < 1) {
-    return Problem{"--data", "the data set has " + std::to_string(dataset->size()) + " samples, one step needs " + std::to_string(std::int64_t{options.microbatch} * options.microbatches_per_step),
+    return Problem{"--data",
+                   "the data set has " + std::to_string(dataset->size()) + " samples, one step needs " +
+                       std::to_string(std::int64_t{options.microbatch} * options.microbatches_per_step),
                    "use a smaller --microbatch or fewer --microbatches"};
   }
   return std::unique_ptr<BatchSource>(std::make_unique<Loader>(std::move(dataset), options));

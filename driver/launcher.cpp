@@ -364,6 +364,10 @@ class Launch {
     }
   }
 
+  bool is_stop_by_us(int signal) const {
+    return signal == SIGTERM || (killed_ && signal == SIGKILL) || (signal != 0 && signal == interrupt_);
+  }
+
   void ended(Running& rank, int status) {
     RankExit& result = rank.result;
     rank.alive = false;
@@ -371,8 +375,7 @@ class Launch {
     result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     result.after_s = Seconds(clock_.now() - start_).count();
     result.order = num_ended_++;
-    const bool by_us = stopping_ && (result.signal == SIGTERM || result.exit_code() == 128 + SIGTERM ||
-                                     (killed_ && result.signal == SIGKILL) || result.signal == interrupt_);
+    const bool by_us = stopping_ && (is_stop_by_us(result.signal) || result.exit_code() == 128 + SIGTERM);
     result.consequence = by_us ||
                          (result.failed() && result.exit_code() == static_cast<int>(ExitCode::Peer)) ||
                          (stopping_ && result.exit_code() == static_cast<int>(ExitCode::Requeue));

@@ -1,5 +1,5 @@
 // PipeDream's driver YAML as one of our jobs: what carries over, what is refused, what is ignored
-// (docs/formats.md).
+// (docs/commands.md).
 #pragma once
 
 #include <string>

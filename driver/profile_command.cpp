@@ -9,17 +9,19 @@ namespace millrace {
 namespace {
 
 void print_table(const LayerGraph& graph) {
-  std::printf("%-28s %-16s %10s %10s %10s %12s %12s\n", "layer", "kind", "forward", "grad in", "grad w", "parameters", "output");
+  std::printf("%-28s %-16s %10s %10s %10s %12s %12s\n", "layer", "kind", "forward", "grad in", "grad w",
+              "parameters", "output");
   double forward = 0, input = 0, weight = 0;
   for (const LayerNode& n : graph.nodes) {
-    std::printf("%-28s %-16s %8.3fms %8.3fms %8.3fms %9.3fMiB %9.3fMiB\n", n.name.c_str(), n.kind.c_str(), n.forward_s * 1e3,
-                n.backward_input_s * 1e3, n.backward_weight_s * 1e3, double(n.parameter_bytes) / kMiB, double(n.activation_bytes) / kMiB);
+    std::printf("%-28s %-16s %8.3fms %8.3fms %8.3fms %9.3fMiB %9.3fMiB\n", n.name.c_str(), n.kind.c_str(),
+                n.forward_s * 1e3, n.backward_input_s * 1e3, n.backward_weight_s * 1e3,
+                double(n.parameter_bytes) / kMiB, double(n.activation_bytes) / kMiB);
     forward += n.forward_s;
     input += n.backward_input_s;
     weight += n.backward_weight_s;
   }
-  std::printf("total: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n", forward * 1e3, input * 1e3,
-              weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+  std::printf("total: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
+              forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
 }
 
 }  // namespace
@@ -30,7 +32,8 @@ int profile_command(const std::vector<std::string>& args) {
     Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-    if (!parsed->has("model")) return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
+    if (!parsed->has("model"))
+      return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
     ProfileOptions options{.microbatch = static_cast<int>(parsed->integer("microbatch", 1, 1 << 20)),
                            .warmup = static_cast<int>(parsed->integer("warmup", 0, 1000)),
                            .repetitions = static_cast<int>(parsed->integer("repetitions", 1, 10'000)),
@@ -43,10 +46,13 @@ int profile_command(const std::vector<std::string>& args) {
     SteadyClock clock;
     const LayerGraph graph = profile_model(*model, options, clock);
     if (parsed->has("out")) {
-      if (Status saved = graph.save(parsed->string("out")); !saved) return report_problems(saved.problems(), ExitCode::Usage);
+      if (Status saved = graph.save(parsed->string("out")); !saved)
+        return report_problems(saved.problems(), ExitCode::Usage);
     }
-    if (parsed->string("format") == "json") std::printf("%s\n", graph.to_json().c_str());
-    else print_table(graph);
+    if (parsed->string("format") == "json")
+      std::printf("%s\n", graph.to_json().c_str());
+    else
+      print_table(graph);
     return 0;
   });
 }

@@ -41,7 +41,10 @@ Result<int> environment_integer(const char* name, int low, int high) {
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
   if (text.empty() || *end || value < low || value > high) {
-    return Problem{std::string("environment variable ") + name, "is '" + text + "', expected an integer from " + std::to_string(low) + " to " + std::to_string(high), {}};
+    return Problem{
+        std::string("environment variable ") + name,
+        "is '" + text + "', expected an integer from " + std::to_string(low) + " to " + std::to_string(high),
+        {}};
   }
   return static_cast<int>(value);
 }
@@ -98,16 +101,20 @@ Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
   Result<ScheduleKind> kind = parse_schedule_kind(a.string("schedule"), "--schedule");
   if (!kind) return kind.problems();
   const int microbatches = static_cast<int>(a.integer("microbatches", 0, 1 << 20));
-  Result<Plan> plan = a.has("plan") ? Plan::load(a.string("plan"))
-                                    : Result<Plan>(uniform_plan(model.name, model.layer_names(), static_cast<int>(a.integer("stages", 1, 1024)),
-                                                                static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, *kind));
+  Result<Plan> plan =
+      a.has("plan")
+          ? Plan::load(a.string("plan"))
+          : Result<Plan>(uniform_plan(
+                model.name, model.layer_names(), static_cast<int>(a.integer("stages", 1, 1024)),
+                static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, *kind));
   if (!plan) return plan;
   if (a.has("plan") && a.has("schedule")) {
     plan->schedule = *kind;
     plan->versions = *kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
   }
   if (a.has("plan") && microbatches > 0) plan->microbatches = microbatches;
-  if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty()) return problems;
+  if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty())
+    return problems;
   return plan;
 }
 
@@ -122,9 +129,14 @@ Result<TrainSpec> spec_from(Arguments& a) {
   o.steps = a.integer("steps", 0, INT64_MAX / 1024);
   o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
   o.seed = static_cast<std::uint64_t>(a.integer("seed", 0, INT64_MAX));
-  o.rule = {.kind = a.string("rule"), .momentum = a.number("momentum", 0, 1), .weight_decay = a.number("weight-decay", 0, 1e3)};
-  o.learning_rate = {.base = a.number("lr", 0, 1e6), .policy = a.string("lr-policy"), .warmup_steps = a.integer("warmup-steps", 0, INT64_MAX),
-                     .step_size = a.integer("lr-step-size", 0, INT64_MAX), .gamma = a.number("gamma", 0, 1)};
+  o.rule = {.kind = a.string("rule"),
+            .momentum = a.number("momentum", 0, 1),
+            .weight_decay = a.number("weight-decay", 0, 1e3)};
+  o.learning_rate = {.base = a.number("lr", 0, 1e6),
+                     .policy = a.string("lr-policy"),
+                     .warmup_steps = a.integer("warmup-steps", 0, INT64_MAX),
+                     .step_size = a.integer("lr-step-size", 0, INT64_MAX),
+                     .gamma = a.number("gamma", 0, 1)};
   o.output_dir = a.string("output-dir");
   o.resume = a.string("resume");
   o.checkpoint_every = a.integer("checkpoint-every", 0, INT64_MAX);
@@ -142,19 +154,25 @@ Result<TrainSpec> spec_from(Arguments& a) {
   spec.dry_run = a.boolean("dry-run");
   spec.json = a.string("format") == "json";
   spec.backend = a.string("backend");
-  spec.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
+  spec.deadline =
+      std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
   spec.epochs = a.integer("epochs", 0, 1'000'000);
   Problems problems = a.problems();
   if (!plan) problems.insert(problems.end(), plan.problems().begin(), plan.problems().end());
   for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
-  if (o.checkpoint_every > 0 && o.output_dir.empty()) problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
+  if (o.checkpoint_every > 0 && o.output_dir.empty())
+    problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
   if (!problems.empty()) return problems;
   spec.plan = *std::move(plan);
   return spec;
 }
 
 DatasetOptions dataset_options(const TrainSpec& spec, const std::string& split) {
-  return {.path = spec.data, .split = split, .sample_shape = spec.model.input_shape, .num_classes = spec.model.num_classes, .seed = spec.options.seed};
+  return {.path = spec.data,
+          .split = split,
+          .sample_shape = spec.model.input_shape,
+          .num_classes = spec.model.num_classes,
+          .seed = spec.options.seed};
 }
 
 struct Datasets {
@@ -166,18 +184,26 @@ Result<Datasets> open_datasets(const TrainSpec& spec) {
   if (!train) return train.problems();
   Datasets sets{.train = *train};
   if (spec.evaluate) {
-    if (auto test = make_dataset(dataset_options(spec, "test")); test) sets.test = *test;
-    else log_warning("no evaluation: " + to_string(test.problems()));
+    if (auto test = make_dataset(dataset_options(spec, "test")); test)
+      sets.test = *test;
+    else
+      log_warning("no evaluation: " + to_string(test.problems()));
   }
   return sets;
 }
 
 LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
-  return {.microbatch = spec.options.microbatch, .microbatches_per_step = microbatches_per_step(spec.plan), .seed = spec.options.seed,
-          .workers = spec.workers, .want_input = needs.input, .want_target = needs.target, .mine = needs.mine};
+  return {.microbatch = spec.options.microbatch,
+          .microbatches_per_step = microbatches_per_step(spec.plan),
+          .seed = spec.options.seed,
+          .workers = spec.workers,
+          .want_input = needs.input,
+          .want_target = needs.target,
+          .mine = needs.mine};
 }
 
-std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset>& dataset, const LoaderOptions& options) {
+std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset>& dataset,
+                                             const LoaderOptions& options) {
   auto loader = make_loader(dataset, options);
   if (!loader) throw DataError(to_string(loader.problems()));
   return std::move(*loader);
@@ -203,16 +229,30 @@ MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
 Json summary_of(const TrainSpec& spec, const RunReport& report) {
   Json evaluations = Json::array();
   for (const EvaluationReport& e : report.evaluations) {
-    evaluations.push_back(Json::object({{"step", e.step}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"samples", e.samples}}));
+    evaluations.push_back(Json::object(
+        {{"step", e.step}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"samples", e.samples}}));
   }
   Json losses = Json::array();
   for (double loss : report.losses) losses.push_back(loss);
-  return Json::object({{"format", "millrace-summary-1"}, {"model", spec.model.name}, {"data", spec.data}, {"ranks", spec.plan.num_ranks()},
-                       {"stages", spec.plan.num_stages()}, {"schedule", to_string(spec.plan.schedule)}, {"microbatches", spec.plan.microbatches},
-                       {"microbatch", spec.options.microbatch}, {"seed", static_cast<std::int64_t>(spec.options.seed)}, {"steps", report.steps},
-                       {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())}, {"median_step_s", report.median_step_s},
-                       {"predicted_step_s", spec.plan.predicted_step_s}, {"samples_per_s", report.samples_per_s}, {"seconds", report.seconds},
-                       {"peak_stash", report.peak_stash}, {"peak_versions", report.peak_versions}, {"evaluations", evaluations}, {"losses", losses}});
+  return Json::object({{"format", "millrace-summary-1"},
+                       {"model", spec.model.name},
+                       {"data", spec.data},
+                       {"ranks", spec.plan.num_ranks()},
+                       {"stages", spec.plan.num_stages()},
+                       {"schedule", to_string(spec.plan.schedule)},
+                       {"microbatches", spec.plan.microbatches},
+                       {"microbatch", spec.options.microbatch},
+                       {"seed", static_cast<std::int64_t>(spec.options.seed)},
+                       {"steps", report.steps},
+                       {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
+                       {"median_step_s", report.median_step_s},
+                       {"predicted_step_s", spec.plan.predicted_step_s},
+                       {"samples_per_s", report.samples_per_s},
+                       {"seconds", report.seconds},
+                       {"peak_stash", report.peak_stash},
+                       {"peak_versions", report.peak_versions},
+                       {"evaluations", evaluations},
+                       {"losses", losses}});
 }
 
 /// The rank of the last stage's first replica writes and prints the result of the job.
@@ -221,16 +261,19 @@ void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank
   const Json summary = summary_of(spec, report);
   if (!spec.options.output_dir.empty()) {
     const auto path = std::filesystem::path(spec.options.output_dir) / "summary.json";
-    if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved) log_warning(to_string(saved.problems()));
+    if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)
+      log_warning(to_string(saved.problems()));
   }
   if (spec.json) {
     std::printf("%s\n", summary.dump(1).c_str());
     return;
   }
-  std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n", static_cast<long long>(report.steps),
-              report.losses.empty() ? 0.0 : report.losses.back(), report.median_step_s * 1e3, report.samples_per_s);
-  if (!report.evaluations.empty()) std::printf("evaluation: top-1 %.4f, top-5 %.4f, loss %.4f\n", report.evaluations.back().top1,
-                                               report.evaluations.back().top5, report.evaluations.back().loss);
+  std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
+              static_cast<long long>(report.steps), report.losses.empty() ? 0.0 : report.losses.back(),
+              report.median_step_s * 1e3, report.samples_per_s);
+  if (!report.evaluations.empty())
+    std::printf("evaluation: top-1 %.4f, top-5 %.4f, loss %.4f\n", report.evaluations.back().top1,
+                report.evaluations.back().top5, report.evaluations.back().loss);
 }
 
 void train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator) {
@@ -265,20 +308,27 @@ void train_threads(const TrainSpec& spec, const Datasets& sets) {
 }
 
 void train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job) {
-  std::shared_ptr<Store> store = job.store_folder.empty() ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
-                                                          : make_file_store(job.store_folder);
-  auto communicator = make_communicator({.backend = spec.backend == "auto" ? "gloo" : spec.backend, .rank = RankId(job.rank), .size = job.size,
-                                         .deadline = spec.deadline}, store);
+  std::shared_ptr<Store> store = job.store_folder.empty()
+                                     ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
+                                     : make_file_store(job.store_folder);
+  auto communicator = make_communicator({.backend = spec.backend == "auto" ? "gloo" : spec.backend,
+                                         .rank = RankId(job.rank),
+                                         .size = job.size,
+                                         .deadline = spec.deadline},
+                                        store);
   train_rank(spec, sets, *communicator);
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
-  std::printf("model %s, %lld parameters; data %s\n", spec.model.name.c_str(), static_cast<long long>(spec.model.num_parameters()), sets.train->describe().c_str());
-  std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n", to_string(spec.plan.schedule).c_str(), spec.plan.num_ranks(),
-              spec.plan.microbatches, spec.options.microbatch, static_cast<long long>(spec.options.steps));
+  std::printf("model %s, %lld parameters; data %s\n", spec.model.name.c_str(),
+              static_cast<long long>(spec.model.num_parameters()), sets.train->describe().c_str());
+  std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
+              to_string(spec.plan.schedule).c_str(), spec.plan.num_ranks(), spec.plan.microbatches,
+              spec.options.microbatch, static_cast<long long>(spec.options.steps));
   for (int s = 0; s < spec.plan.num_stages(); ++s) {
     const PlanStage& stage = spec.plan.stages[s];
-    std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(), stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
+    std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(),
+                stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
   }
   return 0;
 }
@@ -298,8 +348,12 @@ int train_command(const std::vector<std::string>& args) {
     Result<TrainSpec> spec = spec_from(*parsed);
     if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
     if (job->distributed && spec->plan.num_ranks() != job->size) {
-      return report_problems({{"--plan", "the plan has " + std::to_string(spec->plan.num_ranks()) + " ranks, this job has " + std::to_string(job->size),
-                               "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}}, ExitCode::Usage);
+      return report_problems(
+          {{"--plan",
+            "the plan has " + std::to_string(spec->plan.num_ranks()) + " ranks, this job has " +
+                std::to_string(job->size),
+            "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}},
+          ExitCode::Usage);
     }
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
@@ -307,19 +361,24 @@ int train_command(const std::vector<std::string>& args) {
       const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
       spec->options.steps = steps * spec->epochs;
       if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;
-      if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty()) spec->options.checkpoint_every = steps;
+      if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
+        spec->options.checkpoint_every = steps;
     }
     if (spec->dry_run) return print_dry_run(*spec, *sets);
     if (!spec->options.output_dir.empty()) {
-      if (Status made = make_writable_folder(spec->options.output_dir); !made) return report_problems(made.problems(), ExitCode::Usage);
+      if (Status made = make_writable_folder(spec->options.output_dir); !made)
+        return report_problems(made.problems(), ExitCode::Usage);
       if (job->rank == 0) {
         const auto copy = std::filesystem::path(spec->options.output_dir) / "plan.json";
-        if (Status saved = spec->plan.save(copy); !saved) return report_problems(saved.problems(), ExitCode::Usage);
+        if (Status saved = spec->plan.save(copy); !saved)
+          return report_problems(saved.problems(), ExitCode::Usage);
       }
     }
     set_compute_threads(spec->threads, spec->deterministic);
-    if (job->distributed) train_process(*spec, *sets, *job);
-    else train_threads(*spec, *sets);
+    if (job->distributed)
+      train_process(*spec, *sets, *job);
+    else
+      train_threads(*spec, *sets);
     return 0;
   });
 }

@@ -11,7 +11,9 @@ int main(int argc, char** argv) {
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
   if (command == "train") return millrace::train_command(rest);
   if (command == "profile") return millrace::profile_command(rest);
-  std::fprintf(stderr, "millrace-worker: '%s' is not a command of the worker (train, profile).\nHint: type `millrace --help`\n",
+  std::fprintf(stderr,
+               "millrace-worker: '%s' is not a command of the worker (train, profile).\nHint: type `millrace "
+               "--help`\n",
                command.c_str());
   return 2;
 }

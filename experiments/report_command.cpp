@@ -28,8 +28,7 @@ CommandSpec report_spec() {
        .help = "What to print: the page's place and the step times.",
        .fallback = "text"},
   };
-  spec.examples = {"millrace report --run out",
-                   "millrace report --run out --out /tmp/report.html --format json"};
+  spec.examples = {"millrace report --run out", "millrace report --run out --out page.html --format json"};
   return spec;
 }
 

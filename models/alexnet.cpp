@@ -6,8 +6,12 @@ namespace millrace {
 
 Result<LayeredModel> make_alexnet(const ModelOptions& options) {
   const int size = options.image_size ? options.image_size : 224;
-  if (size < 63) return Problem{"--image-size", "AlexNet needs at least 63 pixels, got " + std::to_string(size), "use 224"};
-  LayeredModel model{.name = "alexnet", .input_shape = {3, size, size}, .num_classes = options.num_classes ? options.num_classes : 1000};
+  if (size < 63)
+    return Problem{"--image-size", "AlexNet needs at least 63 pixels, got " + std::to_string(size),
+                   "use 224"};
+  LayeredModel model{.name = "alexnet",
+                     .input_shape = {3, size, size},
+                     .num_classes = options.num_classes ? options.num_classes : 1000};
   Chain chain(model);
   chain.then("features.0", conv2d({.in = 3, .out = 64, .kernel = 11, .stride = 4, .padding = 2}));
   chain.then("features.1", relu());

@@ -6,7 +6,8 @@ namespace millrace {
 
 Result<LayeredModel> make_mlp(const ModelOptions& options) {
   const int width = options.width ? options.width : 256, depth = options.depth ? options.depth : 8;
-  LayeredModel model{.name = "mlp", .input_shape = {width}, .num_classes = options.num_classes ? options.num_classes : 10};
+  LayeredModel model{
+      .name = "mlp", .input_shape = {width}, .num_classes = options.num_classes ? options.num_classes : 10};
   Chain chain(model);
   for (int i = 0; i < depth; ++i) {
     chain.then("layers." + std::to_string(i) + ".linear", linear(width, width));

@@ -39,7 +39,8 @@ Result<LayeredModel> make_model(const std::string& name, const ModelOptions& opt
   const auto near = nearest_name(name, names);
   std::string all;
   for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
-  return Problem{"--model", "unknown model '" + name + "'", near ? "did you mean '" + *near + "'? Known: " + all : "known: " + all};
+  return Problem{"--model", "unknown model '" + name + "'",
+                 near ? "did you mean '" + *near + "'? Known: " + all : "known: " + all};
 }
 
 }  // namespace millrace

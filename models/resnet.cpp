@@ -9,7 +9,8 @@ class Builder {
  public:
   explicit Builder(LayeredModel& model) : chain_(model) {}
 
-  std::string conv_norm(const std::string& conv_name, const std::string& norm_name, ConvOptions options, const std::string& input = {}) {
+  std::string conv_norm(const std::string& conv_name, const std::string& norm_name, ConvOptions options,
+                        const std::string& input = {}) {
     options.bias = false;
     options.init = WeightInit::KaimingFanOut;
     const std::int64_t out = options.out;
@@ -24,17 +25,22 @@ class Builder {
     if (bottleneck) {
       conv_norm(name + ".conv1", name + ".bn1", {.in = in, .out = width, .kernel = 1});
       chain_.then(name + ".relu1", relu());
-      conv_norm(name + ".conv2", name + ".bn2", {.in = width, .out = width, .kernel = 3, .stride = stride, .padding = 1});
+      conv_norm(name + ".conv2", name + ".bn2",
+                {.in = width, .out = width, .kernel = 3, .stride = stride, .padding = 1});
       chain_.then(name + ".relu2", relu());
       conv_norm(name + ".conv3", name + ".bn3", {.in = width, .out = out, .kernel = 1});
     } else {
-      conv_norm(name + ".conv1", name + ".bn1", {.in = in, .out = width, .kernel = 3, .stride = stride, .padding = 1});
+      conv_norm(name + ".conv1", name + ".bn1",
+                {.in = in, .out = width, .kernel = 3, .stride = stride, .padding = 1});
       chain_.then(name + ".relu1", relu());
       conv_norm(name + ".conv2", name + ".bn2", {.in = width, .out = out, .kernel = 3, .padding = 1});
     }
     const std::string main = chain_.last();
     const bool reshapes = stride != 1 || in != out;
-    const std::string skip = reshapes ? conv_norm(name + ".downsample.0", name + ".downsample.1", {.in = in, .out = out, .kernel = 1, .stride = stride}, input) : input;
+    const std::string skip = reshapes
+                                 ? conv_norm(name + ".downsample.0", name + ".downsample.1",
+                                             {.in = in, .out = out, .kernel = 1, .stride = stride}, input)
+                                 : input;
     chain_.join(name + ".add", add(), main, skip);
     chain_.then(name + ".relu", relu());
     channels_ = out;
@@ -54,19 +60,26 @@ class Builder {
 Result<LayeredModel> make_resnet(const std::string& name, const ModelOptions& options) {
   const bool bottleneck = name == "resnet50";
   const int size = options.image_size ? options.image_size : 224;
-  if (size < 32) return Problem{"--image-size", name + " needs at least 32 pixels, got " + std::to_string(size), "use 32 or 224"};
+  if (size < 32)
+    return Problem{"--image-size", name + " needs at least 32 pixels, got " + std::to_string(size),
+                   "use 32 or 224"};
   const bool small = size <= 64;  // CIFAR: 3x3 stem without pooling
-  LayeredModel model{.name = name, .input_shape = {3, size, size}, .num_classes = options.num_classes ? options.num_classes : (small ? 10 : 1000)};
+  LayeredModel model{.name = name,
+                     .input_shape = {3, size, size},
+                     .num_classes = options.num_classes ? options.num_classes : (small ? 10 : 1000)};
   Builder b(model);
-  if (small) b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
-  else b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 7, .stride = 2, .padding = 3});
+  if (small)
+    b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
+  else
+    b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 7, .stride = 2, .padding = 3});
   b.chain().then("relu", relu());
   if (!small) b.chain().then("maxpool", max_pool2d(3, 2, 1));
   const int blocks18[] = {2, 2, 2, 2}, blocks50[] = {3, 4, 6, 3};
   for (int group = 0; group < 4; ++group) {
     const int blocks = bottleneck ? blocks50[group] : blocks18[group];
     for (int i = 0; i < blocks; ++i) {
-      b.block("layer" + std::to_string(group + 1) + "." + std::to_string(i), 64 << group, group > 0 && i == 0 ? 2 : 1, bottleneck);
+      b.block("layer" + std::to_string(group + 1) + "." + std::to_string(i), 64 << group,
+              group > 0 && i == 0 ? 2 : 1, bottleneck);
     }
   }
   b.chain().then("avgpool", adaptive_avg_pool2d(1, 1));

@@ -6,21 +6,29 @@ namespace millrace {
 
 Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
   static constexpr int kPool = 0;
-  static constexpr int kConfiguration[] = {64, 64, kPool, 128, 128, kPool, 256, 256, 256, kPool, 512, 512, 512, kPool, 512, 512, 512, kPool};
+  static constexpr int kConfiguration[] = {64,    64,  kPool, 128, 128,   kPool, 256, 256, 256,
+                                           kPool, 512, 512,   512, kPool, 512,   512, 512, kPool};
   const int size = options.image_size ? options.image_size : 224;
-  if (size < 32) return Problem{"--image-size", "VGG-16 halves the image five times; " + std::to_string(size) + " is too small", "use at least 32"};
+  if (size < 32)
+    return Problem{"--image-size",
+                   "VGG-16 halves the image five times; " + std::to_string(size) + " is too small",
+                   "use at least 32"};
   const bool small = size <= 64;  // CIFAR: a 512-wide classifier on the last 1x1 or 2x2 features
   const int classes = options.num_classes ? options.num_classes : (small ? 10 : 1000);
-  LayeredModel model{.name = batch_norm ? "vgg16_bn" : "vgg16", .input_shape = {3, size, size}, .num_classes = classes};
+  LayeredModel model{
+      .name = batch_norm ? "vgg16_bn" : "vgg16", .input_shape = {3, size, size}, .num_classes = classes};
   Chain chain(model);
   int index = 0, channels = 3;
-  const auto feature = [&](LayerPtr layer) { chain.then("features." + std::to_string(index++), std::move(layer)); };
+  const auto feature = [&](LayerPtr layer) {
+    chain.then("features." + std::to_string(index++), std::move(layer));
+  };
   for (int out : kConfiguration) {
     if (out == kPool) {
       feature(max_pool2d(2, 2));
       continue;
     }
-    feature(conv2d({.in = channels, .out = out, .kernel = 3, .padding = 1, .init = WeightInit::KaimingFanOut}));
+    feature(
+        conv2d({.in = channels, .out = out, .kernel = 3, .padding = 1, .init = WeightInit::KaimingFanOut}));
     if (batch_norm) feature(batch_norm2d(out));
     feature(relu());
     channels = out;

@@ -6,9 +6,9 @@
 
 namespace millrace {
 
-/// PATH/train/CLASS/*.jpg, PATH/{test,val}/CLASS/*.jpg, or PATH/CLASS/*.jpg for both splits. Classes and files in
-/// the order of their names. Train: random-resized crop and flip (small images: shifted crop and flip); test:
-/// centre crop. Policy for odd images: docs/data.md.
+/// PATH/train/CLASS/*.jpg, PATH/{test,val}/CLASS/*.jpg, or PATH/CLASS/*.jpg for both splits. Classes and
+/// files in the order of their names. Train: random-resized crop and flip (small images: shifted crop and
+/// flip); test: centre crop. Policy for odd images: docs/data.md.
 Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& options);
 
 }  // namespace millrace

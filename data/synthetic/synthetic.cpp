@@ -16,7 +16,8 @@ class Synthetic final : public Dataset {
     // sign and offset.
     std::vector<std::int64_t> shape{std::min(options.num_classes, 64)};
     shape.insert(shape.end(), options.sample_shape.begin(), options.sample_shape.end());
-    prototypes_ = at::empty(shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(derive_seed(options.seed, "prototypes")));
+    prototypes_ = at::empty(shape, at::kFloat)
+                      .normal_(0, 1, at::detail::createCPUGenerator(derive_seed(options.seed, "prototypes")));
   }
 
   std::int64_t size() const override { return size_; }
@@ -26,13 +27,17 @@ class Synthetic final : public Dataset {
     const std::uint64_t seed = derive_seed(options_.seed, options_.split, static_cast<std::uint64_t>(index));
     const auto target = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(options_.num_classes));
     if (!want_input) return {{}, target};
-    at::Tensor input = at::empty(options_.sample_shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
+    at::Tensor input =
+        at::empty(options_.sample_shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
     const std::int64_t row = target % prototypes_.size(0), round = target / prototypes_.size(0);
     input.add_(prototypes_.select(0, row), round % 2 ? -1 : 1).add_(0.25 * double(round / 2));
     return {input, target};
   }
 
-  std::string describe() const override { return "synthetic, " + std::to_string(size_) + " samples, " + std::to_string(options_.num_classes) + " classes"; }
+  std::string describe() const override {
+    return "synthetic, " + std::to_string(size_) + " samples, " + std::to_string(options_.num_classes) +
+           " classes";
+  }
 
  private:
   DatasetOptions options_;
@@ -42,6 +47,8 @@ class Synthetic final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> make_synthetic(const DatasetOptions& options, std::int64_t size) { return std::make_shared<Synthetic>(options, size); }
+std::shared_ptr<const Dataset> make_synthetic(const DatasetOptions& options, std::int64_t size) {
+  return std::make_shared<Synthetic>(options, size);
+}
 
 }  // namespace millrace

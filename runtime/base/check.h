@@ -12,11 +12,11 @@ namespace millrace {
 }  // namespace millrace
 
 /// MILLRACE_CHECK(condition) or MILLRACE_CHECK(condition, "detail " << value).
-#define MILLRACE_CHECK(condition, ...)                                                     \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]] {                                                       \
-      std::ostringstream millrace_detail_;                                                 \
-      __VA_OPT__(millrace_detail_ << __VA_ARGS__;)                                         \
-      ::millrace::fail_check(#condition, millrace_detail_.str(), __FILE__, __LINE__);      \
-    }                                                                                      \
+#define MILLRACE_CHECK(condition, ...)                                                \
+  do {                                                                                \
+    if (!(condition)) [[unlikely]] {                                                  \
+      std::ostringstream millrace_detail_;                                            \
+      __VA_OPT__(millrace_detail_ << __VA_ARGS__;)                                    \
+      ::millrace::fail_check(#condition, millrace_detail_.str(), __FILE__, __LINE__); \
+    }                                                                                 \
   } while (false)

@@ -5,8 +5,12 @@
 
 namespace millrace {
 
-TimePoint SteadyClock::now() const { return std::chrono::steady_clock::now(); }
-void SteadyClock::sleep_until(TimePoint when) { std::this_thread::sleep_until(when); }
+TimePoint SteadyClock::now() const {
+  return std::chrono::steady_clock::now();
+}
+void SteadyClock::sleep_until(TimePoint when) {
+  std::this_thread::sleep_until(when);
+}
 
 TimePoint VirtualClock::now() const {
   std::lock_guard lock(mutex_);

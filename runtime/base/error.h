@@ -10,12 +10,12 @@ namespace millrace {
 enum class ExitCode : int {
   Done = 0,
   RunFailed = 1,
-  Usage = 2,       ///< wrong flags, configuration or plan
+  Usage = 2,  ///< wrong flags, configuration or plan
   InputData = 3,
   Checkpoint = 4,
-  Peer = 5,        ///< communication with another rank failed
-  Numeric = 6,     ///< NaN or Inf under policy `stop`
-  Requeue = 75,    ///< stopped early, state saved
+  Peer = 5,      ///< communication with another rank failed
+  Numeric = 6,   ///< NaN or Inf under policy `stop`
+  Requeue = 75,  ///< stopped early, state saved
 };
 
 /// Base of all run-time failures. `hint` (may be empty) says what the user can do.
@@ -31,11 +31,11 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-#define MILLRACE_ERROR_CLASS(Name, Code)                                  \
-  class Name : public Error {                                             \
-   public:                                                                \
-    explicit Name(const std::string& what, std::string hint = {})         \
-        : Error(ExitCode::Code, what, std::move(hint)) {}                 \
+#define MILLRACE_ERROR_CLASS(Name, Code)                          \
+  class Name : public Error {                                     \
+   public:                                                        \
+    explicit Name(const std::string& what, std::string hint = {}) \
+        : Error(ExitCode::Code, what, std::move(hint)) {}         \
   }
 MILLRACE_ERROR_CLASS(ConfigError, Usage);
 MILLRACE_ERROR_CLASS(DataError, InputData);

@@ -39,7 +39,8 @@ void sync_folder(const std::filesystem::path& folder) {
 
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
+  if (fd < 0)
+    return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
   struct stat info {};
   if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
     ::close(fd);
@@ -89,10 +90,14 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
 Status make_writable_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) return Problem{path.string(), "cannot be created: " + error.message(), "give a folder that you may write"};
+  if (error)
+    return Problem{path.string(), "cannot be created: " + error.message(),
+                   "give a folder that you may write"};
   const std::filesystem::path probe = path / (".millrace-probe." + std::to_string(::getpid()));
   const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return Problem{path.string(), std::string("is not writable: ") + std::strerror(errno), "give a folder that you may write"};
+  if (fd < 0)
+    return Problem{path.string(), std::string("is not writable: ") + std::strerror(errno),
+                   "give a folder that you may write"};
   ::close(fd);
   ::unlink(probe.c_str());
   return Ok{};
@@ -100,14 +105,17 @@ Status make_writable_folder(const std::filesystem::path& path) {
 
 LineFile::LineFile(const std::filesystem::path& path, bool append) : path_(path.string()) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0644);
-  if (fd_ < 0) throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno), "give a folder that you may write");
+  if (fd_ < 0)
+    throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno),
+                      "give a folder that you may write");
 }
 
 LineFile::~LineFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-LineFile::LineFile(LineFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+LineFile::LineFile(LineFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
 
 LineFile& LineFile::operator=(LineFile&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -118,7 +126,8 @@ LineFile& LineFile::operator=(LineFile&& other) noexcept {
 void LineFile::write_line(std::string_view line) {
   std::string text(line);
   text += '\n';
-  if (!write_all(fd_, text)) throw DataError(path_ + ": write failed: " + std::strerror(errno), "is the disk full?");
+  if (!write_all(fd_, text))
+    throw DataError(path_ + ": write failed: " + std::strerror(errno), "is the disk full?");
 }
 
 }  // namespace millrace

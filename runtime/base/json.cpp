@@ -1,4 +1,5 @@
-// The Json value, its printer and the typed reader of objects. The parsers are json_parse.cpp and yaml_parse.cpp.
+// The Json value, its printer and the typed reader of objects. The parsers are json_parse.cpp and
+// yaml_parse.cpp.
 #include "runtime/base/json.h"
 
 #include <algorithm>
@@ -36,13 +37,34 @@ Json Json::object(std::initializer_list<Member> members) {
   return json;
 }
 
-bool Json::as_bool() const { MILLRACE_CHECK(kind_ == Kind::Bool, where_); return bool_; }
-std::int64_t Json::as_int() const { MILLRACE_CHECK(kind_ == Kind::Int, where_); return int_; }
-double Json::as_double() const { MILLRACE_CHECK(is_number(), where_); return kind_ == Kind::Int ? double(int_) : double_; }
-const std::string& Json::as_string() const { MILLRACE_CHECK(kind_ == Kind::String, where_); return string_; }
-const Json::Array& Json::items() const { MILLRACE_CHECK(kind_ == Kind::Array, where_); return array_; }
-Json::Array& Json::items() { MILLRACE_CHECK(kind_ == Kind::Array, where_); return array_; }
-const Json::Object& Json::members() const { MILLRACE_CHECK(kind_ == Kind::Object, where_); return object_; }
+bool Json::as_bool() const {
+  MILLRACE_CHECK(kind_ == Kind::Bool, where_);
+  return bool_;
+}
+std::int64_t Json::as_int() const {
+  MILLRACE_CHECK(kind_ == Kind::Int, where_);
+  return int_;
+}
+double Json::as_double() const {
+  MILLRACE_CHECK(is_number(), where_);
+  return kind_ == Kind::Int ? double(int_) : double_;
+}
+const std::string& Json::as_string() const {
+  MILLRACE_CHECK(kind_ == Kind::String, where_);
+  return string_;
+}
+const Json::Array& Json::items() const {
+  MILLRACE_CHECK(kind_ == Kind::Array, where_);
+  return array_;
+}
+Json::Array& Json::items() {
+  MILLRACE_CHECK(kind_ == Kind::Array, where_);
+  return array_;
+}
+const Json::Object& Json::members() const {
+  MILLRACE_CHECK(kind_ == Kind::Object, where_);
+  return object_;
+}
 
 const Json* Json::find(std::string_view key) const {
   for (const Member& member : object_) {
@@ -66,9 +88,13 @@ void Json::push_back(Json value) {
   array_.push_back(std::move(value));
 }
 
-void Json::append_member(std::string key, Json value) { object_.emplace_back(std::move(key), std::move(value)); }
+void Json::append_member(std::string key, Json value) {
+  object_.emplace_back(std::move(key), std::move(value));
+}
 
-std::size_t Json::size() const { return kind_ == Kind::Array ? array_.size() : object_.size(); }
+std::size_t Json::size() const {
+  return kind_ == Kind::Array ? array_.size() : object_.size();
+}
 
 namespace {
 
@@ -84,7 +110,8 @@ std::size_t utf8_length(std::string_view s, std::size_t i) {
     return c >= 0x800 && (c < 0xD800 || c > 0xDFFF) ? 3 : 0;
   }
   if (b >= 0xF0 && b <= 0xF4 && tail(i + 1) && tail(i + 2) && tail(i + 3)) {
-    const unsigned c = (b & 7) << 18 | (byte(i + 1) & 0x3F) << 12 | (byte(i + 2) & 0x3F) << 6 | (byte(i + 3) & 0x3F);
+    const unsigned c =
+        (b & 7) << 18 | (byte(i + 1) & 0x3F) << 12 | (byte(i + 2) & 0x3F) << 6 | (byte(i + 3) & 0x3F);
     return c >= 0x10000 && c <= 0x10FFFF ? 4 : 0;
   }
   return 0;
@@ -101,20 +128,28 @@ void print_string(std::string_view s, std::string& out) {
       ++i;
       continue;
     }
-    if (c == '"' || c == '\\') (out += '\\') += static_cast<char>(c);
-    else if (c == '\n') out += "\\n";
-    else if (c == '\t') out += "\\t";
-    else if (c == '\r') out += "\\r";
-    else if (c < 0x20) ((out += "\\u00") += digits[c >> 4]) += digits[c & 15];
-    else out += s.substr(i, length);
+    if (c == '"' || c == '\\')
+      (out += '\\') += static_cast<char>(c);
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (c == '\r')
+      out += "\\r";
+    else if (c < 0x20)
+      ((out += "\\u00") += digits[c >> 4]) += digits[c & 15];
+    else
+      out += s.substr(i, length);
     i += length;
   }
   out += '"';
 }
 
 void print_double(double value, std::string& out) {
-  if (std::isnan(value)) out += "\"NaN\"";
-  else if (std::isinf(value)) out += value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+  if (std::isnan(value))
+    out += "\"NaN\"";
+  else if (std::isinf(value))
+    out += value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
   else {
     char text[40];
     const auto end = std::to_chars(text, text + sizeof text, value).ptr;
@@ -129,11 +164,21 @@ void print(const Json& json, int indent, int depth, std::string& out) {
     if (indent >= 0) (out += '\n').append(static_cast<std::size_t>(indent * d), ' ');
   };
   switch (json.kind()) {
-    case Json::Kind::Null: out += "null"; return;
-    case Json::Kind::Bool: out += json.as_bool() ? "true" : "false"; return;
-    case Json::Kind::Int: out += std::to_string(json.as_int()); return;
-    case Json::Kind::Double: print_double(json.as_double(), out); return;
-    case Json::Kind::String: print_string(json.as_string(), out); return;
+    case Json::Kind::Null:
+      out += "null";
+      return;
+    case Json::Kind::Bool:
+      out += json.as_bool() ? "true" : "false";
+      return;
+    case Json::Kind::Int:
+      out += std::to_string(json.as_int());
+      return;
+    case Json::Kind::Double:
+      print_double(json.as_double(), out);
+      return;
+    case Json::Kind::String:
+      print_string(json.as_string(), out);
+      return;
     case Json::Kind::Array: {
       out += '[';
       bool first = true;
@@ -165,13 +210,20 @@ void print(const Json& json, int indent, int depth, std::string& out) {
 
 const char* name_of(Json::Kind kind) {
   switch (kind) {
-    case Json::Kind::Null: return "null";
-    case Json::Kind::Bool: return "true or false";
-    case Json::Kind::Int: return "an integer";
-    case Json::Kind::Double: return "a number";
-    case Json::Kind::String: return "a string";
-    case Json::Kind::Array: return "a list";
-    case Json::Kind::Object: return "an object";
+    case Json::Kind::Null:
+      return "null";
+    case Json::Kind::Bool:
+      return "true or false";
+    case Json::Kind::Int:
+      return "an integer";
+    case Json::Kind::Double:
+      return "a number";
+    case Json::Kind::String:
+      return "a string";
+    case Json::Kind::Array:
+      return "a list";
+    case Json::Kind::Object:
+      return "an object";
   }
   return "";
 }
@@ -185,7 +237,9 @@ std::string Json::dump(int indent) const {
 }
 
 ObjectReader::ObjectReader(const Json& json, Problems& problems) : json_(json), problems_(problems) {
-  if (!json.is_object()) problems_.push_back({json.where(), std::string("found ") + name_of(json.kind()) + ", expected an object", {}});
+  if (!json.is_object())
+    problems_.push_back(
+        {json.where(), std::string("found ") + name_of(json.kind()) + ", expected an object", {}});
 }
 
 bool ObjectReader::has(std::string_view key) {
@@ -197,12 +251,17 @@ const Json* ObjectReader::get(std::string_view key, Json::Kind kind, bool requir
   known_.emplace_back(key);
   const Json* value = json_.find(key);
   if (!value) {
-    if (required && json_.is_object()) problems_.push_back({json_.where(), "key '" + std::string(key) + "' is missing", std::string("expected ") + name_of(kind)});
+    if (required && json_.is_object())
+      problems_.push_back({json_.where(), "key '" + std::string(key) + "' is missing",
+                           std::string("expected ") + name_of(kind)});
     return nullptr;
   }
   const bool fits = value->kind() == kind || (kind == Json::Kind::Double && value->is_number());
   if (!fits) {
-    problems_.push_back({value->where(), "'" + std::string(key) + "' is " + name_of(value->kind()) + ", expected " + name_of(kind), {}});
+    problems_.push_back(
+        {value->where(),
+         "'" + std::string(key) + "' is " + name_of(value->kind()) + ", expected " + name_of(kind),
+         {}});
     return nullptr;
   }
   return value;
@@ -236,10 +295,18 @@ bool ObjectReader::boolean(std::string_view key, bool fallback) {
   const Json* value = get(key, Json::Kind::Bool, false);
   return value ? value->as_bool() : fallback;
 }
-const Json* ObjectReader::array(std::string_view key) { return get(key, Json::Kind::Array, true); }
-const Json* ObjectReader::optional_array(std::string_view key) { return get(key, Json::Kind::Array, false); }
-const Json* ObjectReader::object(std::string_view key) { return get(key, Json::Kind::Object, true); }
-const Json* ObjectReader::optional_object(std::string_view key) { return get(key, Json::Kind::Object, false); }
+const Json* ObjectReader::array(std::string_view key) {
+  return get(key, Json::Kind::Array, true);
+}
+const Json* ObjectReader::optional_array(std::string_view key) {
+  return get(key, Json::Kind::Array, false);
+}
+const Json* ObjectReader::object(std::string_view key) {
+  return get(key, Json::Kind::Object, true);
+}
+const Json* ObjectReader::optional_object(std::string_view key) {
+  return get(key, Json::Kind::Object, false);
+}
 const Json* ObjectReader::any(std::string_view key) {
   known_.emplace_back(key);
   return json_.find(key);
@@ -250,8 +317,13 @@ std::vector<std::string> ObjectReader::strings(std::string_view key) {
   const Json* list = array(key);
   if (!list) return result;
   for (const Json& item : list->items()) {
-    if (item.is_string()) result.push_back(item.as_string());
-    else problems_.push_back({item.where(), "an entry of '" + std::string(key) + "' is " + name_of(item.kind()) + ", expected a string", {}});
+    if (item.is_string())
+      result.push_back(item.as_string());
+    else
+      problems_.push_back(
+          {item.where(),
+           "an entry of '" + std::string(key) + "' is " + name_of(item.kind()) + ", expected a string",
+           {}});
   }
   return result;
 }
@@ -266,7 +338,8 @@ void ObjectReader::finish() {
   for (const auto& [key, value] : json_.members()) {
     if (std::ranges::find(known_, key) != known_.end()) continue;
     const auto near = nearest_name(key, known_);
-    problems_.push_back({value.where(), "unknown key '" + key + "'", near ? "did you mean '" + *near + "'?" : ""});
+    problems_.push_back(
+        {value.where(), "unknown key '" + key + "'", near ? "did you mean '" + *near + "'?" : ""});
   }
 }
 

@@ -23,13 +23,13 @@ class Json {
   using Object = std::vector<Member>;
 
   Json() = default;
-  Json(std::nullptr_t) {}                                     // NOLINT
-  Json(bool value);                                           // NOLINT
-  Json(int value);                                            // NOLINT
-  Json(std::int64_t value);                                   // NOLINT
-  Json(double value);                                         // NOLINT
-  Json(const char* value);                                    // NOLINT
-  Json(std::string value);                                    // NOLINT
+  Json(std::nullptr_t) {}    // NOLINT
+  Json(bool value);          // NOLINT
+  Json(int value);           // NOLINT
+  Json(std::int64_t value);  // NOLINT
+  Json(double value);        // NOLINT
+  Json(const char* value);   // NOLINT
+  Json(std::string value);   // NOLINT
   static Json array();
   static Json object();
   static Json object(std::initializer_list<Member> members);
@@ -50,10 +50,10 @@ class Json {
   Array& items();
   const Object& members() const;
 
-  const Json* find(std::string_view key) const;       ///< nullptr if absent or not an object
-  Json& operator[](std::string_view key);             ///< inserts; makes a Null an Object
-  void push_back(Json value);                         ///< makes a Null an Array
-  void append_member(std::string key, Json value);    ///< the caller knows that the key is new
+  const Json* find(std::string_view key) const;     ///< nullptr if absent or not an object
+  Json& operator[](std::string_view key);           ///< inserts; makes a Null an Object
+  void push_back(Json value);                       ///< makes a Null an Array
+  void append_member(std::string key, Json value);  ///< the caller knows that the key is new
   std::size_t size() const;
 
   /// `file:line:col` of the value in the text it was read from; empty if it was made in the program.
@@ -107,11 +107,11 @@ class ObjectReader {
   double number(std::string_view key);
   double number(std::string_view key, double fallback);
   bool boolean(std::string_view key, bool fallback);
-  const Json* array(std::string_view key);             ///< required; nullptr and a Problem if not
+  const Json* array(std::string_view key);  ///< required; nullptr and a Problem if not
   const Json* optional_array(std::string_view key);
   const Json* object(std::string_view key);
   const Json* optional_object(std::string_view key);
-  const Json* any(std::string_view key);               ///< nullptr if absent; no Problem
+  const Json* any(std::string_view key);                   ///< nullptr if absent; no Problem
   std::vector<std::string> strings(std::string_view key);  ///< required array of strings
   void problem(std::string_view key, std::string what, std::string hint = {});  ///< at the key's place
   void finish();  ///< one Problem for each unknown key

@@ -15,7 +15,8 @@ struct ParseError {
 
 class Parser {
  public:
-  Parser(std::string_view text, const std::string& name, const ReadLimits& limits) : text_(text), name_(name), limits_(limits) {}
+  Parser(std::string_view text, const std::string& name, const ReadLimits& limits)
+      : text_(text), name_(name), limits_(limits) {}
 
   Json document() {
     Json json = value(0);
@@ -37,7 +38,9 @@ class Parser {
   [[noreturn]] void fail(std::string what) { throw ParseError{at_, std::move(what)}; }
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
+      ++at_;
   }
   void expect(char c) {
     skip_space();
@@ -54,10 +57,17 @@ class Parser {
     const std::string where = place(at_);
     Json json;
     switch (text_[at_]) {
-      case '{': json = object(depth); break;
-      case '[': json = array(depth); break;
-      case '"': json = Json(string()); break;
-      default: json = scalar();
+      case '{':
+        json = object(depth);
+        break;
+      case '[':
+        json = array(depth);
+        break;
+      case '"':
+        json = Json(string());
+        break;
+      default:
+        json = scalar();
     }
     json.set_where(where);
     return json;
@@ -112,22 +122,42 @@ class Parser {
   }
 
   void append_code_point(unsigned c, std::string& out) {
-    if (c < 0x80) out += static_cast<char>(c);
-    else if (c < 0x800) (out += static_cast<char>(0xC0 | c >> 6)) += static_cast<char>(0x80 | (c & 0x3F));
-    else if (c < 0x10000) ((out += static_cast<char>(0xE0 | c >> 12)) += static_cast<char>(0x80 | (c >> 6 & 0x3F))) += static_cast<char>(0x80 | (c & 0x3F));
-    else (((out += static_cast<char>(0xF0 | c >> 18)) += static_cast<char>(0x80 | (c >> 12 & 0x3F))) += static_cast<char>(0x80 | (c >> 6 & 0x3F))) += static_cast<char>(0x80 | (c & 0x3F));
+    if (c < 0x80)
+      out += static_cast<char>(c);
+    else if (c < 0x800)
+      (out += static_cast<char>(0xC0 | c >> 6)) += static_cast<char>(0x80 | (c & 0x3F));
+    else if (c < 0x10000)
+      ((out += static_cast<char>(0xE0 | c >> 12)) += static_cast<char>(0x80 | (c >> 6 & 0x3F))) +=
+          static_cast<char>(0x80 | (c & 0x3F));
+    else
+      (((out += static_cast<char>(0xF0 | c >> 18)) += static_cast<char>(0x80 | (c >> 12 & 0x3F))) +=
+       static_cast<char>(0x80 | (c >> 6 & 0x3F))) += static_cast<char>(0x80 | (c & 0x3F));
   }
 
   void escape(std::string& out) {
     const char c = peek();
     ++at_;
     switch (c) {
-      case '"': case '\\': case '/': out += c; return;
-      case 'b': out += '\b'; return;
-      case 'f': out += '\f'; return;
-      case 'n': out += '\n'; return;
-      case 'r': out += '\r'; return;
-      case 't': out += '\t'; return;
+      case '"':
+      case '\\':
+      case '/':
+        out += c;
+        return;
+      case 'b':
+        out += '\b';
+        return;
+      case 'f':
+        out += '\f';
+        return;
+      case 'n':
+        out += '\n';
+        return;
+      case 'r':
+        out += '\r';
+        return;
+      case 't':
+        out += '\t';
+        return;
       case 'u': {
         unsigned code = hex4();
         if (code >= 0xD800 && code <= 0xDBFF) {
@@ -141,7 +171,9 @@ class Parser {
         }
         return append_code_point(code, out);
       }
-      default: --at_; fail("unknown escape in a string");
+      default:
+        --at_;
+        fail("unknown escape in a string");
     }
   }
 
@@ -154,21 +186,26 @@ class Parser {
       if (static_cast<unsigned char>(c) < 0x20) fail("control character inside a string");
       ++at_;
       if (c == '"') return out;
-      if (c == '\\') escape(out);
-      else out += c;
+      if (c == '\\')
+        escape(out);
+      else
+        out += c;
     }
   }
 
   Json scalar() {
     const std::size_t start = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '-' || text_[at_] == '+' || text_[at_] == '.')) ++at_;
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '-' ||
+                                  text_[at_] == '+' || text_[at_] == '.'))
+      ++at_;
     const std::string_view word = text_.substr(start, at_ - start);
     if (word == "null") return Json();
     if (word == "true") return Json(true);
     if (word == "false") return Json(false);
     if (is_number(word)) return number(word);
     at_ = start;
-    fail(word.empty() ? std::string("found '") + text_[at_] + "', expected a value" : "found '" + std::string(word) + "', expected a value");
+    fail(word.empty() ? std::string("found '") + text_[at_] + "', expected a value"
+                      : "found '" + std::string(word) + "', expected a value");
   }
 
   static bool is_number(std::string_view w) {
@@ -198,7 +235,8 @@ class Parser {
       fail("integer " + std::string(word) + " does not fit 64 bits");
     }
     double value = 0;
-    if (std::from_chars(begin, end, value).ec != std::errc()) fail("number " + std::string(word) + " is out of range");
+    if (std::from_chars(begin, end, value).ec != std::errc())
+      fail("number " + std::string(word) + " is out of range");
     return Json(value);
   }
 
@@ -212,7 +250,8 @@ class Parser {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, const std::string& name, const ReadLimits& limits) {
-  if (text.size() > limits.bytes) return Problem{name, "is larger than " + std::to_string(limits.bytes) + " bytes", {}};
+  if (text.size() > limits.bytes)
+    return Problem{name, "is larger than " + std::to_string(limits.bytes) + " bytes", {}};
   Parser parser(text, name, limits);
   try {
     return parser.document();

@@ -16,10 +16,14 @@ std::atomic<LogLevel> lowest_level{LogLevel::Info};
 
 const char* name_of(LogLevel level) {
   switch (level) {
-    case LogLevel::Debug: return "DEBUG";
-    case LogLevel::Info: return "INFO";
-    case LogLevel::Warning: return "WARNING";
-    case LogLevel::Error: return "ERROR";
+    case LogLevel::Debug:
+      return "DEBUG";
+    case LogLevel::Info:
+      return "INFO";
+    case LogLevel::Warning:
+      return "WARNING";
+    case LogLevel::Error:
+      return "ERROR";
   }
   return "";
 }
@@ -27,7 +31,8 @@ const char* name_of(LogLevel level) {
 std::string wall_time() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   std::tm utc{};
   ::gmtime_r(&seconds, &utc);
   char text[40];
@@ -38,8 +43,12 @@ std::string wall_time() {
 
 }  // namespace
 
-void set_log_prefix(std::string prefix) { prefix_text = std::move(prefix); }
-void set_log_level(LogLevel level) { lowest_level = level; }
+void set_log_prefix(std::string prefix) {
+  prefix_text = std::move(prefix);
+}
+void set_log_level(LogLevel level) {
+  lowest_level = level;
+}
 
 void log_line(LogLevel level, std::string_view message) {
   if (level < lowest_level) return;

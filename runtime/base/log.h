@@ -16,8 +16,14 @@ void set_log_level(LogLevel level);
 /// Writes one line with one write(2); control characters are stripped. Thread-safe.
 void log_line(LogLevel level, std::string_view message);
 
-inline void log_info(std::string_view m) { log_line(LogLevel::Info, m); }
-inline void log_warning(std::string_view m) { log_line(LogLevel::Warning, m); }
-inline void log_error(std::string_view m) { log_line(LogLevel::Error, m); }
+inline void log_info(std::string_view m) {
+  log_line(LogLevel::Info, m);
+}
+inline void log_warning(std::string_view m) {
+  log_line(LogLevel::Warning, m);
+}
+inline void log_error(std::string_view m) {
+  log_line(LogLevel::Error, m);
+}
 
 }  // namespace millrace

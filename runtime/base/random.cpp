@@ -42,11 +42,14 @@ std::uint64_t RandomStream::next() {
   return result;
 }
 
-double RandomStream::uniform() { return double(next() >> 11) * 0x1.0p-53; }
+double RandomStream::uniform() {
+  return double(next() >> 11) * 0x1.0p-53;
+}
 
 std::uint64_t RandomStream::below(std::uint64_t bound) {
   MILLRACE_CHECK(bound > 0);
-  const std::uint64_t limit = ~std::uint64_t{0} - ~std::uint64_t{0} % bound;  // reject the incomplete last block
+  const std::uint64_t limit =
+      ~std::uint64_t{0} - ~std::uint64_t{0} % bound;  // reject the incomplete last block
   std::uint64_t value;
   do value = next();
   while (value >= limit);

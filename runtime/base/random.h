@@ -15,11 +15,11 @@ std::uint64_t derive_seed(std::uint64_t seed, std::string_view name, std::uint64
 class RandomStream {
  public:
   explicit RandomStream(std::uint64_t seed);
-  std::uint64_t next();                              ///< uniform 64 bits
-  double uniform();                                  ///< [0, 1)
+  std::uint64_t next();  ///< uniform 64 bits
+  double uniform();      ///< [0, 1)
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  std::uint64_t below(std::uint64_t bound);          ///< uniform in [0, bound), bound > 0, unbiased
-  double normal();                                   ///< standard normal (Box-Muller)
+  std::uint64_t below(std::uint64_t bound);  ///< uniform in [0, bound), bound > 0, unbiased
+  double normal();                           ///< standard normal (Box-Muller)
 
  private:
   std::uint64_t state_[4];

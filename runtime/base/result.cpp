@@ -20,7 +20,8 @@ std::string to_string(const Problems& problems) {
 }
 
 void fail_check(const char* text, const std::string& detail, const char* file, int line) {
-  std::string what = std::string("internal check failed: ") + text + " at " + file + ":" + std::to_string(line);
+  std::string what =
+      std::string("internal check failed: ") + text + " at " + file + ":" + std::to_string(line);
   if (!detail.empty()) what += ": " + detail;
   throw InternalError(what, "this is a bug of millrace; please report it with the command line");
 }

@@ -29,9 +29,9 @@ std::string to_string(const Problems& problems);
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}                             // NOLINT
-  Result(Problem problem) : state_(Problems{std::move(problem)}) {}         // NOLINT
-  Result(Problems problems) : state_(std::move(problems)) {                 // NOLINT
+  Result(T value) : state_(std::move(value)) {}                      // NOLINT
+  Result(Problem problem) : state_(Problems{std::move(problem)}) {}  // NOLINT
+  Result(Problems problems) : state_(std::move(problems)) {          // NOLINT
     MILLRACE_CHECK(!std::get<Problems>(state_).empty());
   }
 

@@ -25,12 +25,16 @@ Json plain_scalar(const std::string& text) {
   if (text == "false") return Json(false);
   const char *begin = text.data(), *end = begin + text.size();
   const std::size_t digits = text[0] == '-';
-  const bool octal_like = text.size() > digits + 1 && text[digits] == '0' && std::isdigit(static_cast<unsigned char>(text[digits + 1]));
-  if (!octal_like && (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-' || text[0] == '.')) {
+  const bool octal_like = text.size() > digits + 1 && text[digits] == '0' &&
+                          std::isdigit(static_cast<unsigned char>(text[digits + 1]));
+  if (!octal_like &&
+      (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-' || text[0] == '.')) {
     std::int64_t integer = 0;
-    if (auto r = std::from_chars(begin, end, integer); r.ec == std::errc() && r.ptr == end) return Json(integer);
+    if (auto r = std::from_chars(begin, end, integer); r.ec == std::errc() && r.ptr == end)
+      return Json(integer);
     double number = 0;
-    if (auto r = std::from_chars(begin, end, number); r.ec == std::errc() && r.ptr == end) return Json(number);
+    if (auto r = std::from_chars(begin, end, number); r.ec == std::errc() && r.ptr == end)
+      return Json(number);
   }
   return Json(text);
 }
@@ -48,17 +52,22 @@ class Builder final : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, anchor, Json(), ""); }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { throw Rejected{mark, "aliases (*name) are not accepted"}; }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    throw Rejected{mark, "aliases (*name) are not accepted"};
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     // "!" marks a quoted scalar, "?" a plain one.
     if (tag != "!" && tag != "?" && !tag.empty()) throw Rejected{mark, "tag '" + tag + "' is not accepted"};
     add(mark, anchor, tag == "!" ? Json(value) : plain_scalar(value), value);
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(mark, anchor, Json::array());
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(mark, anchor, Json::object());
   }
   void OnMapEnd() override { close(); }
@@ -74,7 +83,8 @@ class Builder final : public YAML::EventHandler {
 
   void count(const YAML::Mark& mark, YAML::anchor_t anchor) {
     if (anchor) throw Rejected{mark, "anchors (&name) are not accepted"};
-    if (++nodes_ > limits_.nodes) throw Rejected{mark, "more than " + std::to_string(limits_.nodes) + " values"};
+    if (++nodes_ > limits_.nodes)
+      throw Rejected{mark, "more than " + std::to_string(limits_.nodes) + " values"};
   }
 
   void add(const YAML::Mark& mark, YAML::anchor_t anchor, Json value, const std::string& text) {
@@ -94,7 +104,8 @@ class Builder final : public YAML::EventHandler {
   void open(const YAML::Mark& mark, YAML::anchor_t anchor, Json value) {
     count(mark, anchor);
     if (!stack_.empty() && stack_.back().expects_key) throw Rejected{mark, "a key must be a plain word"};
-    if (static_cast<int>(stack_.size()) >= limits_.depth) throw Rejected{mark, "nested deeper than " + std::to_string(limits_.depth) + " levels"};
+    if (static_cast<int>(stack_.size()) >= limits_.depth)
+      throw Rejected{mark, "nested deeper than " + std::to_string(limits_.depth) + " levels"};
     value.set_where(place(mark));
     const bool is_object = value.is_object();
     stack_.push_back({.value = std::move(value), .mark = mark, .expects_key = is_object});
@@ -129,14 +140,16 @@ class Builder final : public YAML::EventHandler {
 }  // namespace
 
 Result<Json> parse_yaml(std::string_view text, const std::string& name, const ReadLimits& limits) {
-  if (text.size() > limits.bytes) return Problem{name, "is larger than " + std::to_string(limits.bytes) + " bytes", {}};
+  if (text.size() > limits.bytes)
+    return Problem{name, "is larger than " + std::to_string(limits.bytes) + " bytes", {}};
   std::istringstream stream{std::string(text)};
   Builder builder(name, limits);
   try {
     YAML::Parser parser(stream);
     if (!parser.HandleNextDocument(builder)) return Problem{name, "is empty", "expected one YAML document"};
     const Json root = builder.root;
-    if (parser.HandleNextDocument(builder)) return Problem{name, "holds several YAML documents, expected one", "remove the '---' lines"};
+    if (parser.HandleNextDocument(builder))
+      return Problem{name, "holds several YAML documents, expected one", "remove the '---' lines"};
     return root;
   } catch (const Rejected& rejected) {
     return Problem{builder.place(rejected.mark), rejected.what, {}};

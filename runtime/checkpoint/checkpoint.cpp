@@ -19,7 +19,9 @@ std::string step_name(std::int64_t step) {
   return text;
 }
 
-std::string shard_name(int stage) { return "stage" + std::to_string(stage) + ".safetensors"; }
+std::string shard_name(int stage) {
+  return "stage" + std::to_string(stage) + ".safetensors";
+}
 
 std::string hex(std::uint64_t value) {
   char text[20];
@@ -47,14 +49,25 @@ std::string manifest_text(const CheckpointInfo& info, const fs::path& folder, in
   Json shards = Json::array();
   for (int s = 0; s < num_stages; ++s) {
     Result<SafetensorsFile> shard = SafetensorsFile::open(folder / shard_name(s));
-    if (!shard) throw CheckpointError("shard of stage " + std::to_string(s) + " is unusable: " + to_string(shard.problems()));
-    shards.push_back(Json::object({{"file", shard_name(s)},
-                                   {"bytes", static_cast<std::int64_t>(fs::file_size(folder / shard_name(s)))},
-                                   {"checksum", hex(shard->checksum())}}));
+    if (!shard)
+      throw CheckpointError("shard of stage " + std::to_string(s) +
+                            " is unusable: " + to_string(shard.problems()));
+    shards.push_back(
+        Json::object({{"file", shard_name(s)},
+                      {"bytes", static_cast<std::int64_t>(fs::file_size(folder / shard_name(s)))},
+                      {"checksum", hex(shard->checksum())}}));
   }
-  return Json::object({{"format", "millrace-checkpoint-1"}, {"model", info.model}, {"seed", std::to_string(info.seed)},
-                       {"step", info.step}, {"position", info.position}, {"updates", info.updates}, {"rule", info.rule},
-                       {"plan", info.plan_fingerprint}, {"shards", shards}}).dump(1) + "\n";
+  return Json::object({{"format", "millrace-checkpoint-1"},
+                       {"model", info.model},
+                       {"seed", std::to_string(info.seed)},
+                       {"step", info.step},
+                       {"position", info.position},
+                       {"updates", info.updates},
+                       {"rule", info.rule},
+                       {"plan", info.plan_fingerprint},
+                       {"shards", shards}})
+             .dump(1) +
+         "\n";
 }
 
 Result<Checkpoint> open_step(const fs::path& folder) {
@@ -64,8 +77,13 @@ Result<Checkpoint> open_step(const fs::path& folder) {
   ObjectReader in(*json, problems);
   Checkpoint checkpoint{.path = folder};
   if (in.string("format") != "millrace-checkpoint-1") in.problem("format", "not a millrace checkpoint");
-  checkpoint.info = {.model = in.string("model"), .seed = 0, .step = in.integer("step"), .position = in.integer("position"),
-                     .updates = in.integer("updates"), .rule = in.string("rule"), .plan_fingerprint = in.string("plan")};
+  checkpoint.info = {.model = in.string("model"),
+                     .seed = 0,
+                     .step = in.integer("step"),
+                     .position = in.integer("position"),
+                     .updates = in.integer("updates"),
+                     .rule = in.string("rule"),
+                     .plan_fingerprint = in.string("plan")};
   checkpoint.info.seed = std::strtoull(in.string("seed").c_str(), nullptr, 10);
   const Json* shards = in.array("shards");
   in.finish();
@@ -76,15 +94,23 @@ Result<Checkpoint> open_step(const fs::path& folder) {
     const std::int64_t bytes = shard_in.integer("bytes");
     const std::string checksum = shard_in.string("checksum");
     shard_in.finish();
-    if (name.find('/') != std::string::npos || name.starts_with(".")) return Problem{entry.where(), "shard name '" + name + "' leaves the folder", {}};
+    if (name.find('/') != std::string::npos || name.starts_with("."))
+      return Problem{entry.where(), "shard name '" + name + "' leaves the folder", {}};
     std::error_code error;
     const auto size = fs::file_size(folder / name, error);
     if (error || static_cast<std::int64_t>(size) != bytes) {
-      return Problem{(folder / name).string(), error ? "is missing" : "has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(bytes), "the checkpoint is incomplete; use an older one"};
+      return Problem{
+          (folder / name).string(),
+          error ? "is missing"
+                : "has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(bytes),
+          "the checkpoint is incomplete; use an older one"};
     }
     Result<SafetensorsFile> shard = SafetensorsFile::open(folder / name);
     if (!shard) return shard.problems();
-    if (hex(shard->checksum()) != checksum) return Problem{(folder / name).string(), "checksum " + hex(shard->checksum()) + ", the manifest says " + checksum, "the file is damaged; use an older checkpoint"};
+    if (hex(shard->checksum()) != checksum)
+      return Problem{(folder / name).string(),
+                     "checksum " + hex(shard->checksum()) + ", the manifest says " + checksum,
+                     "the file is damaged; use an older checkpoint"};
     checkpoint.shards.push_back(std::move(*shard));
   }
   if (!problems.empty()) return problems;
@@ -92,7 +118,8 @@ Result<Checkpoint> open_step(const fs::path& folder) {
 }
 
 /// Copies a named tensor into `target`; a Problem if it is absent or of another shape.
-void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tensor target, Problems& problems) {
+void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tensor target,
+                 Problems& problems) {
   const SafetensorsFile* file = checkpoint.find(name);
   if (!file) {
     problems.push_back({checkpoint.path, "has no tensor " + name, "it was saved from another model or rule"});
@@ -100,7 +127,8 @@ void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tens
   }
   if (file->shape(name) != target.sizes().vec()) {
     std::ostringstream text;
-    text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model needs " << target.sizes();
+    text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model needs "
+         << target.sizes();
     problems.push_back({checkpoint.path, text.str(), "it was saved from another model"});
     return;
   }
@@ -112,7 +140,8 @@ void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tens
 NamedTensors stage_weights(const ParameterStore& store) {
   NamedTensors result;
   const at::Tensor flat = store.flat_weights();
-  for (std::size_t i = 0; i < store.slots().size(); ++i) result.emplace_back(store.slots()[i].name, store.view(flat, i));
+  for (std::size_t i = 0; i < store.slots().size(); ++i)
+    result.emplace_back(store.slots()[i].name, store.view(flat, i));
   for (auto& buffer : store.named_buffers()) result.push_back(buffer);
   return result;
 }
@@ -127,8 +156,8 @@ NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule) {
   return result;
 }
 
-void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info, int stage, int num_stages,
-                     bool writes, const NamedTensors& state, int keep) {
+void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info, int stage,
+                     int num_stages, bool writes, const NamedTensors& state, int keep) {
   const fs::path final_folder = fs::path(folder) / step_name(info.step);
   const fs::path temporary = fs::path(folder) / (step_name(info.step) + ".tmp");
   throw_if(make_writable_folder(temporary));
@@ -155,7 +184,9 @@ const SafetensorsFile* Checkpoint::find(const std::string& name) const {
 }
 
 Result<Checkpoint> open_checkpoint(const std::string& path) {
-  if (!fs::is_directory(path)) return Problem{path, "is not a checkpoint folder", "give a step-N folder, a checkpoints folder or an output folder"};
+  if (!fs::is_directory(path))
+    return Problem{path, "is not a checkpoint folder",
+                   "give a step-N folder, a checkpoints folder or an output folder"};
   if (fs::exists(fs::path(path) / "manifest.json")) return open_step(path);
   fs::path folder = path;
   if (fs::is_directory(folder / "checkpoints")) folder /= "checkpoints";
@@ -168,14 +199,17 @@ Result<Checkpoint> open_checkpoint(const std::string& path) {
     }
     for (const Problem& problem : checkpoint.problems()) skipped.push_back(problem);
   }
-  if (skipped.empty()) skipped.push_back({folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"});
+  if (skipped.empty())
+    skipped.push_back({folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"});
   return skipped;
 }
 
-Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store, UpdateRule& rule) {
+Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,
+                    UpdateRule& rule) {
   Problems problems;
   if (checkpoint.info.model != model) {
-    return {{checkpoint.path, "is a checkpoint of model " + checkpoint.info.model + ", this run trains " + model,
+    return {{checkpoint.path,
+             "is a checkpoint of model " + checkpoint.info.model + ", this run trains " + model,
              "give the same --model, or start without --resume"}};
   }
   for (auto& [name, tensor] : stage_state(store, rule)) load_tensor(checkpoint, name, tensor, problems);
@@ -186,7 +220,8 @@ Problems load_stage(const Checkpoint& checkpoint, const std::string& model, Para
   return problems;
 }
 
-void save_weights(Communicator& world, const std::string& path, int stage, int num_stages, bool writes, const NamedTensors& weights) {
+void save_weights(Communicator& world, const std::string& path, int stage, int num_stages, bool writes,
+                  const NamedTensors& weights) {
   const auto part = [&](int s) { return path + ".part" + std::to_string(s); };
   if (writes) write_safetensors(part(stage), weights);
   world.barrier();

@@ -25,16 +25,17 @@ struct CheckpointInfo {
   std::string plan_fingerprint;
 };
 
-/// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and "rule/STATE/NAME").
+/// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and
+/// "rule/STATE/NAME").
 NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule);
 /// Weights and buffers in the model's order (state_dict).
 NamedTensors stage_weights(const ParameterStore& store);
 
-/// Collective over `world`. The ranks with `writes` write one shard each; rank 0 then checks that all are there,
-/// writes the manifest, renames the folder into place, updates `latest` and removes the oldest beyond `keep`.
-/// A reader sees the old or the new checkpoint, never a mixture. Throws CheckpointError.
-void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info, int stage, int num_stages,
-                     bool writes, const NamedTensors& state, int keep = 3);
+/// Collective over `world`. The ranks with `writes` write one shard each; rank 0 then checks that all are
+/// there, writes the manifest, renames the folder into place, updates `latest` and removes the oldest beyond
+/// `keep`. A reader sees the old or the new checkpoint, never a mixture. Throws CheckpointError.
+void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info, int stage,
+                     int num_stages, bool writes, const NamedTensors& state, int keep = 3);
 
 /// An opened checkpoint: manifest and shards are verified (sizes, checksums).
 struct Checkpoint {
@@ -49,9 +50,11 @@ struct Checkpoint {
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 /// Copies the state into a stage. Problems: parameters missing or of another shape, another model.
-Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store, UpdateRule& rule);
+Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,
+                    UpdateRule& rule);
 
 /// Collective. The whole model's weights and buffers by name in one file, whatever the plan: the same bytes.
-void save_weights(Communicator& world, const std::string& path, int stage, int num_stages, bool writes, const NamedTensors& weights);
+void save_weights(Communicator& world, const std::string& path, int stage, int num_stages, bool writes,
+                  const NamedTensors& weights);
 
 }  // namespace millrace

@@ -45,7 +45,8 @@ class Checksum {
 
 class OutputFile {
  public:
-  explicit OutputFile(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  explicit OutputFile(std::string path)
+      : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
     if (fd_ < 0) fail("open");
   }
   ~OutputFile() {
@@ -75,7 +76,8 @@ class OutputFile {
  private:
   [[noreturn]] void fail(const char* what) {
     const int error = errno;
-    throw CheckpointError(path_ + ": " + what + " failed: " + std::strerror(error), "is the disk full or the folder read-only?");
+    throw CheckpointError(path_ + ": " + what + " failed: " + std::strerror(error),
+                          "is the disk full or the folder read-only?");
   }
   std::string path_;
   int fd_;
@@ -87,14 +89,16 @@ std::string header_of(const NamedTensors& tensors) {
   std::int64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     const bool is_float = tensor.scalar_type() == at::kFloat;
-    if (!is_float && tensor.scalar_type() != at::kLong) throw CheckpointError(name + ": only float32 and int64 can be saved");
+    if (!is_float && tensor.scalar_type() != at::kLong)
+      throw CheckpointError(name + ": only float32 and int64 can be saved");
     Json shape = Json::array();
     for (std::int64_t d : tensor.sizes()) shape.push_back(d);
     const std::int64_t end = offset + static_cast<std::int64_t>(tensor.nbytes());
     Json offsets = Json::array();
     offsets.push_back(offset);
     offsets.push_back(end);
-    header[name] = Json::object({{"dtype", is_float ? "F32" : "I64"}, {"shape", shape}, {"data_offsets", offsets}});
+    header[name] =
+        Json::object({{"dtype", is_float ? "F32" : "I64"}, {"shape", shape}, {"data_offsets", offsets}});
     offset = end;
   }
   std::string text = header.dump();
@@ -126,16 +130,23 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   file.size_ = static_cast<std::size_t>(info.st_size);
   if (file.size_ < 8) {
     ::close(fd);
-    return Problem{path, "is truncated: " + std::to_string(file.size_) + " bytes, a safetensors file has at least 8", {}};
+    return Problem{
+        path,
+        "is truncated: " + std::to_string(file.size_) + " bytes, a safetensors file has at least 8",
+        {}};
   }
   void* mapped = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd, 0);
   ::close(fd);
-  if (mapped == MAP_FAILED) return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
+  if (mapped == MAP_FAILED)
+    return Problem{path, std::string("cannot be mapped: ") + std::strerror(errno), {}};
   file.data_ = static_cast<const char*>(mapped);
   std::uint64_t length;
   std::memcpy(&length, file.data_, 8);
   if (length > kMaxHeader || length > file.size_ - 8) {
-    return Problem{path, "header length " + std::to_string(length) + " does not fit the file of " + std::to_string(file.size_) + " bytes", "the file is truncated or not safetensors"};
+    return Problem{path,
+                   "header length " + std::to_string(length) + " does not fit the file of " +
+                       std::to_string(file.size_) + " bytes",
+                   "the file is truncated or not safetensors"};
   }
   file.payload_ = 8 + length;
   Result<Json> header = parse_json(std::string_view(file.data_ + 8, length), path + " (header)");
@@ -153,33 +164,47 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     const Json* offsets = in.array("data_offsets");
     in.finish();
     if (!problems.empty()) return problems;
-    if (dtype != "F32" && dtype != "I64") return Problem{path, name + ": dtype " + dtype + " is not supported", "expected F32 or I64"};
+    if (dtype != "F32" && dtype != "I64")
+      return Problem{path, name + ": dtype " + dtype + " is not supported", "expected F32 or I64"};
     entry.is_float = dtype == "F32";
     std::uint64_t bytes = entry.is_float ? 4 : 8;
     for (const Json& d : shape->items()) {
       if (d.kind() != Json::Kind::Int || d.as_int() < 0) return Problem{path, name + ": bad shape", {}};
       entry.shape.push_back(d.as_int());
-      if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(d.as_int()), &bytes)) return Problem{path, name + ": shape overflows", {}};
+      if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(d.as_int()), &bytes))
+        return Problem{path, name + ": shape overflows", {}};
     }
-    const bool pair = offsets->size() == 2 && offsets->items()[0].kind() == Json::Kind::Int && offsets->items()[1].kind() == Json::Kind::Int;
+    const bool pair = offsets->size() == 2 && offsets->items()[0].kind() == Json::Kind::Int &&
+                      offsets->items()[1].kind() == Json::Kind::Int;
     if (!pair) return Problem{path, name + ": data_offsets must be two integers", {}};
     entry.begin = static_cast<std::uint64_t>(offsets->items()[0].as_int());
     entry.end = static_cast<std::uint64_t>(offsets->items()[1].as_int());
-    if (entry.begin != expected_begin || entry.end < entry.begin || entry.end - entry.begin != bytes || entry.end > payload_bytes) {
-      return Problem{path, name + ": bytes " + std::to_string(entry.begin) + ".." + std::to_string(entry.end) + " do not fit its shape or the file (" + std::to_string(payload_bytes) + " bytes of tensors)",
+    if (entry.begin != expected_begin || entry.end < entry.begin || entry.end - entry.begin != bytes ||
+        entry.end > payload_bytes) {
+      return Problem{path,
+                     name + ": bytes " + std::to_string(entry.begin) + ".." + std::to_string(entry.end) +
+                         " do not fit its shape or the file (" + std::to_string(payload_bytes) +
+                         " bytes of tensors)",
                      "the file is truncated or damaged"};
     }
     expected_begin = entry.end;
     file.names_.push_back(name);
     file.entries_.emplace(name, std::move(entry));
   }
-  if (expected_begin != payload_bytes) return Problem{path, "has " + std::to_string(payload_bytes) + " bytes of tensors, its header says " + std::to_string(expected_begin), {}};
+  if (expected_begin != payload_bytes)
+    return Problem{path,
+                   "has " + std::to_string(payload_bytes) + " bytes of tensors, its header says " +
+                       std::to_string(expected_begin),
+                   {}};
   return file;
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(other.size_), payload_(other.payload_),
-      names_(std::move(other.names_)), entries_(std::move(other.entries_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(other.size_),
+      payload_(other.payload_),
+      names_(std::move(other.names_)),
+      entries_(std::move(other.entries_)) {}
 
 SafetensorsFile::~SafetensorsFile() {
   if (data_) ::munmap(const_cast<char*>(data_), size_);

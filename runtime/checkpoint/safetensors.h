@@ -15,8 +15,9 @@ namespace millrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Writes `path.tmp.<pid>`, fsyncs and renames. Tensors are float32 or int64 (others: CheckpointError), in the
-/// order given, which fixes the bytes. Returns the checksum of the file. Throws CheckpointError with errno.
+/// Writes `path.tmp.<pid>`, fsyncs and renames. Tensors are float32 or int64 (others: CheckpointError), in
+/// the order given, which fixes the bytes. Returns the checksum of the file. Throws CheckpointError with
+/// errno.
 std::uint64_t write_safetensors(const std::string& path, const NamedTensors& tensors);
 
 /// A read-only mapped file. Every length, offset and shape is checked before a tensor is made.

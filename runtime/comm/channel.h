@@ -27,6 +27,7 @@ class Channel {
 std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel);
 
 /// "rank 1: RECV_F of stage 1 from rank 0: nothing for 10.0 s (deadline 10.0 s)".
-std::string wait_message(int rank, const Transfer& transfer, std::chrono::steady_clock::time_point start, const std::string& what);
+std::string wait_message(int rank, const Transfer& transfer, std::chrono::steady_clock::time_point start,
+                         const std::string& what);
 
 }  // namespace millrace

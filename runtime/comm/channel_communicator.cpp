@@ -91,7 +91,8 @@ class Worker {
 
 class WorkerPending final : public Pending {
  public:
-  WorkerPending(std::shared_ptr<Worker> worker, std::shared_ptr<Worker::Job> job) : worker_(std::move(worker)), job_(std::move(job)) {}
+  WorkerPending(std::shared_ptr<Worker> worker, std::shared_ptr<Worker::Job> job)
+      : worker_(std::move(worker)), job_(std::move(job)) {}
   void wait() override { worker_->wait(*job_); }
 
  private:
@@ -124,7 +125,8 @@ class ChannelCommunicator final : public Communicator {
     MILLRACE_CHECK(tensor.is_contiguous());
     if (!worker_) worker_ = std::make_shared<Worker>();
     const std::uint64_t sequence = collectives_++;
-    return std::make_unique<WorkerPending>(worker_, worker_->start([=, this] { reduce(tensor, sequence, what); }));
+    return std::make_unique<WorkerPending>(worker_,
+                                           worker_->start([=, this] { reduce(tensor, sequence, what); }));
   }
 
   void broadcast(at::Tensor tensor, RankId root) override {
@@ -169,11 +171,13 @@ class ChannelCommunicator final : public Communicator {
   }
 
   /// Sends `mine[peer]` to each peer and receives from each into `theirs[peer]`.
-  void all_to_all(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& theirs, std::uint64_t tag, const std::string& what) {
+  void all_to_all(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& theirs,
+                  std::uint64_t tag, const std::string& what) {
     std::vector<std::unique_ptr<Pending>> parts;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
-      parts.push_back(post({Direction::Receive, RankId(peer), tag, theirs[static_cast<std::size_t>(peer)], what}));
+      parts.push_back(
+          post({Direction::Receive, RankId(peer), tag, theirs[static_cast<std::size_t>(peer)], what}));
       parts.push_back(post({Direction::Send, RankId(peer), tag, mine[static_cast<std::size_t>(peer)], what}));
     }
     for (auto& part : parts) part->wait();
@@ -220,10 +224,14 @@ std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel>
   return std::make_unique<ChannelCommunicator>(std::move(channel), std::move(members), 0);
 }
 
-std::string wait_message(int rank, const Transfer& t, std::chrono::steady_clock::time_point start, const std::string& what) {
+std::string wait_message(int rank, const Transfer& t, std::chrono::steady_clock::time_point start,
+                         const std::string& what) {
   char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f s", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  return "rank " + std::to_string(rank) + ": " + t.what + (t.direction == Direction::Send ? " to rank " : " from rank ") + std::to_string(t.peer.value) + ": " + what + " after " + seconds;
+  std::snprintf(seconds, sizeof seconds, "%.1f s",
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return "rank " + std::to_string(rank) + ": " + t.what +
+         (t.direction == Direction::Send ? " to rank " : " from rank ") + std::to_string(t.peer.value) +
+         ": " + what + " after " + seconds;
 }
 
 }  // namespace millrace

@@ -17,7 +17,8 @@ namespace millrace {
 enum class Direction { Send, Receive };
 
 /// One message. `tensor` is contiguous; receives are written in place. (peer, tag, direction) is unique among
-/// the transfers in flight. `what` names the action for error messages, e.g. "SEND_F microbatch 3 of stage 1".
+/// the transfers in flight. `what` names the action for error messages, e.g. "SEND_F microbatch 3 of stage
+/// 1".
 struct Transfer {
   Direction direction = Direction::Send;
   RankId peer;
@@ -54,14 +55,15 @@ class Communicator {
 
   /// A communicator of some ranks (ascending), ranks renumbered 0..n-1 in that order. Collective over the
   /// *members* only; `name` is the same on all of them and used once.
-  virtual std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) = 0;
+  virtual std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks,
+                                                 const std::string& name) = 0;
 
   /// Makes all current and future waits of this rank and its peers fail soon. Callable from any thread.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 struct CommunicatorOptions {
-  std::string backend = "gloo";   ///< "local" (threads), "gloo", "nccl"
+  std::string backend = "gloo";  ///< "local" (threads), "gloo", "nccl"
   RankId rank;
   int size = 1;
   std::chrono::milliseconds deadline{100'000};
@@ -70,10 +72,12 @@ struct CommunicatorOptions {
 };
 
 /// `size` communicators that share memory, one for each thread; index = rank.
-std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size, std::chrono::milliseconds deadline);
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size,
+                                                                    std::chrono::milliseconds deadline);
 
 class Store;  // store.h
 /// Connects through `store`. Throws PeerError (rendezvous), ConfigError (unknown back end, not built in).
-std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options, std::shared_ptr<Store> store);
+std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options,
+                                                std::shared_ptr<Store> store);
 
 }  // namespace millrace

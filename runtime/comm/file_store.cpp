@@ -13,7 +13,8 @@ class FileStore final : public Store {
   explicit FileStore(std::string folder) : folder_(std::move(folder)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    if (Status written = write_file_atomically(path(key), value); !written) throw PeerError("rendezvous: " + to_string(written.problems()), "all ranks need to write there");
+    if (Status written = write_file_atomically(path(key), value); !written)
+      throw PeerError("rendezvous: " + to_string(written.problems()), "all ranks need to write there");
   }
 
   std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
@@ -24,7 +25,9 @@ class FileStore final : public Store {
         if (Result<std::string> value = read_file(path(key))) return *value;
       }
       if (std::chrono::steady_clock::now() - start > deadline) {
-        throw PeerError("rendezvous: key '" + key + "' did not arrive in " + folder_ + " within " + std::to_string(deadline.count()) + " ms", "did all ranks start?");
+        throw PeerError("rendezvous: key '" + key + "' did not arrive in " + folder_ + " within " +
+                            std::to_string(deadline.count()) + " ms",
+                        "did all ranks start?");
       }
       std::this_thread::sleep_for(pause);
       pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(2));
@@ -36,8 +39,10 @@ class FileStore final : public Store {
     static const char* digits = "0123456789abcdef";
     std::string name;
     for (unsigned char c : key) {
-      if (std::isalnum(c)) name += static_cast<char>(c);
-      else ((name += '%') += digits[c >> 4]) += digits[c & 15];
+      if (std::isalnum(c))
+        name += static_cast<char>(c);
+      else
+        ((name += '%') += digits[c >> 4]) += digits[c & 15];
     }
     return std::filesystem::path(folder_) / name;
   }
@@ -46,6 +51,8 @@ class FileStore final : public Store {
 
 }  // namespace
 
-std::shared_ptr<Store> make_file_store(const std::string& folder) { return std::make_shared<FileStore>(folder); }
+std::shared_ptr<Store> make_file_store(const std::string& folder) {
+  return std::make_shared<FileStore>(folder);
+}
 
 }  // namespace millrace

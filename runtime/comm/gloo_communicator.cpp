@@ -18,8 +18,11 @@ namespace {
 /// Gloo's rendezvous over our store.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(std::shared_ptr<millrace::Store> store, std::chrono::milliseconds deadline) : store_(std::move(store)), deadline_(deadline) {}
-  void set(const std::string& key, const std::vector<char>& data) override { store_->set("gloo/" + key, {data.begin(), data.end()}); }
+  GlooStore(std::shared_ptr<millrace::Store> store, std::chrono::milliseconds deadline)
+      : store_(std::move(store)), deadline_(deadline) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_->set("gloo/" + key, {data.begin(), data.end()});
+  }
   std::vector<char> get(const std::string& key) override {
     const std::string value = store_->get("gloo/" + key, deadline_);
     return {value.begin(), value.end()};
@@ -54,11 +57,14 @@ class GlooPending final : public Pending {
       mesh_->in_flight.insert(buffer_.get());
     }
     try {
-      if (transfer_.direction == Direction::Send) buffer_->send(transfer_.peer.value, transfer_.tag, 0, bytes);
-      else buffer_->recv(transfer_.peer.value, transfer_.tag, 0, bytes);
+      if (transfer_.direction == Direction::Send)
+        buffer_->send(transfer_.peer.value, transfer_.tag, 0, bytes);
+      else
+        buffer_->recv(transfer_.peer.value, transfer_.tag, 0, bytes);
     } catch (const std::exception& error) {
       forget();
-      throw PeerError(wait_message(rank_, transfer_, std::chrono::steady_clock::now(), error.what()), "the peer has ended or the network is down; its log says more");
+      throw PeerError(wait_message(rank_, transfer_, std::chrono::steady_clock::now(), error.what()),
+                      "the peer has ended or the network is down; its log says more");
     }
   }
 
@@ -69,11 +75,15 @@ class GlooPending final : public Pending {
     const auto start = std::chrono::steady_clock::now();
     bool finished = false;
     try {
-      finished = transfer_.direction == Direction::Send ? buffer_->waitSend(deadline_) : buffer_->waitRecv(deadline_);
+      finished = transfer_.direction == Direction::Send ? buffer_->waitSend(deadline_)
+                                                        : buffer_->waitRecv(deadline_);
     } catch (const std::exception& error) {
       const bool late = std::chrono::steady_clock::now() - start >= deadline_;
-      throw PeerError(wait_message(rank_, transfer_, start, late ? "no message" : "connection lost (" + std::string(error.what()) + ")"),
-                      late ? "is the peer alive and running the same plan? The deadline is --timeout" : "the peer has ended; its log says why");
+      throw PeerError(
+          wait_message(rank_, transfer_, start,
+                       late ? "no message" : "connection lost (" + std::string(error.what()) + ")"),
+          late ? "is the peer alive and running the same plan? The deadline is --timeout"
+               : "the peer has ended; its log says why");
     }
     if (!finished) {
       std::lock_guard lock(mesh_->mutex);
@@ -104,7 +114,8 @@ class Nothing final : public Pending {
 
 class GlooChannel final : public Channel {
  public:
-  GlooChannel(const CommunicatorOptions& options, std::shared_ptr<Store> store) : options_(options), mesh_(std::make_shared<Mesh>()) {
+  GlooChannel(const CommunicatorOptions& options, std::shared_ptr<Store> store)
+      : options_(options), mesh_(std::make_shared<Mesh>()) {
     try {
       gloo::transport::tcp::attr attributes;
       attributes.hostname = options.interface_address;
@@ -117,7 +128,9 @@ class GlooChannel final : public Channel {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw PeerError("rank " + std::to_string(options.rank.value) + ": rendezvous of " + std::to_string(options.size) + " ranks failed: " + error.what(), "did all ranks start?");
+      throw PeerError("rank " + std::to_string(options.rank.value) + ": rendezvous of " +
+                          std::to_string(options.size) + " ranks failed: " + error.what(),
+                      "did all ranks start?");
     }
   }
   int rank() const override { return options_.rank.value; }
@@ -145,7 +158,8 @@ class GlooChannel final : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
+std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options,
+                                                     std::shared_ptr<Store> store) {
   return make_channel_communicator(std::make_shared<GlooChannel>(options, std::move(store)));
 }
 

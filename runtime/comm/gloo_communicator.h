@@ -8,6 +8,7 @@
 namespace millrace {
 
 /// TCP between processes. Throws PeerError if the ranks do not all arrive within the rendezvous deadline.
-std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options, std::shared_ptr<Store> store);
+std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options,
+                                                     std::shared_ptr<Store> store);
 
 }  // namespace millrace

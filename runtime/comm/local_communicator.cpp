@@ -34,10 +34,13 @@ class Received final : public Pending {
     const auto start = std::chrono::steady_clock::now();
     const Mailboxes::Key key{transfer_.peer.value, rank_, transfer_.tag};
     std::unique_lock lock(boxes_->mutex);
-    const bool in_time = boxes_->changed.wait_until(lock, start + deadline_, [&] { return boxes_->messages.contains(key) || !boxes_->aborted.empty(); });
+    const bool in_time = boxes_->changed.wait_until(
+        lock, start + deadline_, [&] { return boxes_->messages.contains(key) || !boxes_->aborted.empty(); });
     auto found = boxes_->messages.find(key);
     if (found == boxes_->messages.end()) {
-      if (!in_time) throw PeerError(wait_message(rank_, transfer_, start, "no message"), "is the peer alive and running the same plan? The deadline is --timeout");
+      if (!in_time)
+        throw PeerError(wait_message(rank_, transfer_, start, "no message"),
+                        "is the peer alive and running the same plan? The deadline is --timeout");
       throw PeerError(wait_message(rank_, transfer_, start, "aborted: " + boxes_->aborted));
     }
     at::Tensor message = std::move(found->second.front());
@@ -45,7 +48,9 @@ class Received final : public Pending {
     if (found->second.empty()) boxes_->messages.erase(found);
     lock.unlock();
     if (message.numel() != transfer_.tensor.numel()) {
-      throw PeerError(wait_message(rank_, transfer_, start, "got " + std::to_string(message.numel()) + " elements, expected " + std::to_string(transfer_.tensor.numel())));
+      throw PeerError(wait_message(rank_, transfer_, start,
+                                   "got " + std::to_string(message.numel()) + " elements, expected " +
+                                       std::to_string(transfer_.tensor.numel())));
     }
     transfer_.tensor.view({-1}).copy_(message.view({-1}));
     done_ = true;
@@ -71,7 +76,8 @@ class LocalChannel final : public Channel {
     if (t.direction == Direction::Receive) return std::make_unique<Received>(boxes_, rank_, t, deadline_);
     at::Tensor copy = t.tensor.clone();  // the sender may go on to change it
     std::lock_guard lock(boxes_->mutex);
-    if (!boxes_->aborted.empty()) throw PeerError("rank " + std::to_string(rank_) + ": " + t.what + ": aborted: " + boxes_->aborted);
+    if (!boxes_->aborted.empty())
+      throw PeerError("rank " + std::to_string(rank_) + ": " + t.what + ": aborted: " + boxes_->aborted);
     boxes_->messages[{rank_, t.peer.value, t.tag}].push_back(std::move(copy));
     boxes_->changed.notify_all();
     return std::make_unique<Sent>();
@@ -91,10 +97,12 @@ class LocalChannel final : public Channel {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size, std::chrono::milliseconds deadline) {
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size,
+                                                                    std::chrono::milliseconds deadline) {
   auto boxes = std::make_shared<Mailboxes>();
   std::vector<std::unique_ptr<Communicator>> result;
-  for (int rank = 0; rank < size; ++rank) result.push_back(make_channel_communicator(std::make_shared<LocalChannel>(boxes, rank, size, deadline)));
+  for (int rank = 0; rank < size; ++rank)
+    result.push_back(make_channel_communicator(std::make_shared<LocalChannel>(boxes, rank, size, deadline)));
   return result;
 }
 

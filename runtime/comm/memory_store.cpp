@@ -18,7 +18,8 @@ class MemoryStore final : public Store {
   std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, deadline, [&] { return values_.contains(key); })) {
-      throw PeerError("key '" + key + "' did not arrive within " + std::to_string(deadline.count()) + " ms", "did all ranks start?");
+      throw PeerError("key '" + key + "' did not arrive within " + std::to_string(deadline.count()) + " ms",
+                      "did all ranks start?");
     }
     return values_.at(key);
   }
@@ -31,9 +32,14 @@ class MemoryStore final : public Store {
 
 class PrefixStore final : public Store {
  public:
-  PrefixStore(std::string prefix, std::shared_ptr<Store> inner) : prefix_(std::move(prefix)), inner_(std::move(inner)) {}
-  void set(const std::string& key, const std::string& value) override { inner_->set(prefix_ + "/" + key, value); }
-  std::string get(const std::string& key, std::chrono::milliseconds deadline) override { return inner_->get(prefix_ + "/" + key, deadline); }
+  PrefixStore(std::string prefix, std::shared_ptr<Store> inner)
+      : prefix_(std::move(prefix)), inner_(std::move(inner)) {}
+  void set(const std::string& key, const std::string& value) override {
+    inner_->set(prefix_ + "/" + key, value);
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
+    return inner_->get(prefix_ + "/" + key, deadline);
+  }
 
  private:
   std::string prefix_;
@@ -42,7 +48,11 @@ class PrefixStore final : public Store {
 
 }  // namespace
 
-std::shared_ptr<Store> make_memory_store() { return std::make_shared<MemoryStore>(); }
-std::shared_ptr<Store> make_prefix_store(const std::string& prefix, std::shared_ptr<Store> inner) { return std::make_shared<PrefixStore>(prefix, std::move(inner)); }
+std::shared_ptr<Store> make_memory_store() {
+  return std::make_shared<MemoryStore>();
+}
+std::shared_ptr<Store> make_prefix_store(const std::string& prefix, std::shared_ptr<Store> inner) {
+  return std::make_shared<PrefixStore>(prefix, std::move(inner));
+}
 
 }  // namespace millrace

@@ -41,7 +41,8 @@ std::string text_of(const Shape& shape) {
 }
 
 /// fan_in, fan_out of a weight -> specs of weight and bias.
-std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out, std::int64_t out, bool bias, WeightInit init) {
+std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out,
+                                           std::int64_t out, bool bias, WeightInit init) {
   const double bound = 1 / std::sqrt(double(fan_in));
   ParameterSpec w{.name = "weight", .shape = std::move(weight)}, b{.name = "bias", .shape = {out}};
   switch (init) {
@@ -66,16 +67,21 @@ class Linear final : public Layer {
  public:
   Linear(std::int64_t in, std::int64_t out, WeightInit init) : in_(in), out_(out), init_(init) {}
   std::string kind() const override { return "linear"; }
-  std::vector<ParameterSpec> parameters() const override { return weight_and_bias({out_, in_}, in_, out_, out_, true, init_); }
+  std::vector<ParameterSpec> parameters() const override {
+    return weight_and_bias({out_, in_}, in_, out_, out_, true, init_);
+  }
   Shape output_shape(std::span<const Shape> inputs) const override {
-    if (inputs[0].size() != 2 || inputs[0][1] != in_) bad_shape("linear", inputs[0], "[B, " + std::to_string(in_) + "]");
+    if (inputs[0].size() != 2 || inputs[0][1] != in_)
+      bad_shape("linear", inputs[0], "[B, " + std::to_string(in_) + "]");
     return {inputs[0][0], out_};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
     return at::addmm(p[1], inputs[0], p[0].t());
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&, std::span<const bool> needs) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&,
+                                         std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
     return {at::mm(grad, p[0])};
   }
@@ -95,20 +101,24 @@ class Conv2d final : public Layer {
   std::string kind() const override { return "conv2d"; }
   std::vector<ParameterSpec> parameters() const override {
     const std::int64_t area = o_.kernel * o_.kernel;
-    return weight_and_bias({o_.out, o_.in, o_.kernel, o_.kernel}, o_.in * area, o_.out * area, o_.out, o_.bias, o_.init);
+    return weight_and_bias({o_.out, o_.in, o_.kernel, o_.kernel}, o_.in * area, o_.out * area, o_.out,
+                           o_.bias, o_.init);
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     if (x.size() != 4 || x[1] != o_.in) bad_shape("conv2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
     const auto size = [&](std::int64_t n) { return (n + 2 * o_.padding - o_.kernel) / o_.stride + 1; };
-    if (x[2] + 2 * o_.padding < o_.kernel || x[3] + 2 * o_.padding < o_.kernel) bad_shape("conv2d", x, "at least " + std::to_string(o_.kernel) + " pixels with padding");
+    if (x[2] + 2 * o_.padding < o_.kernel || x[3] + 2 * o_.padding < o_.kernel)
+      bad_shape("conv2d", x, "at least " + std::to_string(o_.kernel) + " pixels with padding");
     return {x[0], o_.out, size(x[2]), size(x[3])};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0], p[0]};
     return at::conv2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), o_.stride, o_.padding);
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved, std::span<const bool> needs) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
     return {std::get<0>(gradients(grad, saved.tensors[0], p[0], {true, false, false}))};
   }
@@ -119,9 +129,14 @@ class Conv2d final : public Layer {
   }
 
  private:
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, std::array<bool, 3> mask) const {
-    const std::int64_t bias_size[] = {o_.out}, stride[] = {o_.stride, o_.stride}, padding[] = {o_.padding, o_.padding}, one[] = {1, 1}, zero[] = {0, 0};
-    return at::convolution_backward(grad, input, weight, o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(), stride, padding, one, false, zero, 1, mask);
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
+                                                           const at::Tensor& weight,
+                                                           std::array<bool, 3> mask) const {
+    const std::int64_t bias_size[] = {o_.out}, stride[] = {o_.stride, o_.stride},
+                       padding[] = {o_.padding, o_.padding}, one[] = {1, 1}, zero[] = {0, 0};
+    return at::convolution_backward(grad, input, weight,
+                                    o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
+                                    stride, padding, one, false, zero, 1, mask);
   }
   ConvOptions o_;
 };
@@ -138,18 +153,24 @@ class BatchNorm2d final : public Layer {
             {.name = "num_batches_tracked", .shape = {}, .is_buffer = true, .is_counter = true}};
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
-    if (inputs[0].size() != 4 || inputs[0][1] != channels_) bad_shape("batch_norm2d", inputs[0], "[B, " + std::to_string(channels_) + ", H, W]");
+    if (inputs[0].size() != 4 || inputs[0][1] != channels_)
+      bad_shape("batch_norm2d", inputs[0], "[B, " + std::to_string(channels_) + ", H, W]");
     return inputs[0];
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
-    auto [output, mean, inverse] = at::native_batch_norm(inputs[0], p[0], p[1], buffers[0], buffers[1], context.training, kMomentum, kEpsilon);
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
+                     std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
+    auto [output, mean, inverse] = at::native_batch_norm(inputs[0], p[0], p[1], buffers[0], buffers[1],
+                                                         context.training, kMomentum, kEpsilon);
     if (context.training) buffers[2].add_(1);
     if (saved) saved->tensors = {inputs[0], std::move(mean), std::move(inverse)};
     return output;
   }
   /// One kernel gives all three gradients; those of the parameters wait in `saved`.
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved, std::span<const bool> needs) const override {
-    auto [input, weight, bias] = at::native_batch_norm_backward(grad, saved.tensors[0], p[0], {}, {}, saved.tensors[1], saved.tensors[2], true, kEpsilon, {needs[0], true, true});
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    auto [input, weight, bias] =
+        at::native_batch_norm_backward(grad, saved.tensors[0], p[0], {}, {}, saved.tensors[1],
+                                       saved.tensors[2], true, kEpsilon, {needs[0], true, true});
     saved.tensors = {std::move(weight), std::move(bias)};
     return {std::move(input)};
   }
@@ -172,12 +193,14 @@ class Elementwise : public Layer {
 class Relu final : public Elementwise {
  public:
   std::string kind() const override { return "relu"; }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
     at::Tensor output = at::relu(inputs[0]);
     if (saved) saved->tensors = {output};  // the next layer keeps the same tensor: no extra memory
     return output;
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved, std::span<const bool>) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
     return {at::threshold_backward(grad, saved.tensors[0], 0)};
   }
 };
@@ -185,11 +208,13 @@ class Relu final : public Elementwise {
 class Gelu final : public Elementwise {
  public:
   std::string kind() const override { return "gelu"; }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
     return at::gelu(inputs[0]);
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved, std::span<const bool>) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
     return {at::gelu_backward(grad, saved.tensors[0])};
   }
 };
@@ -198,17 +223,22 @@ class Dropout final : public Elementwise {
  public:
   explicit Dropout(double p) : p_(p) {}
   std::string kind() const override { return "dropout"; }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext& context, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext& context, Saved* saved) const override {
     if (!context.training || p_ == 0) {
       if (saved) saved->tensors.clear();
       return inputs[0];
     }
     auto generator = at::detail::createCPUGenerator(context.random_seed);
-    at::Tensor mask = at::empty(inputs[0].sizes(), at::kFloat).bernoulli_(1 - p_, generator).div_(1 - p_).to(inputs[0].device());
+    at::Tensor mask = at::empty(inputs[0].sizes(), at::kFloat)
+                          .bernoulli_(1 - p_, generator)
+                          .div_(1 - p_)
+                          .to(inputs[0].device());
     if (saved) saved->tensors = {mask};
     return at::mul(inputs[0], mask);
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved, std::span<const bool>) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
     return {saved.tensors.empty() ? grad : at::mul(grad, saved.tensors[0])};
   }
 
@@ -218,21 +248,28 @@ class Dropout final : public Elementwise {
 
 class MaxPool2d final : public Layer {
  public:
-  MaxPool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding) : kernel_(kernel), stride_(stride), padding_(padding) {}
+  MaxPool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding)
+      : kernel_(kernel), stride_(stride), padding_(padding) {}
   std::string kind() const override { return "max_pool2d"; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    if (x.size() != 4 || x[2] + 2 * padding_ < kernel_ || x[3] + 2 * padding_ < kernel_) bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(kernel_ - 2 * padding_));
+    if (x.size() != 4 || x[2] + 2 * padding_ < kernel_ || x[3] + 2 * padding_ < kernel_)
+      bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(kernel_ - 2 * padding_));
     const auto size = [&](std::int64_t n) { return (n + 2 * padding_ - kernel_) / stride_ + 1; };
     return {x[0], x[1], size(x[2]), size(x[3])};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
-    auto [output, indices] = at::max_pool2d_with_indices(inputs[0], {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_});
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    auto [output, indices] =
+        at::max_pool2d_with_indices(inputs[0], {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_});
     if (saved) saved->tensors = {inputs[0], indices};
     return output;
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved, std::span<const bool>) const override {
-    return {at::max_pool2d_with_indices_backward(grad, saved.tensors[0], {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_}, {1, 1}, false, saved.tensors[1])};
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
+    return {at::max_pool2d_with_indices_backward(grad, saved.tensors[0], {kernel_, kernel_},
+                                                 {stride_, stride_}, {padding_, padding_}, {1, 1}, false,
+                                                 saved.tensors[1])};
   }
 
  private:
@@ -247,11 +284,13 @@ class AdaptiveAvgPool2d final : public Layer {
     if (inputs[0].size() != 4) bad_shape("adaptive_avg_pool2d", inputs[0], "[B, C, H, W]");
     return {inputs[0][0], inputs[0][1], height_, width_};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
     return at::_adaptive_avg_pool2d(inputs[0], {height_, width_});
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved, std::span<const bool>) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
     return {at::_adaptive_avg_pool2d_backward(grad, saved.tensors[0])};
   }
 
@@ -267,11 +306,13 @@ class Flatten final : public Layer {
     for (std::size_t i = 1; i < inputs[0].size(); ++i) features *= inputs[0][i];
     return {inputs[0][0], features};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext&, Saved* saved) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
     if (saved) saved->numbers = inputs[0].sizes().vec();
     return inputs[0].reshape({inputs[0].size(0), -1});
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved, std::span<const bool>) const override {
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
     return {grad.reshape(saved.numbers)};
   }
 };
@@ -280,26 +321,51 @@ class Add final : public Layer {
  public:
   std::string kind() const override { return "add"; }
   Shape output_shape(std::span<const Shape> inputs) const override {
-    if (inputs.size() != 2 || inputs[0] != inputs[1]) bad_shape("add", inputs.back(), "two inputs of shape " + text_of(inputs[0]));
+    if (inputs.size() != 2 || inputs[0] != inputs[1])
+      bad_shape("add", inputs.back(), "two inputs of shape " + text_of(inputs[0]));
     return inputs[0];
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>, const CallContext&, Saved*) const override {
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved*) const override {
     return at::add(inputs[0], inputs[1]);
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&, std::span<const bool>) const override { return {grad, grad}; }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {grad, grad};
+  }
 };
 
 }  // namespace
 
-LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init) { return std::make_shared<Linear>(in, out, init); }
-LayerPtr conv2d(const ConvOptions& options) { return std::make_shared<Conv2d>(options); }
-LayerPtr batch_norm2d(std::int64_t channels) { return std::make_shared<BatchNorm2d>(channels); }
-LayerPtr relu() { return std::make_shared<Relu>(); }
-LayerPtr gelu() { return std::make_shared<Gelu>(); }
-LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding) { return std::make_shared<MaxPool2d>(kernel, stride, padding); }
-LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width) { return std::make_shared<AdaptiveAvgPool2d>(height, width); }
-LayerPtr dropout(double p) { return std::make_shared<Dropout>(p); }
-LayerPtr flatten() { return std::make_shared<Flatten>(); }
-LayerPtr add() { return std::make_shared<Add>(); }
+LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init) {
+  return std::make_shared<Linear>(in, out, init);
+}
+LayerPtr conv2d(const ConvOptions& options) {
+  return std::make_shared<Conv2d>(options);
+}
+LayerPtr batch_norm2d(std::int64_t channels) {
+  return std::make_shared<BatchNorm2d>(channels);
+}
+LayerPtr relu() {
+  return std::make_shared<Relu>();
+}
+LayerPtr gelu() {
+  return std::make_shared<Gelu>();
+}
+LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return std::make_shared<MaxPool2d>(kernel, stride, padding);
+}
+LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width) {
+  return std::make_shared<AdaptiveAvgPool2d>(height, width);
+}
+LayerPtr dropout(double p) {
+  return std::make_shared<Dropout>(p);
+}
+LayerPtr flatten() {
+  return std::make_shared<Flatten>();
+}
+LayerPtr add() {
+  return std::make_shared<Add>();
+}
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// The layers of the image models. Each is one function returning an immutable layer; parameter names and shapes
-// are PyTorch's. Shapes: B microbatch, C channels, H W height and width, F features.
+// The layers of the image models. Each is one function returning an immutable layer; parameter names and
+// shapes are PyTorch's. Shapes: B microbatch, C channels, H W height and width, F features.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -8,12 +8,13 @@ namespace millrace {
 
 /// Distribution of initial weights.
 enum class WeightInit {
-  PyTorch,       ///< uniform in +-1/sqrt(fan_in), weight and bias (nn.Linear, nn.Conv2d)
-  KaimingFanOut, ///< normal, sqrt(2 / fan_out); bias zero (torchvision's VGG and ResNet convolutions)
-  Normal01,      ///< normal, 0.01; bias zero (VGG's classifier)
+  PyTorch,        ///< uniform in +-1/sqrt(fan_in), weight and bias (nn.Linear, nn.Conv2d)
+  KaimingFanOut,  ///< normal, sqrt(2 / fan_out); bias zero (torchvision's VGG and ResNet convolutions)
+  Normal01,       ///< normal, 0.01; bias zero (VGG's classifier)
 };
 
-LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init = WeightInit::PyTorch);  ///< [B, in] -> [B, out]
+LayerPtr linear(std::int64_t in, std::int64_t out,
+                WeightInit init = WeightInit::PyTorch);  ///< [B, in] -> [B, out]
 
 struct ConvOptions {
   std::int64_t in = 1, out = 1;
@@ -28,8 +29,8 @@ LayerPtr relu();
 LayerPtr gelu();  ///< exact (erf)
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0);
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width);
-LayerPtr dropout(double p);   ///< mask from CallContext::random_seed alone
-LayerPtr flatten();           ///< [B, ...] -> [B, F]
-LayerPtr add();               ///< two inputs of one shape
+LayerPtr dropout(double p);  ///< mask from CallContext::random_seed alone
+LayerPtr flatten();          ///< [B, ...] -> [B, F]
+LayerPtr add();              ///< two inputs of one shape
 
 }  // namespace millrace

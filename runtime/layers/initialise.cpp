@@ -9,7 +9,8 @@
 
 namespace millrace {
 
-std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std::uint64_t seed, const std::string& layer_name) {
+std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std::uint64_t seed,
+                                   const std::string& layer_name) {
   std::vector<at::Tensor> values;
   for (const ParameterSpec& spec : specs) {
     if (spec.is_counter) {
@@ -19,10 +20,18 @@ std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std:
     at::Tensor value = at::empty(spec.shape, at::kFloat);
     auto generator = at::detail::createCPUGenerator(derive_seed(seed, layer_name + "." + spec.name));
     switch (spec.init) {
-      case Init::Zeros: value.zero_(); break;
-      case Init::Ones: value.fill_(1); break;
-      case Init::Uniform: value.uniform_(-spec.a, spec.a, generator); break;
-      case Init::Normal: value.normal_(0, spec.a, generator); break;
+      case Init::Zeros:
+        value.zero_();
+        break;
+      case Init::Ones:
+        value.fill_(1);
+        break;
+      case Init::Uniform:
+        value.uniform_(-spec.a, spec.a, generator);
+        break;
+      case Init::Normal:
+        value.normal_(0, spec.a, generator);
+        break;
     }
     values.push_back(std::move(value));
   }

@@ -10,6 +10,7 @@
 namespace millrace {
 
 /// One tensor for each spec, in order; CPU, float32 (counters: int64).
-std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std::uint64_t seed, const std::string& layer_name);
+std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std::uint64_t seed,
+                                   const std::string& layer_name);
 
 }  // namespace millrace

@@ -17,8 +17,8 @@ using Shape = std::vector<std::int64_t>;  // [B, ...]: the microbatch first
 enum class Init {
   Zeros,
   Ones,
-  Uniform,        ///< [-a, a]
-  Normal,         ///< mean 0, standard deviation a
+  Uniform,  ///< [-a, a]
+  Normal,   ///< mean 0, standard deviation a
 };
 
 /// A trainable parameter, or a buffer (running statistics: updated in forward, not versioned, not trained).
@@ -57,19 +57,22 @@ class Layer {
   /// `parameters`: trainable ones in order of parameters(); `buffers`: the buffers in order.
   /// `saved` is nullptr in evaluation: nothing is kept then.
   virtual at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
-                             std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const = 0;
+                             std::span<at::Tensor> buffers, const CallContext& context,
+                             Saved* saved) const = 0;
 
   /// Gradient for each input (undefined where `needs[i]` is false: the first layer's input).
-  virtual std::vector<at::Tensor> backward_input(const at::Tensor& grad_output, std::span<const at::Tensor> parameters,
-                                                 Saved& saved, std::span<const bool> needs) const = 0;
+  virtual std::vector<at::Tensor> backward_input(const at::Tensor& grad_output,
+                                                 std::span<const at::Tensor> parameters, Saved& saved,
+                                                 std::span<const bool> needs) const = 0;
 
   /// Adds this microbatch's gradient into `grads` (one per trainable parameter, views into a flat bucket).
   virtual void backward_weight(const at::Tensor& /*grad_output*/, Saved& /*saved*/,
                                std::span<at::Tensor> /*grads*/) const {}
 
   /// Both at once; override where one kernel gives both. Bitwise equal to the split.
-  virtual std::vector<at::Tensor> backward(const at::Tensor& grad_output, std::span<const at::Tensor> parameters,
-                                           Saved& saved, std::span<const bool> needs, std::span<at::Tensor> grads) const {
+  virtual std::vector<at::Tensor> backward(const at::Tensor& grad_output,
+                                           std::span<const at::Tensor> parameters, Saved& saved,
+                                           std::span<const bool> needs, std::span<at::Tensor> grads) const {
     auto result = backward_input(grad_output, parameters, saved, needs);
     backward_weight(grad_output, saved, grads);
     return result;

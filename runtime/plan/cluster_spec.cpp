@@ -17,11 +17,17 @@ Bytes bytes_from(const Json& value, const std::string& key, Problems& problems) 
     char* end = nullptr;
     const double number = std::strtod(text.c_str(), &end);
     const std::string unit = end;
-    for (const auto& [name, factor] : {std::pair{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}}) {
+    for (const auto& [name, factor] : {std::pair{"KiB", 1024.0},
+                                       {"MiB", 1048576.0},
+                                       {"GiB", 1073741824.0},
+                                       {"KB", 1e3},
+                                       {"MB", 1e6},
+                                       {"GB", 1e9}}) {
       if (end != text.c_str() && unit == name && number >= 0) return static_cast<Bytes>(number * factor);
     }
   }
-  problems.push_back({value.where(), "'" + key + "' is not a size", "write bytes, or a number with KiB, MiB, GiB, KB, MB, GB"});
+  problems.push_back({value.where(), "'" + key + "' is not a size",
+                      "write bytes, or a number with KiB, MiB, GiB, KB, MB, GB"});
   return 0;
 }
 
@@ -43,9 +49,12 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
   if (const Json* levels = in.array("levels")) {
     for (const Json& item : levels->items()) {
       ObjectReader level(item, problems);
-      spec.levels.push_back({.count = static_cast<int>(level.integer("count")), .bandwidth = level.number("bandwidth"), .latency_s = level.number("latency", 0)});
+      spec.levels.push_back({.count = static_cast<int>(level.integer("count")),
+                             .bandwidth = level.number("bandwidth"),
+                             .latency_s = level.number("latency", 0)});
       if (spec.levels.back().count < 1) level.problem("count", "must be at least 1");
-      if (!(spec.levels.back().bandwidth > 0)) level.problem("bandwidth", "must be greater than 0 (bytes per second)");
+      if (!(spec.levels.back().bandwidth > 0))
+        level.problem("bandwidth", "must be greater than 0 (bytes per second)");
       if (spec.levels.back().latency_s < 0) level.problem("latency", "must not be negative (seconds)");
       level.finish();
     }
@@ -54,16 +63,19 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
     int devices = 0;
     for (const Json& item : hosts->items()) {
       ObjectReader host(item, problems);
-      spec.hosts.push_back({.name = host.string("name"), .devices = static_cast<int>(host.integer("devices", 1))});
+      spec.hosts.push_back(
+          {.name = host.string("name"), .devices = static_cast<int>(host.integer("devices", 1))});
       devices += spec.hosts.back().devices;
       host.finish();
     }
     if (problems.empty() && devices != spec.num_ranks()) {
-      in.problem("hosts", "the hosts have " + std::to_string(devices) + " devices, the levels multiply to " + std::to_string(spec.num_ranks()));
+      in.problem("hosts", "the hosts have " + std::to_string(devices) + " devices, the levels multiply to " +
+                              std::to_string(spec.num_ranks()));
     }
   }
   in.finish();
-  if (problems.empty() && spec.levels.empty()) in.problem("levels", "is empty", "one level at least, for example [{count: 2, bandwidth: 3e9}]");
+  if (problems.empty() && spec.levels.empty())
+    in.problem("levels", "is empty", "one level at least, for example [{count: 2, bandwidth: 3e9}]");
   if (!problems.empty()) return problems;
   return spec;
 }
@@ -83,13 +95,17 @@ std::string ClusterSpec::to_yaml() const {
   if (memory_per_rank > 0) text += "memory: " + std::to_string(memory_per_rank) + "\n";
   text += "levels:\n";
   for (const ClusterLevel& l : levels) {
-    text += "  - {count: " + std::to_string(l.count) + ", bandwidth: " + Json(l.bandwidth).dump() + ", latency: " + Json(l.latency_s).dump() + "}\n";
+    text += "  - {count: " + std::to_string(l.count) + ", bandwidth: " + Json(l.bandwidth).dump() +
+            ", latency: " + Json(l.latency_s).dump() + "}\n";
   }
   if (!hosts.empty()) text += "hosts:\n";
-  for (const ClusterHost& h : hosts) text += "  - {name: " + h.name + ", devices: " + std::to_string(h.devices) + "}\n";
+  for (const ClusterHost& h : hosts)
+    text += "  - {name: " + h.name + ", devices: " + std::to_string(h.devices) + "}\n";
   return text;
 }
 
-std::string ClusterSpec::fingerprint() const { return fingerprint_of(to_yaml()); }
+std::string ClusterSpec::fingerprint() const {
+  return fingerprint_of(to_yaml());
+}
 
 }  // namespace millrace

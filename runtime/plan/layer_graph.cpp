@@ -17,13 +17,18 @@ constexpr const char* kFormat = "millrace-profile-1";
 
 LayerNode node_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
-  LayerNode node{.name = in.string("name"), .kind = in.string("kind", ""), .forward_s = in.number("forward_s"),
-                 .backward_input_s = in.number("backward_input_s"), .backward_weight_s = in.number("backward_weight_s"),
-                 .parameter_bytes = in.integer("parameter_bytes", 0), .activation_bytes = in.integer("activation_bytes", 0),
+  LayerNode node{.name = in.string("name"),
+                 .kind = in.string("kind", ""),
+                 .forward_s = in.number("forward_s"),
+                 .backward_input_s = in.number("backward_input_s"),
+                 .backward_weight_s = in.number("backward_weight_s"),
+                 .parameter_bytes = in.integer("parameter_bytes", 0),
+                 .activation_bytes = in.integer("activation_bytes", 0),
                  .saved_bytes = in.integer("saved_bytes", 0)};
-  const bool negative = node.forward_s < 0 || node.backward_input_s < 0 || node.backward_weight_s < 0 || node.parameter_bytes < 0 ||
-                        node.activation_bytes < 0 || node.saved_bytes < 0;
-  if (negative) in.problem("name", "layer '" + node.name + "' has a negative cost", "times and bytes are at least 0");
+  const bool negative = node.forward_s < 0 || node.backward_input_s < 0 || node.backward_weight_s < 0 ||
+                        node.parameter_bytes < 0 || node.activation_bytes < 0 || node.saved_bytes < 0;
+  if (negative)
+    in.problem("name", "layer '" + node.name + "' has a negative cost", "times and bytes are at least 0");
   in.finish();
   return node;
 }
@@ -36,10 +41,14 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   Problems problems;
   ObjectReader in(*json, problems);
   if (const std::string format = in.string("format"); format != kFormat && json->is_object()) {
-    in.problem("format", "is '" + format + "', expected '" + std::string(kFormat) + "'", "make profiles with `millrace profile`");
+    in.problem("format", "is '" + format + "', expected '" + std::string(kFormat) + "'",
+               "make profiles with `millrace profile`");
   }
-  LayerGraph graph{.model = in.string("model"), .microbatch = static_cast<int>(in.integer("microbatch", 1)), .device = in.string("device", "cpu"),
-                   .loss_s = in.number("loss_s", 0), .update_s_per_byte = in.number("update_s_per_byte", 0)};
+  LayerGraph graph{.model = in.string("model"),
+                   .microbatch = static_cast<int>(in.integer("microbatch", 1)),
+                   .device = in.string("device", "cpu"),
+                   .loss_s = in.number("loss_s", 0),
+                   .update_s_per_byte = in.number("update_s_per_byte", 0)};
   const Json* layers = in.array("layers");
   const Json* edges = in.array("edges");
   in.finish();
@@ -48,7 +57,8 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   for (const Json& layer : layers->items()) {
     graph.nodes.push_back(node_from(layer, problems));
     if (!index.emplace(graph.nodes.back().name, static_cast<int>(graph.nodes.size()) - 1).second) {
-      problems.push_back({layer.where(), "layer '" + graph.nodes.back().name + "' appears twice", "names must be unique"});
+      problems.push_back(
+          {layer.where(), "layer '" + graph.nodes.back().name + "' appears twice", "names must be unique"});
     }
   }
   for (const Json& edge : edges->items()) {
@@ -57,7 +67,8 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
     LayerEdge made{.tensor = e.string("tensor", from), .bytes = e.integer("bytes", 0)};
     e.finish();
     for (const std::string& end : {from, to}) {
-      if (!index.contains(end)) e.problem(end == from ? "from" : "to", "edge names the unknown layer '" + end + "'");
+      if (!index.contains(end))
+        e.problem(end == from ? "from" : "to", "edge names the unknown layer '" + end + "'");
     }
     if (made.bytes < 0) e.problem("bytes", "is negative");
     if (!index.contains(from) || !index.contains(to)) continue;
@@ -81,18 +92,36 @@ Result<LayerGraph> LayerGraph::load(const std::string& path) {
 std::string LayerGraph::to_json() const {
   Json layers = Json::array(), edge_list = Json::array();
   for (const LayerNode& n : nodes) {
-    layers.push_back(Json::object({{"name", n.name}, {"kind", n.kind}, {"forward_s", n.forward_s}, {"backward_input_s", n.backward_input_s},
-                                   {"backward_weight_s", n.backward_weight_s}, {"parameter_bytes", n.parameter_bytes},
-                                   {"activation_bytes", n.activation_bytes}, {"saved_bytes", n.saved_bytes}}));
+    layers.push_back(Json::object({{"name", n.name},
+                                   {"kind", n.kind},
+                                   {"forward_s", n.forward_s},
+                                   {"backward_input_s", n.backward_input_s},
+                                   {"backward_weight_s", n.backward_weight_s},
+                                   {"parameter_bytes", n.parameter_bytes},
+                                   {"activation_bytes", n.activation_bytes},
+                                   {"saved_bytes", n.saved_bytes}}));
   }
   for (const LayerEdge& e : edges) {
-    edge_list.push_back(Json::object({{"from", nodes[e.producer].name}, {"to", nodes[e.consumer].name}, {"tensor", e.tensor}, {"bytes", e.bytes}}));
+    edge_list.push_back(Json::object({{"from", nodes[e.producer].name},
+                                      {"to", nodes[e.consumer].name},
+                                      {"tensor", e.tensor},
+                                      {"bytes", e.bytes}}));
   }
-  return Json::object({{"format", kFormat}, {"model", model}, {"microbatch", microbatch}, {"device", device}, {"loss_s", loss_s},
-                       {"update_s_per_byte", update_s_per_byte}, {"layers", layers}, {"edges", edge_list}}).dump(1) + "\n";
+  return Json::object({{"format", kFormat},
+                       {"model", model},
+                       {"microbatch", microbatch},
+                       {"device", device},
+                       {"loss_s", loss_s},
+                       {"update_s_per_byte", update_s_per_byte},
+                       {"layers", layers},
+                       {"edges", edge_list}})
+             .dump(1) +
+         "\n";
 }
 
-Status LayerGraph::save(const std::string& path) const { return write_file_atomically(path, to_json()); }
+Status LayerGraph::save(const std::string& path) const {
+  return write_file_atomically(path, to_json());
+}
 
 Result<std::vector<int>> LayerGraph::topological_order() const {
   std::vector<int> missing(nodes.size(), 0);
@@ -116,18 +145,22 @@ Result<std::vector<int>> LayerGraph::topological_order() const {
   }
   if (order.size() == nodes.size()) return order;
   const auto stuck = std::ranges::find_if(missing, [](int m) { return m > 0; });
-  return Problem{"", "the graph has a cycle through layer '" + nodes[stuck - missing.begin()].name + "'", "a profile is acyclic"};
+  return Problem{"", "the graph has a cycle through layer '" + nodes[stuck - missing.begin()].name + "'",
+                 "a profile is acyclic"};
 }
 
 Bytes LayerGraph::bytes_between(const std::vector<int>& stage_of, int a, int b) const {
   std::set<int> producers;
   Bytes bytes = 0;
   for (const LayerEdge& e : edges) {
-    if (stage_of[e.producer] == a && stage_of[e.consumer] == b && producers.insert(e.producer).second) bytes += e.bytes;
+    if (stage_of[e.producer] == a && stage_of[e.consumer] == b && producers.insert(e.producer).second)
+      bytes += e.bytes;
   }
   return bytes;
 }
 
-std::string LayerGraph::fingerprint() const { return fingerprint_of(to_json()); }
+std::string LayerGraph::fingerprint() const {
+  return fingerprint_of(to_json());
+}
 
 }  // namespace millrace

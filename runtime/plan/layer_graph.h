@@ -35,9 +35,9 @@ struct LayerEdge {
 /// when written by our profiler. Pure value.
 struct LayerGraph {
   std::string model;
-  int microbatch = 1;         ///< samples per microbatch the costs were measured with
+  int microbatch = 1;  ///< samples per microbatch the costs were measured with
   std::string device = "cpu";
-  double loss_s = 0;          ///< loss and its gradient, for one microbatch
+  double loss_s = 0;             ///< loss and its gradient, for one microbatch
   double update_s_per_byte = 0;  ///< update rule, seconds per parameter byte
   std::vector<LayerNode> nodes;
   std::vector<LayerEdge> edges;

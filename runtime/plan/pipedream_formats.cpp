@@ -46,41 +46,56 @@ class GraphReader {
       }
       if (problems_.size() >= 20) break;
     }
-    if (problems_.empty() && graph_.nodes.empty()) problems_.push_back({name_, "has no nodes", "a profile starts with `node1 -- ...`"});
+    if (problems_.empty() && graph_.nodes.empty())
+      problems_.push_back({name_, "has no nodes", "a profile starts with `node1 -- ...`"});
     if (!problems_.empty()) return problems_;
     return std::move(graph_);
   }
 
  private:
   void fail(std::string_view line, std::string_view part, std::string what, std::string hint = {}) {
-    const std::size_t column = part.data() >= line.data() ? static_cast<std::size_t>(part.data() - line.data()) : 0;
-    problems_.push_back({name_ + ":" + std::to_string(line_) + ":" + std::to_string(column + 1), std::move(what), std::move(hint)});
+    const std::size_t column =
+        part.data() >= line.data() ? static_cast<std::size_t>(part.data() - line.data()) : 0;
+    problems_.push_back({name_ + ":" + std::to_string(line_) + ":" + std::to_string(column + 1),
+                         std::move(what), std::move(hint)});
   }
 
   void node(std::string_view line) {
     const auto parts = split(line, kSeparator);
     if (parts.size() != 3 && parts.size() != 4) {
-      return fail(line, line, "a node has " + std::to_string(parts.size()) + " parts separated by ' -- ', expected 3 or 4", "id -- description -- fields [-- stage_id=N]");
+      return fail(
+          line, line,
+          "a node has " + std::to_string(parts.size()) + " parts separated by ' -- ', expected 3 or 4",
+          "id -- description -- fields [-- stage_id=N]");
     }
     PipeDreamNode node{.id = std::string(parts[0]), .description = std::string(parts[1])};
     if (!fields(line, parts[2], node)) return;
     if (parts.size() == 4) {
       double stage = 0;
-      if (!parts[3].starts_with("stage_id=") || !parse_number(parts[3].substr(9), stage) || stage != int(stage)) {
+      if (!parts[3].starts_with("stage_id=") || !parse_number(parts[3].substr(9), stage) ||
+          stage != int(stage)) {
         return fail(line, parts[3], "found '" + std::string(parts[3]) + "', expected stage_id=INTEGER");
       }
       node.stage = static_cast<int>(stage);
     }
-    if (!index_.emplace(node.id, static_cast<int>(graph_.nodes.size())).second) return fail(line, parts[0], "node '" + node.id + "' appears twice");
+    if (!index_.emplace(node.id, static_cast<int>(graph_.nodes.size())).second)
+      return fail(line, parts[0], "node '" + node.id + "' appears twice");
     graph_.nodes.push_back(std::move(node));
   }
 
   bool fields(std::string_view line, std::string_view text, PipeDreamNode& node) {
     const auto parts = split(text, ", ");
-    static constexpr std::string_view kNames[] = {"forward_compute_time=", "backward_compute_time=", "activation_size=", "parameter_size="};
-    if (parts.size() != 4) return fail(line, text, "a node has " + std::to_string(parts.size()) + " fields, expected 4", "forward_compute_time=, backward_compute_time=, activation_size=, parameter_size="), false;
+    static constexpr std::string_view kNames[] = {
+        "forward_compute_time=", "backward_compute_time=", "activation_size=", "parameter_size="};
+    if (parts.size() != 4)
+      return fail(line, text, "a node has " + std::to_string(parts.size()) + " fields, expected 4",
+                  "forward_compute_time=, backward_compute_time=, activation_size=, parameter_size="),
+             false;
     for (std::size_t i = 0; i < 4; ++i) {
-      if (!parts[i].starts_with(kNames[i])) return fail(line, parts[i], "found '" + std::string(parts[i]) + "', expected " + std::string(kNames[i]) + "NUMBER"), false;
+      if (!parts[i].starts_with(kNames[i]))
+        return fail(line, parts[i],
+                    "found '" + std::string(parts[i]) + "', expected " + std::string(kNames[i]) + "NUMBER"),
+               false;
       const std::string_view value = parts[i].substr(kNames[i].size());
       double* target = i == 0 ? &node.forward_ms : i == 1 ? &node.backward_ms : &node.parameter_bytes;
       const bool good = i == 2 ? activation(value, node) : parse_number(value, *target);
@@ -101,11 +116,15 @@ class GraphReader {
 
   void edge(std::string_view line) {
     const auto parts = split(line.substr(1), kSeparator);
-    if (parts.size() != 2) return fail(line, line, "an edge has " + std::to_string(parts.size()) + " parts, expected 2", "TAB source -- target");
+    if (parts.size() != 2)
+      return fail(line, line, "an edge has " + std::to_string(parts.size()) + " parts, expected 2",
+                  "TAB source -- target");
     int ends[2];
     for (int i = 0; i < 2; ++i) {
       const auto found = index_.find(std::string(parts[i]));
-      if (found == index_.end()) return fail(line, parts[i], "edge names the unknown node '" + std::string(parts[i]) + "'", "nodes come before edges");
+      if (found == index_.end())
+        return fail(line, parts[i], "edge names the unknown node '" + std::string(parts[i]) + "'",
+                    "nodes come before edges");
       ends[i] = found->second;
     }
     graph_.edges.emplace_back(ends[0], ends[1]);
@@ -132,7 +151,9 @@ double PipeDreamNode::activation_bytes() const {
   return sum;
 }
 
-Result<PipeDreamGraph> parse_pipedream_graph(std::string_view text, const std::string& name) { return GraphReader(name).read(text); }
+Result<PipeDreamGraph> parse_pipedream_graph(std::string_view text, const std::string& name) {
+  return GraphReader(name).read(text);
+}
 
 Result<PipeDreamGraph> read_pipedream_graph(const std::string& path) {
   Result<std::string> text = read_file(path);
@@ -149,8 +170,10 @@ std::string to_text(const PipeDreamGraph& graph) {
   for (const PipeDreamNode& n : graph.nodes) {
     std::string activation = n.activation_text;
     if (activation.empty()) activation = Json(n.activation_bytes()).dump();
-    line(n.id + " -- " + n.description + " -- forward_compute_time=" + fixed3(n.forward_ms) + ", backward_compute_time=" + fixed3(n.backward_ms) +
-         ", activation_size=" + activation + ", parameter_size=" + fixed3(n.parameter_bytes) + (n.stage ? " -- stage_id=" + std::to_string(*n.stage) : ""));
+    line(n.id + " -- " + n.description + " -- forward_compute_time=" + fixed3(n.forward_ms) +
+         ", backward_compute_time=" + fixed3(n.backward_ms) + ", activation_size=" + activation +
+         ", parameter_size=" + fixed3(n.parameter_bytes) +
+         (n.stage ? " -- stage_id=" + std::to_string(*n.stage) : ""));
   }
   for (const auto& [from, to] : graph.edges) line("\t" + graph.nodes[from].id + " -- " + graph.nodes[to].id);
   return text;
@@ -170,7 +193,8 @@ Result<PipeDreamConf> parse_pipedream_conf(std::string_view text, const std::str
   const auto stage_key = [&](const std::string& key, const Json& value) {
     int stage = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), stage);
-    if (error != std::errc() || end != key.data() + key.size() || stage < 0) problems.push_back({value.where(), "'" + key + "' is not a stage number", {}});
+    if (error != std::errc() || end != key.data() + key.size() || stage < 0)
+      problems.push_back({value.where(), "'" + key + "' is not a stage number", {}});
     return stage;
   };
   if (const Json* map = in.array("module_to_stage_map")) {
@@ -179,12 +203,15 @@ Result<PipeDreamConf> parse_pipedream_conf(std::string_view text, const std::str
   if (const Json* map = in.object("stage_to_rank_map")) {
     for (const auto& [key, value] : map->members()) {
       auto& ranks = conf.stage_to_rank_map[stage_key(key, value)];
-      if (!value.is_array()) problems.push_back({value.where(), "expected a list of ranks", {}});
-      else for (const Json& rank : value.items()) ranks.push_back(integer(rank));
+      if (!value.is_array())
+        problems.push_back({value.where(), "expected a list of ranks", {}});
+      else
+        for (const Json& rank : value.items()) ranks.push_back(integer(rank));
     }
   }
   if (const Json* map = in.optional_object("stage_to_depth_map")) {
-    for (const auto& [key, value] : map->members()) conf.stage_to_depth_map[stage_key(key, value)] = integer(value);
+    for (const auto& [key, value] : map->members())
+      conf.stage_to_depth_map[stage_key(key, value)] = integer(value);
   }
   in.finish();
   if (!problems.empty()) return problems;
@@ -194,16 +221,19 @@ Result<PipeDreamConf> parse_pipedream_conf(std::string_view text, const std::str
     count += list.size();
     ranks.insert(list.begin(), list.end());
   }
-  if (ranks.size() != count || (!ranks.empty() && (*ranks.begin() != 0 || *ranks.rbegin() != static_cast<int>(count) - 1))) {
+  if (ranks.size() != count ||
+      (!ranks.empty() && (*ranks.begin() != 0 || *ranks.rbegin() != static_cast<int>(count) - 1))) {
     problems.push_back({name, "ranks must be 0.." + std::to_string(count - 1) + ", each in one stage", {}});
   }
   for (int stage : conf.module_to_stage_map) {
     if (!conf.stage_to_rank_map.contains(stage)) {
-      problems.push_back({name, "a module is in stage " + std::to_string(stage) + ", which has no ranks", {}});
+      problems.push_back(
+          {name, "a module is in stage " + std::to_string(stage) + ", which has no ranks", {}});
       break;
     }
   }
-  if (!conf.module_to_stage_map.empty() && problems.empty() && conf.module_to_stage_map.back() != conf.stage_to_rank_map.rbegin()->first) {
+  if (!conf.module_to_stage_map.empty() && problems.empty() &&
+      conf.module_to_stage_map.back() != conf.stage_to_rank_map.rbegin()->first) {
     problems.push_back({name, "the criterion (last module) must be in the last stage", {}});
   }
   if (!problems.empty()) return problems;

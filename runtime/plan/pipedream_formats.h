@@ -16,9 +16,9 @@ struct PipeDreamNode {
   std::string description;
   double forward_ms = 0;
   double backward_ms = 0;
-  std::vector<double> activation_sizes;   ///< more than one for a tuple output; readers sum it
-  bool activation_is_list = false;        ///< written as [a; b] (so that it round-trips)
-  std::string activation_text;            ///< as found in the file
+  std::vector<double> activation_sizes;  ///< more than one for a tuple output; readers sum it
+  bool activation_is_list = false;       ///< written as [a; b] (so that it round-trips)
+  std::string activation_text;           ///< as found in the file
   double parameter_bytes = 0;
   std::optional<int> stage;
 

@@ -14,12 +14,18 @@ const std::vector<std::string> kSchedules{"gpipe", "1f1b", "pipedream"};
 
 PlanStage stage_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
-  PlanStage stage{.layers = in.strings("layers"), .recompute = in.boolean("recompute", false), .forward_s = in.number("forward_s", 0),
-                  .backward_s = in.number("backward_s", 0), .parameter_bytes = in.integer("parameter_bytes", 0), .peak_bytes = in.integer("peak_bytes", 0)};
+  PlanStage stage{.layers = in.strings("layers"),
+                  .recompute = in.boolean("recompute", false),
+                  .forward_s = in.number("forward_s", 0),
+                  .backward_s = in.number("backward_s", 0),
+                  .parameter_bytes = in.integer("parameter_bytes", 0),
+                  .peak_bytes = in.integer("peak_bytes", 0)};
   if (const Json* ranks = in.array("ranks")) {
     for (const Json& rank : ranks->items()) {
-      if (rank.kind() == Json::Kind::Int) stage.ranks.emplace_back(static_cast<int>(rank.as_int()));
-      else problems.push_back({rank.where(), "a rank must be an integer", {}});
+      if (rank.kind() == Json::Kind::Int)
+        stage.ranks.emplace_back(static_cast<int>(rank.as_int()));
+      else
+        problems.push_back({rank.where(), "a rank must be an integer", {}});
     }
   }
   in.finish();
@@ -30,20 +36,30 @@ Json to_json_value(const PlanStage& stage) {
   Json layers = Json::array(), ranks = Json::array();
   for (const std::string& layer : stage.layers) layers.push_back(layer);
   for (RankId rank : stage.ranks) ranks.push_back(rank.value);
-  return Json::object({{"ranks", ranks}, {"recompute", stage.recompute}, {"forward_s", stage.forward_s}, {"backward_s", stage.backward_s},
-                       {"parameter_bytes", stage.parameter_bytes}, {"peak_bytes", stage.peak_bytes}, {"layers", layers}});
+  return Json::object({{"ranks", ranks},
+                       {"recompute", stage.recompute},
+                       {"forward_s", stage.forward_s},
+                       {"backward_s", stage.backward_s},
+                       {"parameter_bytes", stage.parameter_bytes},
+                       {"peak_bytes", stage.peak_bytes},
+                       {"layers", layers}});
 }
 
 }  // namespace
 
-std::string to_string(ScheduleKind kind) { return kSchedules[static_cast<std::size_t>(kind)]; }
-std::string to_string(VersionPolicy policy) { return policy == VersionPolicy::Flush ? "flush" : "stash"; }
+std::string to_string(ScheduleKind kind) {
+  return kSchedules[static_cast<std::size_t>(kind)];
+}
+std::string to_string(VersionPolicy policy) {
+  return policy == VersionPolicy::Flush ? "flush" : "stash";
+}
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
   const auto found = std::ranges::find(kSchedules, text);
   if (found != kSchedules.end()) return static_cast<ScheduleKind>(found - kSchedules.begin());
   const auto near = nearest_name(text, kSchedules);
-  return Problem{where, "unknown schedule '" + std::string(text) + "'", near ? "did you mean '" + *near + "'?" : "one of: gpipe, 1f1b, pipedream"};
+  return Problem{where, "unknown schedule '" + std::string(text) + "'",
+                 near ? "did you mean '" + *near + "'?" : "one of: gpipe, 1f1b, pipedream"};
 }
 
 int Plan::num_ranks() const {
@@ -58,15 +74,20 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
   Problems problems;
   ObjectReader in(*json, problems);
   if (const std::string format = in.string("format", kFormat); format != kFormat) {
-    in.problem("format", "is '" + format + "', expected '" + std::string(kFormat) + "'", "make plans with `millrace plan`");
+    in.problem("format", "is '" + format + "', expected '" + std::string(kFormat) + "'",
+               "make plans with `millrace plan`");
   }
   Plan plan{.model = in.string("model")};
   const std::string schedule = in.string("schedule");
-  if (Result<ScheduleKind> kind = parse_schedule_kind(schedule, "schedule")) plan.schedule = *kind;
-  else if (!schedule.empty()) in.problem("schedule", kind.problems()[0].what, kind.problems()[0].hint);
-  const std::string policy = in.string("versions", plan.schedule == ScheduleKind::PipeDream ? "stash" : "flush");
+  if (Result<ScheduleKind> kind = parse_schedule_kind(schedule, "schedule"))
+    plan.schedule = *kind;
+  else if (!schedule.empty())
+    in.problem("schedule", kind.problems()[0].what, kind.problems()[0].hint);
+  const std::string policy =
+      in.string("versions", plan.schedule == ScheduleKind::PipeDream ? "stash" : "flush");
   plan.versions = policy == "stash" ? VersionPolicy::Stash : VersionPolicy::Flush;
-  if (policy != "stash" && policy != "flush") in.problem("versions", "is '" + policy + "', expected flush or stash");
+  if (policy != "stash" && policy != "flush")
+    in.problem("versions", "is '" + policy + "', expected flush or stash");
   plan.microbatches = static_cast<int>(in.integer("microbatches"));
   if (const Json* stages = in.array("stages")) {
     for (const Json& stage : stages->items()) plan.stages.push_back(stage_from(stage, problems));
@@ -74,9 +95,11 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
   if (const Json* crossings = in.optional_array("crossings")) {
     for (const Json& item : crossings->items()) {
       ObjectReader c(item, problems);
-      plan.crossings.push_back({StageId(static_cast<int>(c.integer("from"))), StageId(static_cast<int>(c.integer("to"))), c.integer("bytes")});
+      plan.crossings.push_back({StageId(static_cast<int>(c.integer("from"))),
+                                StageId(static_cast<int>(c.integer("to"))), c.integer("bytes")});
       const auto& made = plan.crossings.back();
-      if (made.from.value < 0 || made.to.value <= made.from.value || made.to.value >= plan.num_stages()) c.problem("to", "must be a later stage of the plan");
+      if (made.from.value < 0 || made.to.value <= made.from.value || made.to.value >= plan.num_stages())
+        c.problem("to", "must be a later stage of the plan");
       c.finish();
     }
   }
@@ -104,22 +127,42 @@ Result<Plan> Plan::load(const std::string& path) {
 std::string Plan::to_json() const {
   Json stage_list = Json::array(), crossing_list = Json::array();
   for (const PlanStage& stage : stages) stage_list.push_back(to_json_value(stage));
-  for (const PlanCrossing& c : crossings) crossing_list.push_back(Json::object({{"from", c.from.value}, {"to", c.to.value}, {"bytes", c.bytes}}));
-  return Json::object({{"format", kFormat}, {"model", model}, {"schedule", to_string(schedule)}, {"versions", to_string(versions)},
-                       {"microbatches", microbatches}, {"predicted_step_s", predicted_step_s}, {"stages", stage_list}, {"crossings", crossing_list},
-                       {"planner", planner}, {"graph_fingerprint", graph_fingerprint}, {"cluster_fingerprint", cluster_fingerprint}}).dump(1) + "\n";
+  for (const PlanCrossing& c : crossings)
+    crossing_list.push_back(Json::object({{"from", c.from.value}, {"to", c.to.value}, {"bytes", c.bytes}}));
+  return Json::object({{"format", kFormat},
+                       {"model", model},
+                       {"schedule", to_string(schedule)},
+                       {"versions", to_string(versions)},
+                       {"microbatches", microbatches},
+                       {"predicted_step_s", predicted_step_s},
+                       {"stages", stage_list},
+                       {"crossings", crossing_list},
+                       {"planner", planner},
+                       {"graph_fingerprint", graph_fingerprint},
+                       {"cluster_fingerprint", cluster_fingerprint}})
+             .dump(1) +
+         "\n";
 }
 
-Status Plan::save(const std::string& path) const { return write_file_atomically(path, to_json()); }
-std::string Plan::fingerprint() const { return fingerprint_of(to_json()); }
+Status Plan::save(const std::string& path) const {
+  return write_file_atomically(path, to_json());
+}
+std::string Plan::fingerprint() const {
+  return fingerprint_of(to_json());
+}
 
-Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas, int microbatches, ScheduleKind schedule) {
-  Plan plan{.model = model, .schedule = schedule, .versions = schedule == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush,
-            .microbatches = microbatches, .planner = "uniform"};
+Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
+                  int microbatches, ScheduleKind schedule) {
+  Plan plan{.model = model,
+            .schedule = schedule,
+            .versions = schedule == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush,
+            .microbatches = microbatches,
+            .planner = "uniform"};
   const std::size_t count = layers.size();
   for (int s = 0; s < stages; ++s) {
     PlanStage& stage = plan.stages.emplace_back();
-    stage.layers.assign(layers.begin() + static_cast<std::ptrdiff_t>(count * s / stages), layers.begin() + static_cast<std::ptrdiff_t>(count * (s + 1) / stages));
+    stage.layers.assign(layers.begin() + static_cast<std::ptrdiff_t>(count * s / stages),
+                        layers.begin() + static_cast<std::ptrdiff_t>(count * (s + 1) / stages));
     for (int r = 0; r < replicas; ++r) stage.ranks.emplace_back(s * replicas + r);
   }
   return plan;

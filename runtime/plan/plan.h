@@ -72,7 +72,7 @@ Problems validate(const Plan& plan, const LayerGraph& graph);
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
 
 /// The whole model on one stage, replicated over `ranks` ranks (1: plain single-process training).
-Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages,
-                  int replicas, int microbatches, ScheduleKind schedule);
+Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
+                  int microbatches, ScheduleKind schedule);
 
 }  // namespace millrace

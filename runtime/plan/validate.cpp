@@ -8,13 +8,18 @@
 namespace millrace {
 namespace {
 
-std::string stage_name(std::size_t s) { return "stage " + std::to_string(s); }
+std::string stage_name(std::size_t s) {
+  return "stage " + std::to_string(s);
+}
 
 /// Unknown layers, layers that no stage has, stages out of order. `index`: layer name -> place in the model.
 Problems validate_layers(const Plan& plan, const std::vector<std::string>& layers) {
   Problems problems;
   if (plan.stages.size() > layers.size()) {
-    problems.push_back({"", "the plan has " + std::to_string(plan.stages.size()) + " stages, the model has " + std::to_string(layers.size()) + " layers", "use fewer stages"});
+    problems.push_back({"",
+                        "the plan has " + std::to_string(plan.stages.size()) + " stages, the model has " +
+                            std::to_string(layers.size()) + " layers",
+                        "use fewer stages"});
   }
   std::set<std::string> placed;
   const std::set<std::string> known(layers.begin(), layers.end());
@@ -23,11 +28,14 @@ Problems validate_layers(const Plan& plan, const std::vector<std::string>& layer
       placed.insert(layer);
       if (known.contains(layer)) continue;
       const auto near = nearest_name(layer, layers);
-      problems.push_back({stage_name(s), "model " + plan.model + " has no layer '" + layer + "'", near ? "did you mean '" + *near + "'?" : "was the plan made for another model?"});
+      problems.push_back({stage_name(s), "model " + plan.model + " has no layer '" + layer + "'",
+                          near ? "did you mean '" + *near + "'?" : "was the plan made for another model?"});
     }
   }
   for (const std::string& layer : layers) {
-    if (!placed.contains(layer)) problems.push_back({"", "no stage has layer '" + layer + "'", "every layer of the model needs a stage"});
+    if (!placed.contains(layer))
+      problems.push_back(
+          {"", "no stage has layer '" + layer + "'", "every layer of the model needs a stage"});
   }
   return problems;
 }
@@ -37,29 +45,45 @@ Problems validate_layers(const Plan& plan, const std::vector<std::string>& layer
 Problems validate(const Plan& plan) {
   Problems problems;
   if (plan.stages.empty()) problems.push_back({"stages", "the plan has no stages", {}});
-  if (plan.microbatches < 1) problems.push_back({"microbatches", "is " + std::to_string(plan.microbatches) + ", must be at least 1", {}});
+  if (plan.microbatches < 1)
+    problems.push_back(
+        {"microbatches", "is " + std::to_string(plan.microbatches) + ", must be at least 1", {}});
   const bool stash = plan.versions == VersionPolicy::Stash, async = plan.schedule == ScheduleKind::PipeDream;
-  if (stash != async) problems.push_back({"versions", "schedule " + to_string(plan.schedule) + " does not go with versions " + to_string(plan.versions), async ? "use stash" : "use flush"});
+  if (stash != async)
+    problems.push_back(
+        {"versions",
+         "schedule " + to_string(plan.schedule) + " does not go with versions " + to_string(plan.versions),
+         async ? "use stash" : "use flush"});
   std::set<std::string> layers;
   std::set<RankId> ranks;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const PlanStage& stage = plan.stages[s];
     if (stage.layers.empty()) problems.push_back({stage_name(s), "has no layers", {}});
-    if (stage.ranks.empty()) problems.push_back({stage_name(s), "has no ranks", "each stage needs at least one"});
+    if (stage.ranks.empty())
+      problems.push_back({stage_name(s), "has no ranks", "each stage needs at least one"});
     for (const std::string& layer : stage.layers) {
-      if (!layers.insert(layer).second) problems.push_back({stage_name(s), "layer '" + layer + "' is in two places", {}});
+      if (!layers.insert(layer).second)
+        problems.push_back({stage_name(s), "layer '" + layer + "' is in two places", {}});
     }
     for (RankId rank : stage.ranks) {
-      if (!ranks.insert(rank).second) problems.push_back({stage_name(s), "rank " + std::to_string(rank.value) + " is used twice", "a rank holds one stage"});
+      if (!ranks.insert(rank).second)
+        problems.push_back({stage_name(s), "rank " + std::to_string(rank.value) + " is used twice",
+                            "a rank holds one stage"});
     }
     if (!async && static_cast<int>(stage.ranks.size()) > plan.microbatches) {
-      problems.push_back({stage_name(s), "has " + std::to_string(stage.ranks.size()) + " replicas for " + std::to_string(plan.microbatches) + " microbatches", "use at least as many microbatches as replicas"});
+      problems.push_back({stage_name(s),
+                          "has " + std::to_string(stage.ranks.size()) + " replicas for " +
+                              std::to_string(plan.microbatches) + " microbatches",
+                          "use at least as many microbatches as replicas"});
     }
   }
   int expected = 0;
   for (RankId rank : ranks) {
     if (rank.value != expected++) {
-      problems.push_back({"ranks", "ranks are not 0.." + std::to_string(ranks.size() - 1) + ": found " + std::to_string(rank.value), "number the ranks from 0 without gaps"});
+      problems.push_back(
+          {"ranks",
+           "ranks are not 0.." + std::to_string(ranks.size() - 1) + ": found " + std::to_string(rank.value),
+           "number the ranks from 0 without gaps"});
       break;
     }
   }
@@ -69,7 +93,8 @@ Problems validate(const Plan& plan) {
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers) {
   Problems problems = validate(plan);
   if (plan.model != model) {
-    problems.push_back({"model", "the plan was made for model '" + plan.model + "', this is '" + model + "'", "plan again from a profile of " + model});
+    problems.push_back({"model", "the plan was made for model '" + plan.model + "', this is '" + model + "'",
+                        "plan again from a profile of " + model});
     return problems;
   }
   for (Problem& problem : validate_layers(plan, layers)) problems.push_back(std::move(problem));
@@ -87,7 +112,10 @@ Problems validate(const Plan& plan, const LayerGraph& graph) {
   for (const LayerEdge& e : graph.edges) {
     const auto from = stage_of.find(names[e.producer]), to = stage_of.find(names[e.consumer]);
     if (from == stage_of.end() || to == stage_of.end() || from->second <= to->second) continue;
-    problems.push_back({stage_name(static_cast<std::size_t>(to->second)), "layer '" + to->first + "' needs '" + from->first + "' of the later stage " + std::to_string(from->second), "order the stages along the graph"});
+    problems.push_back({stage_name(static_cast<std::size_t>(to->second)),
+                        "layer '" + to->first + "' needs '" + from->first + "' of the later stage " +
+                            std::to_string(from->second),
+                        "order the stages along the graph"});
   }
   return problems;
 }

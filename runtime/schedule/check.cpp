@@ -13,11 +13,15 @@ namespace {
 
 class Checker {
  public:
-  Checker(const Schedule& schedule, const PipelineShape& shape) : schedule_(schedule), shape_(shape), messages_(shape) {}
+  Checker(const Schedule& schedule, const PipelineShape& shape)
+      : schedule_(schedule), shape_(shape), messages_(shape) {}
 
   Problems structure() {
     if (static_cast<int>(schedule_.ranks.size()) != shape_.num_ranks()) {
-      return {{"", "the schedule has " + std::to_string(schedule_.ranks.size()) + " ranks, the shape " + std::to_string(shape_.num_ranks()), {}}};
+      return {{"",
+               "the schedule has " + std::to_string(schedule_.ranks.size()) + " ranks, the shape " +
+                   std::to_string(shape_.num_ranks()),
+               {}}};
     }
     sent_.assign(messages_.size(), 0);
     received_.assign(messages_.size(), 0);
@@ -32,7 +36,8 @@ class Checker {
   using Cell = std::tuple<int, std::int64_t>;  // stage, microbatch
 
   void fail(std::size_t rank, const Action& action, std::string what) {
-    if (problems_.size() < 50) problems_.push_back({"rank " + std::to_string(rank) + ", " + to_string(action), std::move(what), {}});
+    if (problems_.size() < 50)
+      problems_.push_back({"rank " + std::to_string(rank) + ", " + to_string(action), std::move(what), {}});
   }
 
   void rank(std::size_t r) {
@@ -41,12 +46,14 @@ class Checker {
     int updates = 0;
     for (const Action& a : schedule_.ranks[r]) {
       const Cell cell{a.stage.value, a.microbatch.value};
-      if (a.stage.value < 0 || a.stage.value >= shape_.num_stages() || a.microbatch.value < 0 || a.microbatch.value >= shape_.microbatches) {
+      if (a.stage.value < 0 || a.stage.value >= shape_.num_stages() || a.microbatch.value < 0 ||
+          a.microbatch.value >= shape_.microbatches) {
         fail(r, a, "names a stage or microbatch outside the shape");
         continue;
       }
       if (is_compute(a.op) || is_transfer(a.op)) {
-        if (shape_.rank_of(a.stage, a.microbatch) != RankId(static_cast<int>(r))) fail(r, a, "belongs to rank " + std::to_string(shape_.rank_of(a.stage, a.microbatch).value));
+        if (shape_.rank_of(a.stage, a.microbatch) != RankId(static_cast<int>(r)))
+          fail(r, a, "belongs to rank " + std::to_string(shape_.rank_of(a.stage, a.microbatch).value));
       }
       switch (a.op) {
         case Op::Forward:
@@ -57,7 +64,8 @@ class Checker {
         case Op::BackwardInput:
           if (!forward.contains(cell)) fail(r, a, "comes before its forward");
           if (!input.insert(cell).second) fail(r, a, "appears twice");
-          if (schedule_.kind == ScheduleKind::PipeDream && !pending_gradients.empty()) fail(r, a, "comes before the update of the backward before it");
+          if (schedule_.kind == ScheduleKind::PipeDream && !pending_gradients.empty())
+            fail(r, a, "comes before the update of the backward before it");
           if (a.op == Op::Backward && !weight.insert(cell).second) fail(r, a, "appears twice");
           needs(r, a, have, /*gradient=*/true);
           if (weight.contains(cell)) pending_gradients.insert(cell);
@@ -78,11 +86,16 @@ class Checker {
           pending_gradients.clear();
           ++updates;
           break;
-        default: transfer(r, a, have, forward, input);
+        default:
+          transfer(r, a, have, forward, input);
       }
     }
-    if (!pending_gradients.empty()) problems_.push_back({"rank " + std::to_string(r), "gradients are left without an update", {}});
-    if (schedule_.kind != ScheduleKind::PipeDream && updates != 1) problems_.push_back({"rank " + std::to_string(r), "has " + std::to_string(updates) + " updates in a flushing schedule, expected 1", {}});
+    if (!pending_gradients.empty())
+      problems_.push_back({"rank " + std::to_string(r), "gradients are left without an update", {}});
+    if (schedule_.kind != ScheduleKind::PipeDream && updates != 1)
+      problems_.push_back({"rank " + std::to_string(r),
+                           "has " + std::to_string(updates) + " updates in a flushing schedule, expected 1",
+                           {}});
     for (const Cell& cell : forward) done_.insert({0, cell});
     for (const Cell& cell : input) done_.insert({1, cell});
     for (const Cell& cell : weight) done_.insert({2, cell});
@@ -94,14 +107,17 @@ class Checker {
       if ((gradient ? link.from : link.to) != a.stage) continue;
       const StageId peer = gradient ? link.to : link.from;
       const Action recv{gradient ? Op::RecvGradient : Op::RecvActivation, a.stage, a.microbatch, peer, {}};
-      if (!have.contains(static_cast<std::size_t>(messages_.of(recv)))) fail(r, a, "its tensor from stage " + std::to_string(peer.value) + " was not received before");
+      if (!have.contains(static_cast<std::size_t>(messages_.of(recv))))
+        fail(r, a, "its tensor from stage " + std::to_string(peer.value) + " was not received before");
     }
   }
 
-  void transfer(std::size_t r, const Action& a, std::set<std::size_t>& have, const std::set<Cell>& forward, const std::set<Cell>& input) {
+  void transfer(std::size_t r, const Action& a, std::set<std::size_t>& have, const std::set<Cell>& forward,
+                const std::set<Cell>& input) {
     const std::int64_t message = messages_.of(a);
     if (message < 0) return fail(r, a, "no link joins these stages");
-    if (shape_.rank_of(a.peer_stage, a.microbatch) != a.peer) fail(r, a, "the peer must be rank " + std::to_string(shape_.rank_of(a.peer_stage, a.microbatch).value));
+    if (shape_.rank_of(a.peer_stage, a.microbatch) != a.peer)
+      fail(r, a, "the peer must be rank " + std::to_string(shape_.rank_of(a.peer_stage, a.microbatch).value));
     const Cell cell{a.stage.value, a.microbatch.value};
     if (is_send(a.op)) {
       if (sent_[static_cast<std::size_t>(message)]++) fail(r, a, "is sent twice");
@@ -119,14 +135,20 @@ class Checker {
         for (int kind = 0; kind < 3; ++kind) {
           if (done_.contains({kind, {s, m}})) continue;
           static const char* names[] = {"forward", "input gradient", "weight gradient"};
-          problems_.push_back({"stage " + std::to_string(s), std::string("the ") + names[kind] + " of microbatch " + std::to_string(m) + " is missing", {}});
+          problems_.push_back(
+              {"stage " + std::to_string(s),
+               std::string("the ") + names[kind] + " of microbatch " + std::to_string(m) + " is missing",
+               {}});
           if (problems_.size() > 50) return;
         }
       }
     }
     for (std::size_t i = 0; i < messages_.size(); ++i) {
       if (sent_[i] != 1 || received_[i] != 1) {
-        problems_.push_back({"link " + std::to_string(messages_.link_of(i)), "a message is sent " + std::to_string(sent_[i]) + " and received " + std::to_string(received_[i]) + " times", {}});
+        problems_.push_back({"link " + std::to_string(messages_.link_of(i)),
+                             "a message is sent " + std::to_string(sent_[i]) + " and received " +
+                                 std::to_string(received_[i]) + " times",
+                             {}});
         if (problems_.size() > 50) return;
       }
     }
@@ -155,7 +177,8 @@ Problems Checker::deadlock(Transport transport) {
     for (std::size_t i = begin; i < end; ++i) {
       const Action& a = schedule_.ranks[r][i];
       const auto message = static_cast<std::size_t>(messages_.of(a));
-      if (is_send(a.op) ? transport == Transport::Rendezvous && !recv_posted[message] : !send_posted[message]) return false;
+      if (is_send(a.op) ? transport == Transport::Rendezvous && !recv_posted[message] : !send_posted[message])
+        return false;
     }
     return true;
   };
@@ -179,7 +202,8 @@ Problems Checker::deadlock(Transport transport) {
           const bool arrived = reduces[r] % 2 == 0;
           if (arrived) ++reduces[r], progress = true;
           const auto& group = shape_.ranks_of_stage[static_cast<std::size_t>(a.stage.value)];
-          const bool all = std::ranges::all_of(group, [&](RankId p) { return reduces[static_cast<std::size_t>(p.value)] >= reduces[r]; });
+          const bool all = std::ranges::all_of(
+              group, [&](RankId p) { return reduces[static_cast<std::size_t>(p.value)] >= reduces[r]; });
           if (!all) break;
           ++reduces[r];
           ++at[r];
@@ -193,8 +217,12 @@ Problems Checker::deadlock(Transport transport) {
   Problems problems;
   for (std::size_t r = 0; r < ranks; ++r) {
     if (at[r] < schedule_.ranks[r].size()) {
-      problems.push_back({"rank " + std::to_string(r), "is stuck at " + to_string(schedule_.ranks[r][at[r]]) + " (action " + std::to_string(at[r] + 1) + " of " + std::to_string(schedule_.ranks[r].size()) + ")",
-                          transport == Transport::Rendezvous ? "sends block here: adjacent transfers must form one exchange" : ""});
+      problems.push_back(
+          {"rank " + std::to_string(r),
+           "is stuck at " + to_string(schedule_.ranks[r][at[r]]) + " (action " + std::to_string(at[r] + 1) +
+               " of " + std::to_string(schedule_.ranks[r].size()) + ")",
+           transport == Transport::Rendezvous ? "sends block here: adjacent transfers must form one exchange"
+                                              : ""});
     }
   }
   return problems;

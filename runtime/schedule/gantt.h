@@ -9,8 +9,8 @@ namespace millrace {
 struct GanttBar {
   double start = 0;  ///< seconds (or any unit)
   double end = 0;
-  std::string kind;  ///< forward, backward, wait, reduce, update, data, send
-  std::string label; ///< inside the bar if it fits; always in the tooltip
+  std::string kind;   ///< forward, backward, wait, reduce, update, data, send
+  std::string label;  ///< inside the bar if it fits; always in the tooltip
 };
 
 struct GanttRow {
@@ -20,10 +20,10 @@ struct GanttRow {
 
 struct GanttOptions {
   std::string title;
-  int width = 1100;      ///< pixels
+  int width = 1100;  ///< pixels
   std::string unit = "ms";
-  double scale = 1e3;    ///< shown = value * scale
-  double span = 0;       ///< right end; 0: the last bar's
+  double scale = 1e3;  ///< shown = value * scale
+  double span = 0;     ///< right end; 0: the last bar's
 };
 
 /// A self-contained <svg> element. Text is escaped.

@@ -38,8 +38,9 @@ std::vector<Action> gpipe(const Place& place, int microbatches) {
   return actions;
 }
 
-/// Warm-up forwards, then one forward, one backward, then the remaining backwards. With a flush: one update at
-/// the end (PipeDream-Flush, arXiv 2006.09503); without: an update after each backward (PipeDream, SOSP'19).
+/// Warm-up forwards, then one forward, one backward, then the remaining backwards. With a flush: one update
+/// at the end (PipeDream-Flush, arXiv 2006.09503); without: an update after each backward (PipeDream,
+/// SOSP'19).
 std::vector<Action> one_f_one_b(const Place& place, int microbatches, bool flush) {
   const auto own = own_microbatches(place, microbatches);
   const std::size_t warm_up = std::min<std::size_t>(own.size(), static_cast<std::size_t>(place.warm_up));
@@ -54,16 +55,21 @@ std::vector<Action> one_f_one_b(const Place& place, int microbatches, bool flush
   return actions;
 }
 
-/// Receives right before the computation that needs them, sends right after the one that made them: between two
-/// computations all transfers are adjacent and form one exchange, which keeps every shape free of deadlock even
-/// where sends block (459 of 648 shapes hang otherwise).
-std::vector<Action> add_transfers(const std::vector<Action>& computations, const PipelineShape& shape, const std::vector<StageLink>& links) {
+/// Receives right before the computation that needs them, sends right after the one that made them: between
+/// two computations all transfers are adjacent and form one exchange, which keeps every shape free of
+/// deadlock even where sends block (459 of 648 shapes hang otherwise).
+std::vector<Action> add_transfers(const std::vector<Action>& computations, const PipelineShape& shape,
+                                  const std::vector<StageLink>& links) {
   std::vector<Action> actions;
   const auto transfer = [&](Op op, const Action& compute, StageId peer_stage) {
-    actions.push_back({.op = op, .stage = compute.stage, .microbatch = compute.microbatch, .peer_stage = peer_stage, .peer = shape.rank_of(peer_stage, compute.microbatch)});
+    actions.push_back({.op = op,
+                       .stage = compute.stage,
+                       .microbatch = compute.microbatch,
+                       .peer_stage = peer_stage,
+                       .peer = shape.rank_of(peer_stage, compute.microbatch)});
   };
-  // An update in the middle (asynchronous) waits until the receives of the next computation are posted: they then
-  // stand beside the sends of the last one, and the gradient leaves before the update.
+  // An update in the middle (asynchronous) waits until the receives of the next computation are posted: they
+  // then stand beside the sends of the last one, and the gradient leaves before the update.
   std::vector<Action> updates;
   for (const Action& action : computations) {
     if (!is_compute(action.op)) {
@@ -94,14 +100,26 @@ Problems problems_of(ScheduleKind kind, const PipelineShape& shape) {
   for (int s = 0; s < shape.num_stages(); ++s) {
     const int replicas = shape.replicas(StageId(s));
     const std::string where = "stage " + std::to_string(s);
-    if (replicas == 0) problems.push_back({where, "has no ranks", {}});
-    else if (replicas > shape.microbatches) problems.push_back({where, "has " + std::to_string(replicas) + " replicas for " + std::to_string(shape.microbatches) + " microbatches", "use at least as many microbatches as replicas"});
+    if (replicas == 0)
+      problems.push_back({where, "has no ranks", {}});
+    else if (replicas > shape.microbatches)
+      problems.push_back({where,
+                          "has " + std::to_string(replicas) + " replicas for " +
+                              std::to_string(shape.microbatches) + " microbatches",
+                          "use at least as many microbatches as replicas"});
     else if (kind == ScheduleKind::PipeDream && shape.microbatches % replicas != 0) {
-      problems.push_back({where, std::to_string(shape.microbatches) + " minibatches do not divide among " + std::to_string(replicas) + " replicas", "use a multiple"});
+      problems.push_back({where,
+                          std::to_string(shape.microbatches) + " minibatches do not divide among " +
+                              std::to_string(replicas) + " replicas",
+                          "use a multiple"});
     }
   }
   for (const StageLink& link : shape.links) {
-    if (link.from.value < 0 || link.to <= link.from || link.to.value >= shape.num_stages()) problems.push_back({"", "a link goes from stage " + std::to_string(link.from.value) + " to " + std::to_string(link.to.value), "links go to later stages"});
+    if (link.from.value < 0 || link.to <= link.from || link.to.value >= shape.num_stages())
+      problems.push_back({"",
+                          "a link goes from stage " + std::to_string(link.from.value) + " to " +
+                              std::to_string(link.to.value),
+                          "links go to later stages"});
   }
   return problems;
 }
@@ -120,9 +138,13 @@ Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape) {
     const int replicas = static_cast<int>(ranks.size());
     for (int replica = 0; replica < replicas; ++replica) {
       const Place place{StageId(s), replica, replicas, (world - 1 - ranks_before) / replicas};
-      const auto computations = kind == ScheduleKind::GPipe ? gpipe(place, shape.microbatches) : one_f_one_b(place, shape.microbatches, kind == ScheduleKind::OneFOneB);
+      const auto computations = kind == ScheduleKind::GPipe
+                                    ? gpipe(place, shape.microbatches)
+                                    : one_f_one_b(place, shape.microbatches, kind == ScheduleKind::OneFOneB);
       const std::size_t rank = static_cast<std::size_t>(ranks[static_cast<std::size_t>(replica)].value);
-      if (rank >= schedule.ranks.size()) return Problem{"", "rank " + std::to_string(rank) + " is outside 0.." + std::to_string(world - 1), {}};
+      if (rank >= schedule.ranks.size())
+        return Problem{
+            "", "rank " + std::to_string(rank) + " is outside 0.." + std::to_string(world - 1), {}};
       schedule.ranks[rank] = add_transfers(computations, shape, links);
     }
     ranks_before += replicas;

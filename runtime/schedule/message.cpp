@@ -2,7 +2,8 @@
 
 namespace millrace {
 
-MessageIndex::MessageIndex(const PipelineShape& shape) : links_(shape.all_links()), microbatches_(shape.microbatches) {
+MessageIndex::MessageIndex(const PipelineShape& shape)
+    : links_(shape.all_links()), microbatches_(shape.microbatches) {
   link_at_.resize(static_cast<std::size_t>(shape.num_stages()));
   for (std::size_t i = 0; i < links_.size(); ++i) {
     auto& row = link_at_[static_cast<std::size_t>(links_[i].from.value)];
@@ -15,7 +16,8 @@ MessageIndex::MessageIndex(const PipelineShape& shape) : links_(shape.all_links(
 std::int64_t MessageIndex::of(const Action& t) const {
   const bool gradient = t.op == Op::SendGradient || t.op == Op::RecvGradient;
   const bool from_here = t.op == Op::SendActivation || t.op == Op::RecvGradient;
-  const int from = from_here ? t.stage.value : t.peer_stage.value, to = from_here ? t.peer_stage.value : t.stage.value;
+  const int from = from_here ? t.stage.value : t.peer_stage.value,
+            to = from_here ? t.peer_stage.value : t.stage.value;
   if (from < 0 || from >= static_cast<int>(link_at_.size()) || to <= from) return -1;
   const auto& row = link_at_[static_cast<std::size_t>(from)];
   const std::size_t offset = static_cast<std::size_t>(to - from);

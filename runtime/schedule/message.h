@@ -13,7 +13,9 @@ class MessageIndex {
   std::size_t size() const { return links_.size() * static_cast<std::size_t>(microbatches_) * 2; }
   /// -1 if the transfer belongs to no link or microbatch of the shape.
   std::int64_t of(const Action& transfer) const;
-  std::size_t link_of(std::size_t message) const { return message / 2 / static_cast<std::size_t>(microbatches_); }
+  std::size_t link_of(std::size_t message) const {
+    return message / 2 / static_cast<std::size_t>(microbatches_);
+  }
   const std::vector<StageLink>& links() const { return links_; }
 
  private:
@@ -22,6 +24,8 @@ class MessageIndex {
   int microbatches_;
 };
 
-inline bool is_send(Op op) { return op == Op::SendActivation || op == Op::SendGradient; }
+inline bool is_send(Op op) {
+  return op == Op::SendActivation || op == Op::SendGradient;
+}
 
 }  // namespace millrace

@@ -80,8 +80,8 @@ enum class Transport {
   Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
 };
 
-/// Every violation: an action missing or twice, a dependency not met, a transfer without its peer, backward on
-/// another replica than its forward, deadlock under `transport`. Empty: the schedule is valid.
+/// Every violation: an action missing or twice, a dependency not met, a transfer without its peer, backward
+/// on another replica than its forward, deadlock under `transport`. Empty: the schedule is valid.
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
 
 /// Seconds. Index: stage. `transfer_s`/`latency_s`: per microbatch and link, by order of all_links().
@@ -103,10 +103,10 @@ struct TimedAction {
 struct Simulation {
   double makespan = 0;
   std::vector<std::vector<TimedAction>> ranks;
-  std::vector<double> busy;               ///< compute seconds per rank
-  std::vector<double> bubble_fraction;    ///< 1 - busy / makespan
-  std::vector<int> peak_stash;            ///< microbatches forwarded and not yet backwarded, at most
-  std::vector<int> peak_versions;         ///< live weight versions, the current one included
+  std::vector<double> busy;             ///< compute seconds per rank
+  std::vector<double> bubble_fraction;  ///< 1 - busy / makespan
+  std::vector<int> peak_stash;          ///< microbatches forwarded and not yet backwarded, at most
+  std::vector<int> peak_versions;       ///< live weight versions, the current one included
 };
 
 /// Runs the lists with buffered sends; the wire of a link carries one message at a time in each direction and

@@ -8,7 +8,8 @@
 namespace millrace {
 
 bool is_transfer(Op op) {
-  return op == Op::SendActivation || op == Op::RecvActivation || op == Op::SendGradient || op == Op::RecvGradient;
+  return op == Op::SendActivation || op == Op::RecvActivation || op == Op::SendGradient ||
+         op == Op::RecvGradient;
 }
 
 bool is_compute(Op op) {
@@ -21,7 +22,9 @@ int PipelineShape::num_ranks() const {
   return static_cast<int>(count);
 }
 
-int PipelineShape::replicas(StageId stage) const { return static_cast<int>(ranks_of_stage[stage.value].size()); }
+int PipelineShape::replicas(StageId stage) const {
+  return static_cast<int>(ranks_of_stage[stage.value].size());
+}
 
 RankId PipelineShape::rank_of(StageId stage, MicrobatchId microbatch) const {
   const auto& ranks = ranks_of_stage[stage.value];

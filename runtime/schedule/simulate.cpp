@@ -12,12 +12,19 @@ namespace {
 
 constexpr double kNotSent = std::numeric_limits<double>::infinity();
 
-double cost(const std::vector<double>& costs, std::size_t index) { return index < costs.size() ? costs[index] : 0; }
+double cost(const std::vector<double>& costs, std::size_t index) {
+  return index < costs.size() ? costs[index] : 0;
+}
 
 class Simulator {
  public:
   Simulator(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs)
-      : schedule_(schedule), shape_(shape), costs_(costs), messages_(shape), arrival_(messages_.size(), kNotSent), ranks_(schedule.ranks.size()) {
+      : schedule_(schedule),
+        shape_(shape),
+        costs_(costs),
+        messages_(shape),
+        arrival_(messages_.size(), kNotSent),
+        ranks_(schedule.ranks.size()) {
     result_.ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) result_.ranks[r].reserve(schedule.ranks[r].size());
   }
@@ -31,7 +38,9 @@ class Simulator {
       advance(r, ready);
     }
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
-      MILLRACE_CHECK(ranks_[r].at == schedule_.ranks[r].size(), "deadlock: rank " << r << " is stuck at " << to_string(schedule_.ranks[r][ranks_[r].at]));
+      MILLRACE_CHECK(
+          ranks_[r].at == schedule_.ranks[r].size(),
+          "deadlock: rank " << r << " is stuck at " << to_string(schedule_.ranks[r][ranks_[r].at]));
       result_.makespan = std::max(result_.makespan, ranks_[r].time);
     }
     for (const Rank& rank : ranks_) {
@@ -65,13 +74,20 @@ class Simulator {
   double duration(const Action& a) const {
     const std::size_t s = static_cast<std::size_t>(a.stage.value);
     switch (a.op) {
-      case Op::Forward: return cost(costs_.forward, s);
-      case Op::Backward: return cost(costs_.backward_input, s) + cost(costs_.backward_weight, s);
-      case Op::BackwardInput: return cost(costs_.backward_input, s);
-      case Op::BackwardWeight: return cost(costs_.backward_weight, s);
-      case Op::Reduce: return cost(costs_.reduce, s);
-      case Op::Update: return cost(costs_.update, s);
-      default: return 0;
+      case Op::Forward:
+        return cost(costs_.forward, s);
+      case Op::Backward:
+        return cost(costs_.backward_input, s) + cost(costs_.backward_weight, s);
+      case Op::BackwardInput:
+        return cost(costs_.backward_input, s);
+      case Op::BackwardWeight:
+        return cost(costs_.backward_weight, s);
+      case Op::Reduce:
+        return cost(costs_.reduce, s);
+      case Op::Update:
+        return cost(costs_.update, s);
+      default:
+        return 0;
     }
   }
 
@@ -126,7 +142,8 @@ class Simulator {
     return true;
   }
 
-  /// Peaks by order alone: stashed microbatches, and versions pinned at Forward, released at the last backward.
+  /// Peaks by order alone: stashed microbatches, and versions pinned at Forward, released at the last
+  /// backward.
   void count_stash(const std::vector<Action>& actions) {
     std::map<std::int64_t, std::int64_t> pinned;  // microbatch -> version
     std::int64_t version = 0;

@@ -7,7 +7,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::array<const char*, 10> kNames{"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "REDUCE", "UPDATE"};
+constexpr std::array<const char*, 10> kNames{"F",      "B",      "I",      "W",      "SEND_F",
+                                             "RECV_F", "SEND_B", "RECV_B", "REDUCE", "UPDATE"};
 
 bool take_integer(std::string_view& text, std::int64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -28,7 +29,9 @@ bool parse_action(std::string_view token, Action& action) {
   if (best == kNames.size()) return false;
   token.remove_prefix(length);
   if (!take_integer(token, microbatch)) return false;
-  action = {.op = static_cast<Op>(best), .stage = StageId(static_cast<int>(stage)), .microbatch = MicrobatchId(microbatch)};
+  action = {.op = static_cast<Op>(best),
+            .stage = StageId(static_cast<int>(stage)),
+            .microbatch = MicrobatchId(microbatch)};
   if (!is_transfer(action.op)) return token.empty();
   if (token.empty() || (token[0] != '>' && token[0] != '<')) return false;
   token.remove_prefix(1);
@@ -43,7 +46,8 @@ bool parse_action(std::string_view token, Action& action) {
 }  // namespace
 
 std::string to_string(const Action& a) {
-  std::string text = std::to_string(a.stage.value) + kNames[static_cast<std::size_t>(a.op)] + std::to_string(a.microbatch.value);
+  std::string text = std::to_string(a.stage.value) + kNames[static_cast<std::size_t>(a.op)] +
+                     std::to_string(a.microbatch.value);
   if (is_transfer(a.op)) {
     const bool sends = a.op == Op::SendActivation || a.op == Op::SendGradient;
     text += (sends ? ">" : "<") + std::to_string(a.peer_stage.value) + "@" + std::to_string(a.peer.value);
@@ -78,12 +82,15 @@ Result<Schedule> parse_schedule(std::string_view text, const std::string& name) 
       const std::size_t stop = std::min(row.find(' ', column), row.size());
       const std::string_view token = row.substr(column, stop - column);
       if (!parse_action(token, actions.emplace_back())) {
-        return Problem{name + ":" + std::to_string(line) + ":" + std::to_string(column + 1), "'" + std::string(token) + "' is not an action", "for example 2F0, 1SEND_F0>2@3, 0UPDATE7"};
+        return Problem{name + ":" + std::to_string(line) + ":" + std::to_string(column + 1),
+                       "'" + std::string(token) + "' is not an action",
+                       "for example 2F0, 1SEND_F0>2@3, 0UPDATE7"};
       }
       column = stop + 1;
     }
   }
-  if (line == 0) return Problem{name, "is empty", "the first line names the schedule, each further line is a rank"};
+  if (line == 0)
+    return Problem{name, "is empty", "the first line names the schedule, each further line is a rank"};
   return schedule;
 }
 

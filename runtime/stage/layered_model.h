@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// `output` is the name of the tensor made (unique; by custom the layer's name). `inputs` are outputs of earlier
-/// layers or "input" (the batch).
+/// `output` is the name of the tensor made (unique; by custom the layer's name). `inputs` are outputs of
+/// earlier layers or "input" (the batch).
 struct NamedLayer {
   std::string name;  ///< unique; parameters are `name + "." + spec.name` (torchvision's state_dict names)
   LayerPtr layer;
@@ -20,7 +20,7 @@ struct NamedLayer {
 /// integer targets). A skip connection is a layer with two inputs (Add).
 struct LayeredModel {
   std::string name;
-  Shape input_shape;   ///< one sample, without the batch dimension, e.g. {3, 224, 224}
+  Shape input_shape;  ///< one sample, without the batch dimension, e.g. {3, 224, 224}
   int num_classes = 0;
   std::vector<NamedLayer> layers;
 

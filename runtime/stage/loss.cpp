@@ -21,7 +21,8 @@ void count_top(const at::Tensor& scores, const at::Tensor& target, LossResult& r
   const std::int64_t classes = rows.size(1);
   for (std::int64_t i = 0; i < rows.size(0); ++i, score += classes) {
     if (label[i] < 0 || label[i] >= classes) {
-      throw DataError("target " + std::to_string(label[i]) + " is outside the model's " + std::to_string(classes) + " classes",
+      throw DataError("target " + std::to_string(label[i]) + " is outside the model's " +
+                          std::to_string(classes) + " classes",
                       "give --classes N as the data set has");
     }
     std::int64_t better = 0;

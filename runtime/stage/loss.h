@@ -21,7 +21,8 @@ struct SavedLoss {
   at::Tensor target;             // [B] int64
 };
 
-/// logits: [B, C] float32; target: [B] int64 in [0, C) (DataError otherwise). `saved` may be nullptr (evaluation).
+/// logits: [B, C] float32; target: [B] int64 in [0, C) (DataError otherwise). `saved` may be nullptr
+/// (evaluation).
 LossResult cross_entropy(const at::Tensor& logits, const at::Tensor& target, SavedLoss* saved);
 /// Gradient of `scale` x mean loss with respect to the logits: [B, C].
 at::Tensor cross_entropy_backward(const SavedLoss& saved, double scale);

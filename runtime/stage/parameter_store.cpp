@@ -10,7 +10,9 @@ namespace millrace {
 namespace {
 constexpr std::int64_t kAlignment = 64;  // elements; 256 bytes, 4 AVX-512 vectors
 
-std::int64_t round_up(std::int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t round_up(std::int64_t n) {
+  return (n + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 std::int64_t element_count(const Shape& shape) {
   std::int64_t n = 1;
@@ -67,7 +69,8 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
 }
 
 VersionId ParameterStore::pin(MicrobatchId microbatch) {
-  MILLRACE_CHECK(pinned_.emplace(microbatch, current_).second, "microbatch " << microbatch.value << " pinned twice");
+  MILLRACE_CHECK(pinned_.emplace(microbatch, current_).second,
+                 "microbatch " << microbatch.value << " pinned twice");
   ++versions_.at(current_).pins;
   return current_;
 }

@@ -16,8 +16,9 @@
 
 namespace millrace {
 
-/// Where a parameter lives in the flat tensors. Offsets are multiples of 64 elements (256 bytes): every element
-/// meets the same vector kernel whatever the partition, which keeps updates bitwise independent of the plan.
+/// Where a parameter lives in the flat tensors. Offsets are multiples of 64 elements (256 bytes): every
+/// element meets the same vector kernel whatever the partition, which keeps updates bitwise independent of
+/// the plan.
 struct ParameterSlot {
   std::string name;  ///< "layer.weight"
   Shape shape;
@@ -26,15 +27,15 @@ struct ParameterSlot {
 };
 
 /// Each published version is one flat float32 tensor [N]; parameters are views into it. A microbatch pins the
-/// version of its forward until its last backward; an unpinned old version is freed. If nobody pins the current
-/// version an update happens in place (one version, no copy). Not thread-safe.
+/// version of its forward until its last backward; an unpinned old version is freed. If nobody pins the
+/// current version an update happens in place (one version, no copy). Not thread-safe.
 class ParameterStore {
  public:
   /// Initial values depend on (seed, parameter name) only.
   ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed);
 
   VersionId current() const { return current_; }
-  VersionId pin(MicrobatchId microbatch);      ///< the current version
+  VersionId pin(MicrobatchId microbatch);  ///< the current version
   void release(MicrobatchId microbatch);
   VersionId version_of(MicrobatchId microbatch) const;
   int live_versions() const { return static_cast<int>(versions_.size()); }

@@ -18,7 +18,9 @@ namespace {
 // earlier than a rendezvous would, small enough to free the activations that were sent.
 constexpr std::size_t kSendsInFlight = 4;
 
-bool is_gradient(Op op) { return op == Op::SendGradient || op == Op::RecvGradient; }
+bool is_gradient(Op op) {
+  return op == Op::SendGradient || op == Op::RecvGradient;
+}
 
 }  // namespace
 
@@ -57,7 +59,8 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
 
 int StageExecutor::tensor_index(const std::string& name) const {
   const auto found = std::ranges::find(tensor_names_, name);
-  MILLRACE_CHECK(found != tensor_names_.end(), "tensor " << name << " is not in stage " << parts_.stage.value);
+  MILLRACE_CHECK(found != tensor_names_.end(),
+                 "tensor " << name << " is not in stage " << parts_.stage.value);
   return static_cast<int>(found - tensor_names_.begin());
 }
 
@@ -75,21 +78,29 @@ void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor t
 
 void StageExecutor::execute(const Action& action, bool last_gradient) {
   switch (action.op) {
-    case Op::Forward: return forward(action.microbatch);
+    case Op::Forward:
+      return forward(action.microbatch);
     case Op::Backward:
-    case Op::BackwardInput: return backward(action.microbatch, action.op, last_gradient);
-    case Op::BackwardWeight: return backward_weights(action.microbatch, last_gradient);
+    case Op::BackwardInput:
+      return backward(action.microbatch, action.op, last_gradient);
+    case Op::BackwardWeight:
+      return backward_weights(action.microbatch, last_gradient);
     case Op::SendActivation:
-    case Op::SendGradient: return send(action);
+    case Op::SendGradient:
+      return send(action);
     case Op::RecvActivation:
-    case Op::RecvGradient: return receive(action);
-    case Op::Reduce: return reduce();
-    case Op::Update: return update();
+    case Op::RecvGradient:
+      return receive(action);
+    case Op::Reduce:
+      return reduce();
+    case Op::Update:
+      return update();
   }
 }
 
 std::uint64_t StageExecutor::random_seed(const NamedLayer& layer, MicrobatchId microbatch) const {
-  return derive_seed(options_.seed, layer.name, static_cast<std::uint64_t>(first_position_ + microbatch.value));
+  return derive_seed(options_.seed, layer.name,
+                     static_cast<std::uint64_t>(first_position_ + microbatch.value));
 }
 
 void StageExecutor::forward(MicrobatchId microbatch) {
@@ -103,9 +114,9 @@ void StageExecutor::forward(MicrobatchId microbatch) {
     inputs.reserve(step.inputs.size());
     for (int index : step.inputs) inputs.push_back(slot.values[index]);
     const CallContext context{training_, random_seed(*step.layer, microbatch)};
-    slot.values[step.output] =
-        step.layer->layer->forward(inputs, parts_.store.parameters(version, static_cast<int>(i)),
-                                   parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
+    slot.values[step.output] = step.layer->layer->forward(
+        inputs, parts_.store.parameters(version, static_cast<int>(i)),
+        parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
   }
   if (is_last_) {
     const LossResult result =
@@ -153,13 +164,16 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
       slot.saved[i] = {};
     } else {
       inputs = layer.backward_input(grad, parameters, slot.saved[i], needs);
-      if (parameters.empty()) slot.saved[i] = {};
-      else slot.output_gradients[i] = std::move(grad);
+      if (parameters.empty())
+        slot.saved[i] = {};
+      else
+        slot.output_gradients[i] = std::move(grad);
     }
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       if (!step.needs[k]) continue;
       at::Tensor& sum = slot.gradients[step.inputs[k]];
-      sum = sum.defined() ? at::add(sum, inputs[k]) : std::move(inputs[k]);  // never in place: inputs may share
+      sum =
+          sum.defined() ? at::add(sum, inputs[k]) : std::move(inputs[k]);  // never in place: inputs may share
     }
     if (op == Op::Backward && last_gradient) reduce_ready_buckets(i);
   }
@@ -200,7 +214,8 @@ std::vector<int> StageExecutor::crossings_with(StageId from, StageId to) const {
 }
 
 /// The messages of a transfer action, one for each crossing tensor. Tags are unique over the whole run.
-std::vector<Transfer> StageExecutor::transfers(const Action& action, const std::vector<at::Tensor>& tensors) const {
+std::vector<Transfer> StageExecutor::transfers(const Action& action,
+                                               const std::vector<at::Tensor>& tensors) const {
   const bool gradient = is_gradient(action.op);
   const bool sends = action.op == Op::SendActivation || action.op == Op::SendGradient;
   const bool upstream = gradient == sends;  // the peer is the earlier stage
@@ -240,7 +255,8 @@ void StageExecutor::send(const Action& action) {
   } else if (!gradient) {
     // A tensor may go to several stages: it is dropped after the last of them.
     const auto& links = parts_.layout.links;
-    const auto last = std::ranges::find_if(links.rbegin(), links.rend(), [&](const StageLink& l) { return l.from == parts_.stage; });
+    const auto last = std::ranges::find_if(links.rbegin(), links.rend(),
+                                           [&](const StageLink& l) { return l.from == parts_.stage; });
     if (last != links.rend() && last->to == action.peer_stage) {
       slot.values.clear();
       if (!training_) slots_.erase(action.microbatch);
@@ -255,7 +271,8 @@ void StageExecutor::post_receive(const Action& action) {
   const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
                                 : crossings_with(action.peer_stage, action.stage);
   const auto options = parts_.store.flat_weights().options();
-  for (int index : indices) message.tensors.push_back(at::empty(parts_.layout.crossings[index].shape, options));
+  for (int index : indices)
+    message.tensors.push_back(at::empty(parts_.layout.crossings[index].shape, options));
   message.pending = parts_.world.exchange(transfers(action, message.tensors));
 }
 
@@ -295,7 +312,8 @@ void StageExecutor::reduce_ready_buckets(int layer) {
     if (bucket.begin == bucket.end) continue;
     reductions_.push_back(parts_.replicas->all_reduce(
         parts_.store.flat_gradient().narrow(0, bucket.begin, bucket.end - bucket.begin),
-        "REDUCE of bucket " + std::to_string(next_bucket_) + ", stage " + std::to_string(parts_.stage.value)));
+        "REDUCE of bucket " + std::to_string(next_bucket_) + ", stage " +
+            std::to_string(parts_.stage.value)));
   }
 }
 
@@ -304,7 +322,8 @@ void StageExecutor::reduce() {
   reduce_ready_buckets(0);
   if (is_last_) {
     at::Tensor sums = at::tensor({losses_.loss, double(losses_.microbatches), double(losses_.samples),
-                                  double(losses_.top1), double(losses_.top5)}, at::kDouble);
+                                  double(losses_.top1), double(losses_.top5)},
+                                 at::kDouble);
     parts_.replicas->all_reduce(sums, "REDUCE of the losses")->wait();
     const double* s = sums.const_data_ptr<double>();
     losses_ = {s[0], std::int64_t(s[1]), std::int64_t(s[2]), std::int64_t(s[3]), std::int64_t(s[4])};
@@ -316,7 +335,8 @@ void StageExecutor::reduce() {
 
 void StageExecutor::update() {
   if (parts_.store.slots().empty()) {
-    parts_.store.publish([](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
+    parts_.store.publish(
+        [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
     return;
   }
   if (options_.gradient_scale != 1) parts_.store.flat_gradient().mul_(options_.gradient_scale);
@@ -326,6 +346,8 @@ void StageExecutor::update() {
   peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
 }
 
-LossSums StageExecutor::take_losses() { return std::exchange(losses_, {}); }
+LossSums StageExecutor::take_losses() {
+  return std::exchange(losses_, {});
+}
 
 }  // namespace millrace

@@ -19,7 +19,7 @@ namespace millrace {
 
 struct ExecutorOptions {
   std::uint64_t seed = 0;
-  double loss_scale = 1;      ///< of each microbatch's mean loss: 1 / microbatches per step; 1 if asynchronous
+  double loss_scale = 1;  ///< of each microbatch's mean loss: 1 / microbatches per step; 1 if asynchronous
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
 };
@@ -86,7 +86,7 @@ class StageExecutor {
   struct Slot {
     std::vector<at::Tensor> values;  ///< by tensor index
     std::vector<at::Tensor> gradients;
-    std::vector<Saved> saved;        ///< by layer
+    std::vector<Saved> saved;  ///< by layer
     at::Tensor target;
     SavedLoss loss;
     std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
@@ -128,7 +128,7 @@ class StageExecutor {
   std::int64_t first_position_ = 0;
   double lr_ = 0;
   std::unordered_map<MicrobatchId, Slot> slots_;
-  std::unordered_map<std::string, Message> posted_;  ///< receives, by action text
+  std::unordered_map<std::string, Message> posted_;                      ///< receives, by action text
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   LossSums losses_;
   int peak_stash_ = 0;

@@ -64,11 +64,14 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
       if (name == "input") continue;
       const int producer = layer_index.at(name);
       if (stage_of[producer] > stage_of[consumer]) {
-        return Problem{"plan", "layer " + model.layers[consumer].name + " in stage " + std::to_string(stage_of[consumer]) +
-                                   " needs " + name + " of the later stage " + std::to_string(stage_of[producer]),
+        return Problem{"plan",
+                       "layer " + model.layers[consumer].name + " in stage " +
+                           std::to_string(stage_of[consumer]) + " needs " + name + " of the later stage " +
+                           std::to_string(stage_of[producer]),
                        "put layers into stages in execution order"};
       }
-      if (stage_of[producer] < stage_of[consumer]) crossings.insert({stage_of[producer], stage_of[consumer], producer});
+      if (stage_of[producer] < stage_of[consumer])
+        crossings.insert({stage_of[producer], stage_of[consumer], producer});
     }
   }
   for (auto [from, to, producer] : crossings) {

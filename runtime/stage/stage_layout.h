@@ -22,14 +22,14 @@ struct Crossing {
 
 struct StageLayout {
   LayeredModel model;
-  int microbatch_size = 1;                     ///< samples
-  std::vector<std::vector<int>> layers;        ///< by stage: indices into model.layers, ascending
-  std::vector<Shape> output_shapes;            ///< by layer, for one microbatch
-  std::vector<Crossing> crossings;             ///< sorted by (from, to, layer order)
-  std::vector<StageLink> links;                ///< the distinct (from, to) pairs, sorted
+  int microbatch_size = 1;               ///< samples
+  std::vector<std::vector<int>> layers;  ///< by stage: indices into model.layers, ascending
+  std::vector<Shape> output_shapes;      ///< by layer, for one microbatch
+  std::vector<Crossing> crossings;       ///< sorted by (from, to, layer order)
+  std::vector<StageLink> links;          ///< the distinct (from, to) pairs, sorted
 
   int num_stages() const { return static_cast<int>(layers.size()); }
-  bool needs_input(StageId stage) const;       ///< some layer of the stage reads "input"
+  bool needs_input(StageId stage) const;  ///< some layer of the stage reads "input"
 };
 
 /// Problems: the plan does not fit the model (validate), shapes that do not fit each other.

@@ -22,7 +22,8 @@ class Sgd final : public UpdateRule {
     std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, momenta;
     if (momentum_.defined()) momenta.push_back(momentum_);
     // With momentum buffers of zeros the first step gives momentum = gradient, as is_first_step does.
-    at::_fused_sgd_(parameters, gradients, momenta, options_.weight_decay, options_.momentum, lr, /*dampening=*/0,
+    at::_fused_sgd_(parameters, gradients, momenta, options_.weight_decay, options_.momentum, lr,
+                    /*dampening=*/0,
                     /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
     ++updates_;
   }
@@ -42,15 +43,18 @@ class Sgd final : public UpdateRule {
 class Adam final : public UpdateRule {
  public:
   Adam(const RuleOptions& options, const at::Tensor& like)
-      : options_(options), average_(at::zeros_like(like)), square_(at::zeros_like(like)),
+      : options_(options),
+        average_(at::zeros_like(like)),
+        square_(at::zeros_like(like)),
         step_(at::full({}, 0.0, like.options())) {}
   void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) override {
     ++updates_;
     step_.fill_(static_cast<double>(updates_));
-    std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, averages{average_}, squares{square_},
-        maxima, steps{step_};
-    at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, options_.beta1, options_.beta2,
-                     options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+    std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, averages{average_},
+        squares{square_}, maxima, steps{step_};
+    at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, options_.beta1,
+                     options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false,
+                     /*maximize=*/false);
   }
   std::vector<std::pair<std::string, at::Tensor>> state() override {
     return {{"exp_avg", average_}, {"exp_avg_sq", square_}};
@@ -76,8 +80,10 @@ Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options,
 
 double learning_rate(const LearningRateOptions& options, std::int64_t step) {
   if (step < options.warmup_steps) return options.base * double(step + 1) / double(options.warmup_steps);
-  const double progress = std::min(1.0, double(step) / double(std::max<std::int64_t>(1, options.total_steps)));
-  if (options.policy == "step") return options.base * std::pow(options.gamma, double(step / options.step_size));
+  const double progress =
+      std::min(1.0, double(step) / double(std::max<std::int64_t>(1, options.total_steps)));
+  if (options.policy == "step")
+    return options.base * std::pow(options.gamma, double(step / options.step_size));
   if (options.policy == "polynomial") return options.base * std::pow(1 - progress, options.power);
   if (options.policy == "exponential") return options.base * std::pow(options.gamma, progress);
   return options.base;
@@ -87,11 +93,13 @@ Problems validate(const LearningRateOptions& options) {
   Problems problems;
   if (std::ranges::find(kPolicies, options.policy) == kPolicies.end()) {
     const auto near = nearest_name(options.policy, kPolicies);
-    problems.push_back({"--lr-policy", "unknown policy '" + options.policy + "'",
-                        near ? "did you mean '" + *near + "'?" : "one of: constant, step, polynomial, exponential"});
+    problems.push_back(
+        {"--lr-policy", "unknown policy '" + options.policy + "'",
+         near ? "did you mean '" + *near + "'?" : "one of: constant, step, polynomial, exponential"});
   }
   if (options.policy == "step" && options.step_size < 1) {
-    problems.push_back({"--lr-step-size", "policy step needs a step size of at least 1", "give --lr-step-size N"});
+    problems.push_back(
+        {"--lr-step-size", "policy step needs a step size of at least 1", "give --lr-step-size N"});
   }
   return problems;
 }

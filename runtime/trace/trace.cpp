@@ -7,20 +7,27 @@
 namespace millrace {
 namespace {
 
-const std::vector<std::string> kKinds{"forward", "backward", "backward_input", "backward_weight", "send", "receive", "wait", "reduce", "update", "data", "checkpoint", "evaluation", "step"};
+const std::vector<std::string> kKinds{
+    "forward", "backward", "backward_input", "backward_weight", "send",       "receive", "wait",
+    "reduce",  "update",   "data",           "checkpoint",      "evaluation", "step"};
 
 /// Communication has a lane of its own, so that spans of one lane do not overlap.
 int lane_of(SpanKind kind) {
-  return kind == SpanKind::Send || kind == SpanKind::Recv || kind == SpanKind::Wait || kind == SpanKind::Reduce;
+  return kind == SpanKind::Send || kind == SpanKind::Recv || kind == SpanKind::Wait ||
+         kind == SpanKind::Reduce;
 }
 
 }  // namespace
 
-const char* to_string(SpanKind kind) { return kKinds[static_cast<std::size_t>(kind)].c_str(); }
+const char* to_string(SpanKind kind) {
+  return kKinds[static_cast<std::size_t>(kind)].c_str();
+}
 
 SpanRing::SpanRing(std::size_t capacity) : ring_(capacity) {}
 
-void SpanRing::record(const Span& span) { ring_[next_++ % ring_.size()] = span; }
+void SpanRing::record(const Span& span) {
+  ring_[next_++ % ring_.size()] = span;
+}
 
 std::vector<Span> SpanRing::spans() const {
   std::vector<Span> result;
@@ -37,14 +44,31 @@ std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank)
   }
   Json events = Json::array();
   for (int rank = 0; rank < static_cast<int>(spans_by_rank.size()); ++rank) {
-    events.push_back(Json::object({{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"args", Json::object({{"name", "rank " + std::to_string(rank)}})}}));
+    events.push_back(Json::object({{"name", "process_name"},
+                                   {"ph", "M"},
+                                   {"pid", rank},
+                                   {"args", Json::object({{"name", "rank " + std::to_string(rank)}})}}));
     for (int lane : {0, 1}) {
-      events.push_back(Json::object({{"name", "thread_name"}, {"ph", "M"}, {"pid", rank}, {"tid", lane}, {"args", Json::object({{"name", lane ? "communication" : "compute"}})}}));
+      events.push_back(
+          Json::object({{"name", "thread_name"},
+                        {"ph", "M"},
+                        {"pid", rank},
+                        {"tid", lane},
+                        {"args", Json::object({{"name", lane ? "communication" : "compute"}})}}));
     }
     for (const Span& span : spans_by_rank[static_cast<std::size_t>(rank)]) {
-      events.push_back(Json::object({{"name", std::string(to_string(span.kind)) + " " + std::to_string(span.microbatch)}, {"cat", to_string(span.kind)}, {"ph", "X"},
-                                     {"ts", double(span.start - origin) * 1e-3}, {"dur", double(span.end - span.start) * 1e-3}, {"pid", rank}, {"tid", lane_of(span.kind)},
-                                     {"args", Json::object({{"step", span.step}, {"stage", int{span.stage}}, {"microbatch", span.microbatch}, {"peer", int{span.peer}}})}}));
+      events.push_back(
+          Json::object({{"name", std::string(to_string(span.kind)) + " " + std::to_string(span.microbatch)},
+                        {"cat", to_string(span.kind)},
+                        {"ph", "X"},
+                        {"ts", double(span.start - origin) * 1e-3},
+                        {"dur", double(span.end - span.start) * 1e-3},
+                        {"pid", rank},
+                        {"tid", lane_of(span.kind)},
+                        {"args", Json::object({{"step", span.step},
+                                               {"stage", int{span.stage}},
+                                               {"microbatch", span.microbatch},
+                                               {"peer", int{span.peer}}})}}));
     }
   }
   return Json::object({{"displayTimeUnit", "ms"}, {"traceEvents", events}}).dump() + "\n";
@@ -53,7 +77,13 @@ std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank)
 std::string spans_to_json(const std::vector<Span>& spans) {
   Json list = Json::array();
   for (const Span& s : spans) {
-    list.push_back(Json::object({{"kind", to_string(s.kind)}, {"stage", int{s.stage}}, {"peer", int{s.peer}}, {"microbatch", s.microbatch}, {"step", s.step}, {"start", s.start}, {"end", s.end}}));
+    list.push_back(Json::object({{"kind", to_string(s.kind)},
+                                 {"stage", int{s.stage}},
+                                 {"peer", int{s.peer}},
+                                 {"microbatch", s.microbatch},
+                                 {"step", s.step},
+                                 {"start", s.start},
+                                 {"end", s.end}}));
   }
   return Json::object({{"format", "millrace-trace-1"}, {"spans", list}}).dump() + "\n";
 }
@@ -70,8 +100,13 @@ Result<std::vector<Span>> spans_from_json(std::string_view text, const std::stri
       ObjectReader s(item, problems);
       const auto kind = std::ranges::find(kKinds, s.string("kind"));
       if (kind == kKinds.end()) s.problem("kind", "is not a kind of span");
-      spans.push_back({.kind = static_cast<SpanKind>(kind - kKinds.begin()), .stage = static_cast<std::int16_t>(s.integer("stage")), .peer = static_cast<std::int32_t>(s.integer("peer")),
-                       .microbatch = s.integer("microbatch"), .step = s.integer("step"), .start = s.integer("start"), .end = s.integer("end")});
+      spans.push_back({.kind = static_cast<SpanKind>(kind - kKinds.begin()),
+                       .stage = static_cast<std::int16_t>(s.integer("stage")),
+                       .peer = static_cast<std::int32_t>(s.integer("peer")),
+                       .microbatch = s.integer("microbatch"),
+                       .step = s.integer("step"),
+                       .start = s.integer("start"),
+                       .end = s.integer("end")});
       s.finish();
     }
   }

@@ -12,7 +12,19 @@
 namespace millrace {
 
 enum class SpanKind : std::uint8_t {
-  Forward, Backward, BackwardInput, BackwardWeight, Send, Recv, Wait, Reduce, Update, Data, Checkpoint, Eval, Step
+  Forward,
+  Backward,
+  BackwardInput,
+  BackwardWeight,
+  Send,
+  Recv,
+  Wait,
+  Reduce,
+  Update,
+  Data,
+  Checkpoint,
+  Eval,
+  Step
 };
 const char* to_string(SpanKind kind);
 
@@ -40,8 +52,8 @@ class SpanRing {
   std::uint64_t next_ = 0;
 };
 
-/// Chrome/Perfetto JSON (`traceEvents`, ph X, ts/dur in microseconds, pid = rank, one lane for compute and one
-/// for communication), with process names. Spans of one lane do not overlap.
+/// Chrome/Perfetto JSON (`traceEvents`, ph X, ts/dur in microseconds, pid = rank, one lane for compute and
+/// one for communication), with process names. Spans of one lane do not overlap.
 std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank);
 /// One rank's spans as JSON (array of objects) and back, so that ranks can hand them to the report.
 std::string spans_to_json(const std::vector<Span>& spans);

@@ -33,8 +33,13 @@ struct LayerSamples {
 class Pass {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock)
-      : samples(layout.model.layers.size()), layout_(layout), store_(store), options_(options), clock_(clock) {
-    for (std::size_t i = 0; i < layout.model.layers.size(); ++i) index_[layout.model.layers[i].name] = static_cast<int>(i);
+      : samples(layout.model.layers.size()),
+        layout_(layout),
+        store_(store),
+        options_(options),
+        clock_(clock) {
+    for (std::size_t i = 0; i < layout.model.layers.size(); ++i)
+      index_[layout.model.layers[i].name] = static_cast<int>(i);
   }
 
   void run(const at::Tensor& input, const at::Tensor& target, bool counted) {
@@ -69,9 +74,11 @@ class Pass {
     for (std::size_t i = 0; i < layout_.model.layers.size(); ++i) {
       const NamedLayer& layer = layout_.model.layers[i];
       std::vector<at::Tensor> inputs;
-      for (const std::string& name : layer.inputs) inputs.push_back(name == "input" ? input : values_[index_.at(name)]);
+      for (const std::string& name : layer.inputs)
+        inputs.push_back(name == "input" ? input : values_[index_.at(name)]);
       time(samples[i].forward, [&] {
-        values_[i] = layer.layer->forward(inputs, store_.current_parameters(i), store_.buffers(i), {true, options_.seed + i}, &saved_[i]);
+        values_[i] = layer.layer->forward(inputs, store_.current_parameters(i), store_.buffers(i),
+                                          {true, options_.seed + i}, &saved_[i]);
       });
     }
   }
@@ -87,7 +94,8 @@ class Pass {
       time(samples[i].backward_input, [&] {
         inputs = layer.layer->backward_input(grad, store_.current_parameters(i), saved_[i], wanted);
       });
-      time(samples[i].backward_weight, [&] { layer.layer->backward_weight(grad, saved_[i], store_.gradients(i)); });
+      time(samples[i].backward_weight,
+           [&] { layer.layer->backward_weight(grad, saved_[i], store_.gradients(i)); });
       saved_[i] = {};
       for (std::size_t k = 0; k < inputs.size(); ++k) {
         if (!needs[k]) continue;
@@ -107,7 +115,8 @@ class Pass {
     saved_bytes.assign(saved_.size(), 0);
     for (std::size_t i = 0; i < saved_.size(); ++i) {
       for (const at::Tensor& t : saved_[i].tensors) {
-        if (t.defined() && seen.insert(t.storage().data()).second) saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
+        if (t.defined() && seen.insert(t.storage().data()).second)
+          saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
       }
     }
   }
@@ -122,13 +131,15 @@ class Pass {
   std::vector<at::Tensor> values_, gradients_;
 };
 
-double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions, Clock& clock) {
+double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
+                               Clock& clock) {
   auto rule = make_update_rule(options, store.flat_weights());
   if (!rule) throw ConfigError(to_string(rule.problems()));
   Samples samples;
   for (int i = 0; i < repetitions + 1; ++i) {
     const TimePoint start = clock.now();
-    store.publish([&](at::Tensor weights, const at::Tensor& gradient) { (*rule)->apply_(weights, gradient, 0.0); });
+    store.publish(
+        [&](at::Tensor weights, const at::Tensor& gradient) { (*rule)->apply_(weights, gradient, 0.0); });
     if (i > 0) samples.seconds.push_back(Seconds(clock.now() - start).count());
   }
   const double bytes = double(store.flat_weights().nbytes());
@@ -164,16 +175,22 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     for (const at::Tensor& p : store.current_parameters(i)) parameter_bytes += static_cast<Bytes>(p.nbytes());
     Bytes activation = sizeof(float);
     for (std::int64_t d : layout.output_shapes[i]) activation *= d;
-    graph.nodes.push_back({.name = layer.name, .kind = layer.layer->kind(), .forward_s = s.forward.median(),
-                           .backward_input_s = s.backward_input.median(), .backward_weight_s = s.backward_weight.median(),
-                           .parameter_bytes = parameter_bytes, .activation_bytes = activation, .saved_bytes = pass.saved_bytes[i]});
+    graph.nodes.push_back({.name = layer.name,
+                           .kind = layer.layer->kind(),
+                           .forward_s = s.forward.median(),
+                           .backward_input_s = s.backward_input.median(),
+                           .backward_weight_s = s.backward_weight.median(),
+                           .parameter_bytes = parameter_bytes,
+                           .activation_bytes = activation,
+                           .saved_bytes = pass.saved_bytes[i]});
     for (const std::string& name : layer.inputs) {
       if (name == "input") continue;
       const int producer = index.at(name);
       graph.edges.push_back({producer, static_cast<int>(i), name, graph.nodes[producer].activation_bytes});
     }
   }
-  graph.update_s_per_byte = update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock);
+  graph.update_s_per_byte =
+      update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock);
   return graph;
 }
 

@@ -11,16 +11,16 @@
 namespace millrace {
 
 struct ProfileOptions {
-  int microbatch = 1;    ///< samples
-  int warmup = 2;        ///< passes not counted
-  int repetitions = 5;   ///< passes; the median of each layer counts
+  int microbatch = 1;   ///< samples
+  int warmup = 2;       ///< passes not counted
+  int repetitions = 5;  ///< passes; the median of each layer counts
   std::uint64_t seed = 0;
   RuleOptions rule;
 };
 
-/// Forward, input gradient and weight gradient of each layer, the loss, and the update rule, in seconds for one
-/// microbatch of random data; bytes of parameters, outputs, and of what backward keeps (each storage once).
-/// Runs on the calling thread with its intra-op threads. Throws ConfigError if the shapes do not fit.
+/// Forward, input gradient and weight gradient of each layer, the loss, and the update rule, in seconds for
+/// one microbatch of random data; bytes of parameters, outputs, and of what backward keeps (each storage
+/// once). Runs on the calling thread with its intra-op threads. Throws ConfigError if the shapes do not fit.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock);
 
 }  // namespace millrace

@@ -12,8 +12,12 @@ namespace {
 // only hold memory.
 constexpr int kReceivesAhead = 4;
 
-bool is_receive(Op op) { return op == Op::RecvActivation || op == Op::RecvGradient; }
-bool is_gradient_work(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
+bool is_receive(Op op) {
+  return op == Op::RecvActivation || op == Op::RecvGradient;
+}
+bool is_gradient_work(Op op) {
+  return op == Op::Backward || op == Op::BackwardWeight;
+}
 
 /// For each action: it is the last one that adds gradients before the next Update.
 std::vector<char> last_gradients(std::span<const Action> actions) {
@@ -31,30 +35,44 @@ std::vector<char> last_gradients(std::span<const Action> actions) {
 
 SpanKind span_kind(Op op) {
   switch (op) {
-    case Op::Forward: return SpanKind::Forward;
-    case Op::Backward: return SpanKind::Backward;
-    case Op::BackwardInput: return SpanKind::BackwardInput;
-    case Op::BackwardWeight: return SpanKind::BackwardWeight;
+    case Op::Forward:
+      return SpanKind::Forward;
+    case Op::Backward:
+      return SpanKind::Backward;
+    case Op::BackwardInput:
+      return SpanKind::BackwardInput;
+    case Op::BackwardWeight:
+      return SpanKind::BackwardWeight;
     case Op::SendActivation:
-    case Op::SendGradient: return SpanKind::Send;
+    case Op::SendGradient:
+      return SpanKind::Send;
     case Op::RecvActivation:
-    case Op::RecvGradient: return SpanKind::Wait;
-    case Op::Reduce: return SpanKind::Reduce;
-    case Op::Update: return SpanKind::Update;
+    case Op::RecvGradient:
+      return SpanKind::Wait;
+    case Op::Reduce:
+      return SpanKind::Reduce;
+    case Op::Update:
+      return SpanKind::Update;
   }
   return SpanKind::Step;
 }
 
 double& seconds_of(StepTimes& times, Op op) {
   switch (op) {
-    case Op::Forward: return times.forward;
+    case Op::Forward:
+      return times.forward;
     case Op::SendActivation:
-    case Op::SendGradient: return times.send;
+    case Op::SendGradient:
+      return times.send;
     case Op::RecvActivation:
-    case Op::RecvGradient: return times.wait;
-    case Op::Reduce: return times.all_reduce;
-    case Op::Update: return times.update;
-    default: return times.backward;
+    case Op::RecvGradient:
+      return times.wait;
+    case Op::Reduce:
+      return times.all_reduce;
+    case Op::Update:
+      return times.update;
+    default:
+      return times.backward;
   }
 }
 
@@ -66,9 +84,13 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
   work();
   const TimePoint end = parts_.clock.now();
   seconds += Seconds(end - start).count();
-  parts_.trace.record({.kind = kind, .stage = static_cast<std::int16_t>(action.stage.value), .peer = action.peer.value,
-                       .microbatch = first_position_ + action.microbatch.value, .step = step_,
-                       .start = start.time_since_epoch().count(), .end = end.time_since_epoch().count()});
+  parts_.trace.record({.kind = kind,
+                       .stage = static_cast<std::int16_t>(action.stage.value),
+                       .peer = action.peer.value,
+                       .microbatch = first_position_ + action.microbatch.value,
+                       .step = step_,
+                       .start = start.time_since_epoch().count(),
+                       .end = end.time_since_epoch().count()});
 }
 
 void RankRunner::post_receives(std::span<const Action> actions, std::size_t done) {
@@ -90,7 +112,8 @@ void RankRunner::step(const Action& action, bool last_gradient) {
       parts_.executor.feed(action.microbatch, std::move(batch.input), std::move(batch.target));
     });
   }
-  timed(span_kind(action.op), action, seconds_of(times_, action.op), [&] { parts_.executor.execute(action, last_gradient); });
+  timed(span_kind(action.op), action, seconds_of(times_, action.op),
+        [&] { parts_.executor.execute(action, last_gradient); });
   if (is_receive(action.op)) --posted_;
 }
 
@@ -107,10 +130,13 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
       post_receives(actions, i);
       step(actions[i], last_gradient[i]);
     } catch (const Error& error) {
-      throw Error(error.code(), "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" + std::to_string(i + 1) +
-                      " of " + std::to_string(actions.size()) + "): " + error.what(), error.hint());
+      throw Error(error.code(),
+                  "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
+                      std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): " + error.what(),
+                  error.hint());
     } catch (const std::exception& error) {
-      throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + ": " + error.what());
+      throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
+                                           ": " + error.what());
     }
     if (actions[i].op == Op::Update) {
       on_update(actions[i]);

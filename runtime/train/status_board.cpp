@@ -42,8 +42,10 @@ StatusBoard& StatusBoard::operator=(StatusBoard&& other) noexcept {
 void StatusBoard::update(std::int64_t step, std::string_view action) {
   if (!text_) return;
   char line[kSize];
-  const int n = std::snprintf(line, sizeof line, "{\"rank\":%d,\"stage\":%d,\"step\":%lld,\"action\":\"%.*s\"}", rank_, stage_,
-                              static_cast<long long>(step), static_cast<int>(std::min<std::size_t>(action.size(), 120)), action.data());
+  const int n =
+      std::snprintf(line, sizeof line, "{\"rank\":%d,\"stage\":%d,\"step\":%lld,\"action\":\"%.*s\"}", rank_,
+                    stage_, static_cast<long long>(step),
+                    static_cast<int>(std::min<std::size_t>(action.size(), 120)), action.data());
   std::memset(line + n, ' ', kSize - n - 1);
   line[kSize - 1] = '\n';
   std::memcpy(text_, line, kSize);

@@ -23,7 +23,9 @@ std::int64_t peak_memory_bytes() {
 
 StepLog::StepLog(const std::filesystem::path& folder, int rank, int stage, int ranks, bool append)
     : file_(folder / ("steps.rank" + std::to_string(rank) + ".jsonl"), append) {
-  file_.write_line(Json::object({{"format", "millrace-steps-1"}, {"rank", rank}, {"stage", stage}, {"ranks", ranks}}).dump());
+  file_.write_line(
+      Json::object({{"format", "millrace-steps-1"}, {"rank", rank}, {"stage", stage}, {"ranks", ranks}})
+          .dump());
 }
 
 void StepLog::write(const StepRecord& r) {
@@ -58,7 +60,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
   char text[256];
   std::snprintf(text, sizeof text, "step=%lld/%lld loss=%.4f top1=%.3f samples/s=%.1f step=%.1fms lr=%.4g",
                 static_cast<long long>(r.step + 1), static_cast<long long>(total), sums.mean_loss(),
-                double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)), r.samples_per_s, r.step_s * 1e3, r.lr);
+                double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)), r.samples_per_s,
+                r.step_s * 1e3, r.lr);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
   const int width = 24, full = static_cast<int>(width * (r.step + 1) / std::max<std::int64_t>(1, total));
@@ -69,8 +72,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
 
 void StepLog::print(const EvaluationReport& e) {
   char text[200];
-  std::snprintf(text, sizeof text, "evaluation step=%lld loss=%.4f top1=%.4f top5=%.4f samples=%lld", static_cast<long long>(e.step),
-                e.loss, e.top1, e.top5, static_cast<long long>(e.samples));
+  std::snprintf(text, sizeof text, "evaluation step=%lld loss=%.4f top1=%.4f top5=%.4f samples=%lld",
+                static_cast<long long>(e.step), e.loss, e.top1, e.top5, static_cast<long long>(e.samples));
   log_info(text);
 }
 

@@ -34,7 +34,8 @@ std::pair<StageId, int> place_of(const Plan& plan, RankId rank) {
       return {StageId(s), static_cast<int>(found - ranks.begin())};
     }
   }
-  throw ConfigError("the plan has no place for rank " + std::to_string(rank.value), "start as many ranks as the plan names");
+  throw ConfigError("the plan has no place for rank " + std::to_string(rank.value),
+                    "start as many ranks as the plan names");
 }
 
 int lcm_of_replicas(const Plan& plan) {
@@ -45,7 +46,8 @@ int lcm_of_replicas(const Plan& plan) {
 
 std::vector<Action> actions_of(const Plan& plan, ScheduleKind kind, const PipelineShape& shape, RankId rank) {
   Result<Schedule> schedule = make_schedule(kind, shape);
-  if (!schedule) throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
+  if (!schedule)
+    throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
   return std::move(schedule->ranks[rank.value]);
 }
 
@@ -66,7 +68,9 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-int microbatches_per_step(const Plan& plan) { return plan.schedule == ScheduleKind::PipeDream ? 1 : plan.microbatches; }
+int microbatches_per_step(const Plan& plan) {
+  return plan.schedule == ScheduleKind::PipeDream ? 1 : plan.microbatches;
+}
 
 struct Trainer::Impl {
   World world;
@@ -91,8 +95,12 @@ struct Trainer::Impl {
   std::int64_t evaluated = 0;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
-      : world(w), plan(std::move(p)), options(std::move(o)), layout(layout_or_throw(model, plan, options.microbatch)),
-        stage(place_of(plan, world.communicator.rank()).first), replica(place_of(plan, world.communicator.rank()).second),
+      : world(w),
+        plan(std::move(p)),
+        options(std::move(o)),
+        layout(layout_or_throw(model, plan, options.microbatch)),
+        stage(place_of(plan, world.communicator.rank()).first),
+        replica(place_of(plan, world.communicator.rank()).second),
         store(layout, stage, options.seed) {}
 
   bool asynchronous() const { return plan.schedule == ScheduleKind::PipeDream; }
@@ -116,11 +124,13 @@ struct Trainer::Impl {
 
 void Trainer::Impl::check_sizes() {
   if (plan.num_ranks() != world.communicator.size()) {
-    throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " + std::to_string(world.communicator.size()),
+    throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
+                          std::to_string(world.communicator.size()),
                       "start exactly the plan's ranks");
   }
   if (asynchronous() && options.steps % lcm_of_replicas(plan) != 0) {
-    throw ConfigError("--steps " + std::to_string(options.steps) + " is not a multiple of " + std::to_string(lcm_of_replicas(plan)) +
+    throw ConfigError("--steps " + std::to_string(options.steps) + " is not a multiple of " +
+                          std::to_string(lcm_of_replicas(plan)) +
                           ", the least common multiple of the stages' replicas",
                       "the asynchronous schedule gives every replica the same number of minibatches");
   }
@@ -131,7 +141,9 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   auto made = make_update_rule(options.rule, store.flat_weights());
   if (!made) throw ConfigError(to_string(made.problems()));
   rule = std::move(*made);
-  if (stage_replicas() > 1) replicas = world.communicator.subgroup(plan.stages[stage.value].ranks, "stage" + std::to_string(stage.value));
+  if (stage_replicas() > 1)
+    replicas =
+        world.communicator.subgroup(plan.stages[stage.value].ranks, "stage" + std::to_string(stage.value));
   executor = std::make_unique<StageExecutor>(
       ExecutorParts{layout, stage, store, *rule, world.communicator, replicas.get()},
       ExecutorOptions{.seed = options.seed,
@@ -155,10 +167,13 @@ void Trainer::Impl::resume() {
     throw CheckpointError("cannot resume: " + to_string(problems));
   }
   if (found->info.seed != options.seed) {
-    throw CheckpointError("cannot resume: the checkpoint was made with --seed " + std::to_string(found->info.seed), "give the same seed");
+    throw CheckpointError(
+        "cannot resume: the checkpoint was made with --seed " + std::to_string(found->info.seed),
+        "give the same seed");
   }
   if (found->info.position != position_of(found->info.step)) {
-    throw CheckpointError("cannot resume: the checkpoint used another number of microbatches per step", "give a plan with the same number");
+    throw CheckpointError("cannot resume: the checkpoint used another number of microbatches per step",
+                          "give a plan with the same number");
   }
   done = found->info.step;
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + found->path);
@@ -181,7 +196,8 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
   executor->set_training(true);
   last_update = world.clock.now();
   if (asynchronous()) {
-    const auto actions = actions_of(plan, plan.schedule, shape_of(plan, layout, static_cast<int>(steps)), rank);
+    const auto actions =
+        actions_of(plan, plan.schedule, shape_of(plan, layout, static_cast<int>(steps)), rank);
     std::int64_t step = done;
     executor->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) {
@@ -206,9 +222,14 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   last_update = now;
   step_seconds.push_back(seconds);
   ++report.steps;
-  const std::int64_t samples = std::int64_t{options.microbatch} * (asynchronous() ? stage_replicas() : plan.microbatches);
-  StepRecord record{.step = step, .times = runner.take_times(), .step_s = seconds, .samples_per_s = double(samples) / seconds,
-                    .lr = learning_rate(options.learning_rate, step), .weight_versions = executor->peak_versions(),
+  const std::int64_t samples =
+      std::int64_t{options.microbatch} * (asynchronous() ? stage_replicas() : plan.microbatches);
+  StepRecord record{.step = step,
+                    .times = runner.take_times(),
+                    .step_s = seconds,
+                    .samples_per_s = double(samples) / seconds,
+                    .lr = learning_rate(options.learning_rate, step),
+                    .weight_versions = executor->peak_versions(),
                     .stashed = executor->peak_stash()};
   if (executor->is_last()) {
     record.losses = executor->take_losses();
@@ -220,10 +241,12 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
       if (span.step == step) window.push_back(span);
     }
   }
-  if (owns_loss() && (step + 1 == options.steps || (step + 1) % options.print_every == 0)) log.print(record, options.steps);
+  if (owns_loss() && (step + 1 == options.steps || (step + 1) % options.print_every == 0))
+    log.print(record, options.steps);
   if (record.losses && options.stop_on_nonfinite && !std::isfinite(record.losses->mean_loss())) {
-    throw NumericError("the loss is " + std::to_string(record.losses->mean_loss()) + " at step " + std::to_string(step) + " on stage " +
-                           std::to_string(stage.value), "lower --lr or add --warmup-steps; the last checkpoint is intact");
+    throw NumericError("the loss is " + std::to_string(record.losses->mean_loss()) + " at step " +
+                           std::to_string(step) + " on stage " + std::to_string(stage.value),
+                       "lower --lr or add --warmup-steps; the last checkpoint is intact");
   }
 }
 
@@ -258,8 +281,11 @@ void Trainer::Impl::evaluate() {
   if (!executor->is_last()) return;
   if (replicas) executor->execute({.op = Op::Reduce, .stage = stage, .microbatch = MicrobatchId(0)});
   const LossSums sums = executor->take_losses();
-  report.evaluations.push_back({.step = done, .loss = sums.mean_loss(), .top1 = double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)),
-                                .top5 = double(sums.top5) / double(std::max<std::int64_t>(1, sums.samples)), .samples = sums.samples});
+  report.evaluations.push_back({.step = done,
+                                .loss = sums.mean_loss(),
+                                .top1 = double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)),
+                                .top5 = double(sums.top5) / double(std::max<std::int64_t>(1, sums.samples)),
+                                .samples = sums.samples});
   if (owns_loss()) log.print(report.evaluations.back());
 }
 
@@ -267,18 +293,26 @@ void Trainer::Impl::checkpoint() {
   const TimePoint start = world.clock.now();
   const std::string folder = (std::filesystem::path(options.output_dir) / "checkpoints").string();
   save_checkpoint(world.communicator, folder,
-                  {.model = plan.model, .seed = options.seed, .step = done, .position = position_of(done), .updates = rule->updates(),
-                   .rule = options.rule.kind, .plan_fingerprint = plan.fingerprint()},
+                  {.model = plan.model,
+                   .seed = options.seed,
+                   .step = done,
+                   .position = position_of(done),
+                   .updates = rule->updates(),
+                   .rule = options.rule.kind,
+                   .plan_fingerprint = plan.fingerprint()},
                   stage.value, plan.num_stages(), replica == 0, stage_state(store, *rule));
   if (owns_loss()) {
-    log_info("checkpoint step=" + std::to_string(done) + " seconds=" + std::to_string(Seconds(world.clock.now() - start).count()));
+    log_info("checkpoint step=" + std::to_string(done) +
+             " seconds=" + std::to_string(Seconds(world.clock.now() - start).count()));
   }
 }
 
 void Trainer::Impl::write_trace() {
   if (options.output_dir.empty() || window.empty()) return;
-  const auto path = std::filesystem::path(options.output_dir) / ("trace.rank" + std::to_string(world.communicator.rank().value) + ".json");
-  if (Status status = write_file_atomically(path, spans_to_json(window)); !status) log_warning(to_string(status.problems()));
+  const auto path = std::filesystem::path(options.output_dir) /
+                    ("trace.rank" + std::to_string(world.communicator.rank().value) + ".json");
+  if (Status status = write_file_atomically(path, spans_to_json(window)); !status)
+    log_warning(to_string(status.problems()));
 }
 
 void Trainer::Impl::run_training() {
@@ -295,14 +329,17 @@ void Trainer::Impl::run_training() {
   report.seconds = Seconds(world.clock.now() - start).count();
   if (!evaluated_last) evaluate();
   if (!options.save_weights.empty()) {
-    save_weights(world.communicator, options.save_weights, stage.value, plan.num_stages(), replica == 0, stage_weights(store));
+    save_weights(world.communicator, options.save_weights, stage.value, plan.num_stages(), replica == 0,
+                 stage_weights(store));
   }
 }
 
-Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches) {
+Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
+                 const MakeBatches& make_batches) {
   at::NoGradGuard no_grad;
   if (options.learning_rate.total_steps <= 1) options.learning_rate.total_steps = options.steps;
-  if (Problems problems = validate(options.learning_rate); !problems.empty()) throw ConfigError(to_string(problems));
+  if (Problems problems = validate(options.learning_rate); !problems.empty())
+    throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
   Impl& self = *impl_;
   self.build(make_batches);
@@ -311,8 +348,10 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
   if (!self.options.output_dir.empty()) {
     const std::filesystem::path folder = self.options.output_dir;
     if (Status made = make_writable_folder(folder); !made) throw ConfigError(to_string(made.problems()));
-    self.status = StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank, self.stage.value);
-    self.log = StepLog(folder, rank, self.stage.value, world.communicator.size(), /*append=*/!self.options.resume.empty());
+    self.status =
+        StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank, self.stage.value);
+    self.log = StepLog(folder, rank, self.stage.value, world.communicator.size(),
+                       /*append=*/!self.options.resume.empty());
   }
 }
 
@@ -330,8 +369,10 @@ RunReport Trainer::run() {
   }
   self.write_trace();
   RunReport& report = self.report;
-  report.median_step_s = median({self.step_seconds.begin() + (self.step_seconds.size() > 1), self.step_seconds.end()});
-  const double samples = double(self.options.microbatch) * (self.asynchronous() ? self.stage_replicas() : self.plan.microbatches);
+  report.median_step_s =
+      median({self.step_seconds.begin() + (self.step_seconds.size() > 1), self.step_seconds.end()});
+  const double samples = double(self.options.microbatch) *
+                         (self.asynchronous() ? self.stage_replicas() : self.plan.microbatches);
   report.samples_per_s = report.median_step_s > 0 ? samples / report.median_step_s : 0;
   report.peak_stash = self.executor->peak_stash();
   report.peak_versions = self.executor->peak_versions();

@@ -25,8 +25,8 @@ struct World {
 };
 
 struct TrainOptions {
-  std::int64_t steps = 1;             ///< updates with a flushing schedule; minibatches with an asynchronous one
-  int microbatch = 1;                 ///< samples
+  std::int64_t steps = 1;  ///< updates with a flushing schedule; minibatches with an asynchronous one
+  int microbatch = 1;      ///< samples
   std::uint64_t seed = 0;
   RuleOptions rule;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
@@ -34,11 +34,11 @@ struct TrainOptions {
   std::string resume;                 ///< folder, or empty
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only as `checkpoint_at_end`
   bool checkpoint_at_end = false;
-  std::int64_t evaluate_every = 0;    ///< steps; 0: at the end only, if there is an evaluation source
+  std::int64_t evaluate_every = 0;  ///< steps; 0: at the end only, if there is an evaluation source
   std::int64_t print_every = 10;
-  std::int64_t trace_first = 0;       ///< window of steps in trace.rank<k>.json
+  std::int64_t trace_first = 0;  ///< window of steps in trace.rank<k>.json
   std::int64_t trace_count = 5;
-  std::string save_weights;           ///< file, or empty
+  std::string save_weights;  ///< file, or empty
   bool stop_on_nonfinite = true;
   std::int64_t bucket_bytes = 4 << 20;
 };
@@ -73,8 +73,8 @@ struct RunReport {
   std::int64_t steps = 0;  ///< done in this run
   std::vector<double> losses;
   std::vector<EvaluationReport> evaluations;
-  double seconds = 0;           ///< of the steps
-  double samples_per_s = 0;     ///< whole job, median over steps after the first
+  double seconds = 0;        ///< of the steps
+  double samples_per_s = 0;  ///< whole job, median over steps after the first
   double median_step_s = 0;
   int peak_stash = 0;
   int peak_versions = 0;

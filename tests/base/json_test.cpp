@@ -7,7 +7,9 @@
 namespace millrace {
 namespace {
 
-std::string problem_of(const Result<Json>& result) { return result ? "accepted" : to_string(result.problems()); }
+std::string problem_of(const Result<Json>& result) {
+  return result ? "accepted" : to_string(result.problems());
+}
 
 struct Bad {
   const char* text;
@@ -17,10 +19,18 @@ struct Bad {
 
 TEST(Json, RejectsWithPosition) {
   const Bad cases[] = {
-      {"{\"a\": 1, \"a\": 2}", "f:1:10", "appears twice"}, {"{\"a\": 1} x", "f:1:10", "after the end"}, {"[1, 2", "f:1:6", "ends"},
-      {"{\n \"a\": 01}", "f:2:7", "'01'"},                 {"[NaN]", "f:1:2", "'NaN'"},               {"[1e999]", "f:1:7", "out of range"},
-      {"[99999999999999999999]", "f:1:22", "64 bits"},     {"\"\\ud800\"", "f:1", "surrogate"},       {"\"a\nb\"", "f:1:3", "control"},
-      {"", "f:1:1", "ends"},                               {"{'a': 1}", "f:1:2", "double quotes"},    {"[1,]", "f:1:4", "expected a value"},
+      {"{\"a\": 1, \"a\": 2}", "f:1:10", "appears twice"},
+      {"{\"a\": 1} x", "f:1:10", "after the end"},
+      {"[1, 2", "f:1:6", "ends"},
+      {"{\n \"a\": 01}", "f:2:7", "'01'"},
+      {"[NaN]", "f:1:2", "'NaN'"},
+      {"[1e999]", "f:1:7", "out of range"},
+      {"[99999999999999999999]", "f:1:22", "64 bits"},
+      {"\"\\ud800\"", "f:1", "surrogate"},
+      {"\"a\nb\"", "f:1:3", "control"},
+      {"", "f:1:1", "ends"},
+      {"{'a': 1}", "f:1:2", "double quotes"},
+      {"[1,]", "f:1:4", "expected a value"},
   };
   for (const Bad& bad : cases) {
     const std::string problem = problem_of(parse_json(bad.text, "f"));
@@ -30,7 +40,8 @@ TEST(Json, RejectsWithPosition) {
 }
 
 TEST(Json, LimitsDepthAndSize) {
-  EXPECT_NE(problem_of(parse_json(std::string(100, '[') + std::string(100, ']'), "f")).find("nested deeper"), std::string::npos);
+  EXPECT_NE(problem_of(parse_json(std::string(100, '[') + std::string(100, ']'), "f")).find("nested deeper"),
+            std::string::npos);
   EXPECT_NE(problem_of(parse_json("[1,2,3]", "f", {.nodes = 2})).find("more than 2"), std::string::npos);
   EXPECT_NE(problem_of(parse_json("[1,2,3]", "f", {.bytes = 3})).find("larger"), std::string::npos);
 }
@@ -46,8 +57,12 @@ TEST(Json, PrintsWhatItReads) {
 
 TEST(Yaml, ClosesTheTrapsOfTheLibrary) {
   const Bad cases[] = {
-      {"a: 1\na: 2\n", "f:2:1", "appears twice"}, {"a: &x [1]\nb: *x\n", "f:1", "anchors"}, {"<<: {a: 1}\n", "f:1:1", "merge"},
-      {"a: 1\n---\nb: 2\n", "f", "several"},      {"", "f", "empty"},                        {"a: [1, 2\n", "f:", ""},
+      {"a: 1\na: 2\n", "f:2:1", "appears twice"},
+      {"a: &x [1]\nb: *x\n", "f:1", "anchors"},
+      {"<<: {a: 1}\n", "f:1:1", "merge"},
+      {"a: 1\n---\nb: 2\n", "f", "several"},
+      {"", "f", "empty"},
+      {"a: [1, 2\n", "f:", ""},
       {"a: !!binary x\n", "f:1", "tag"},
   };
   for (const Bad& bad : cases) {
@@ -61,9 +76,11 @@ TEST(Yaml, ClosesTheTrapsOfTheLibrary) {
 }
 
 TEST(Yaml, ReadsScalarsAsJsonWould) {
-  const Result<Json> json = parse_yaml("a: 010\nb: yes\nc: 0x10\nd: -3\ne: 1.5\nf: '7'\ng: ~\nh: true\ni: .nan\n", "f");
+  const Result<Json> json =
+      parse_yaml("a: 010\nb: yes\nc: 0x10\nd: -3\ne: 1.5\nf: '7'\ng: ~\nh: true\ni: .nan\n", "f");
   ASSERT_TRUE(json);
-  EXPECT_EQ(json->dump(), R"({"a":"010","b":"yes","c":"0x10","d":-3,"e":1.5,"f":"7","g":null,"h":true,"i":".nan"})");
+  EXPECT_EQ(json->dump(),
+            R"({"a":"010","b":"yes","c":"0x10","d":-3,"e":1.5,"f":"7","g":null,"h":true,"i":".nan"})");
 }
 
 TEST(ObjectReader, CollectsEveryProblem) {
@@ -78,7 +95,8 @@ TEST(ObjectReader, CollectsEveryProblem) {
   EXPECT_EQ(problems.size(), 3u) << text;
   EXPECT_NE(text.find("t.yaml:1:5: 'lr' is a string"), std::string::npos) << text;
   EXPECT_NE(text.find("'steps' is missing"), std::string::npos) << text;
-  EXPECT_NE(text.find("unknown key 'batchsize'. Hint: did you mean 'batch_size'?"), std::string::npos) << text;
+  EXPECT_NE(text.find("unknown key 'batchsize'. Hint: did you mean 'batch_size'?"), std::string::npos)
+      << text;
 }
 
 }  // namespace

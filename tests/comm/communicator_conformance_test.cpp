@@ -1,12 +1,12 @@
 // A transport is correct when this suite passes. Ranks are threads, each with its own communicator.
 #include <gtest/gtest.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/CPUGeneratorImpl.h>
 
 #include <filesystem>
 #include <functional>
@@ -42,7 +42,13 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
         std::unique_ptr<Communicator> own;
         Communicator* c = nullptr;
         try {
-          if (GetParam() != "local") own = make_communicator({.backend = GetParam(), .rank = RankId(r), .size = size, .deadline = deadline, .rendezvous_deadline = milliseconds(20'000)}, store);
+          if (GetParam() != "local")
+            own = make_communicator({.backend = GetParam(),
+                                     .rank = RankId(r),
+                                     .size = size,
+                                     .deadline = deadline,
+                                     .rendezvous_deadline = milliseconds(20'000)},
+                                    store);
           c = own ? own.get() : local[static_cast<std::size_t>(r)].get();
           body(*c);
         } catch (const std::exception& error) {
@@ -59,16 +65,20 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
   }
 };
 
-at::Tensor random_tensor(std::int64_t n, std::uint64_t seed) { return at::empty({n}, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed)); }
+at::Tensor random_tensor(std::int64_t n, std::uint64_t seed) {
+  return at::empty({n}, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
+}
 
 TEST_P(EveryBackend, ExchangeBothWaysDoesNotHang) {
   for (std::int64_t n : {1, 1000, 4 << 20}) {
     ranks(2, milliseconds(30'000), [&](Communicator& c) {
       const int me = c.rank().value, peer = 1 - me;
       at::Tensor out = random_tensor(n, static_cast<std::uint64_t>(me)), in = at::empty({n}, at::kFloat);
-      const Transfer both[] = {{Direction::Send, RankId(peer), 5, out, "out"}, {Direction::Receive, RankId(peer), 5, in, "in"}};
+      const Transfer both[] = {{Direction::Send, RankId(peer), 5, out, "out"},
+                               {Direction::Receive, RankId(peer), 5, in, "in"}};
       c.exchange(both)->wait();
-      if (!at::equal(in, random_tensor(n, static_cast<std::uint64_t>(peer)))) throw std::runtime_error("wrong data");
+      if (!at::equal(in, random_tensor(n, static_cast<std::uint64_t>(peer))))
+        throw std::runtime_error("wrong data");
     });
   }
 }
@@ -82,13 +92,15 @@ TEST_P(EveryBackend, TagsSeparateMessagesInAnyOrder) {
       const bool sends = c.rank().value == 0;
       const int value = sends ? i : kCount - 1 - i;
       tensors.push_back(sends ? at::full({3}, double(value)) : at::zeros({3}));
-      const Transfer one[] = {{sends ? Direction::Send : Direction::Receive, RankId(sends ? 1 : 0), static_cast<std::uint64_t>(value), tensors.back(), "message"}};
+      const Transfer one[] = {{sends ? Direction::Send : Direction::Receive, RankId(sends ? 1 : 0),
+                               static_cast<std::uint64_t>(value), tensors.back(), "message"}};
       pending.push_back(c.exchange(one));
     }
     for (auto& p : pending) p->wait();
     for (int i = 0; i < kCount; ++i) {
       const int value = c.rank().value == 0 ? i : kCount - 1 - i;
-      if (!at::equal(tensors[static_cast<std::size_t>(i)], at::full({3}, double(value)))) throw std::runtime_error("wrong message");
+      if (!at::equal(tensors[static_cast<std::size_t>(i)], at::full({3}, double(value))))
+        throw std::runtime_error("wrong message");
     }
   });
 }
@@ -97,7 +109,8 @@ TEST_P(EveryBackend, AllReduceAddsInTheOrderOfRanks) {
   for (int size : {1, 2, 3, 4}) {
     for (std::int64_t n : {1, 2, 100, 100'003}) {
       at::Tensor expected = random_tensor(n, 0);
-      for (int r = 1; r < size; ++r) expected = at::add(expected, random_tensor(n, static_cast<std::uint64_t>(r)));
+      for (int r = 1; r < size; ++r)
+        expected = at::add(expected, random_tensor(n, static_cast<std::uint64_t>(r)));
       ranks(size, milliseconds(30'000), [&](Communicator& c) {
         at::Tensor a = random_tensor(n, static_cast<std::uint64_t>(c.rank().value)), b = a.clone();
         auto first = c.all_reduce(a, "a"), second = c.all_reduce(b, "b");
@@ -112,7 +125,8 @@ TEST_P(EveryBackend, AllReduceAddsInTheOrderOfRanks) {
 TEST_P(EveryBackend, SubgroupsBroadcastAndBarrier) {
   ranks(4, milliseconds(30'000), [](Communicator& c) {
     const int me = c.rank().value;
-    const std::vector<RankId> members = me % 2 ? std::vector{RankId(1), RankId(3)} : std::vector{RankId(0), RankId(2)};
+    const std::vector<RankId> members =
+        me % 2 ? std::vector{RankId(1), RankId(3)} : std::vector{RankId(0), RankId(2)};
     auto group = c.subgroup(members, me % 2 ? "odd" : "even");
     at::Tensor sum = at::full({1}, double(me));
     group->all_reduce(sum, "sum")->wait();
@@ -138,27 +152,31 @@ TEST_P(EveryBackend, ADeadlineNamesPeerActionAndTime) {
     FAIL() << "no time-out";
   } catch (const PeerError& error) {
     const std::string text = error.what();
-    for (const char* part : {"rank 0", "RECV_F microbatch 3", "rank 1", "0.2 s"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+    for (const char* part : {"rank 0", "RECV_F microbatch 3", "rank 1", "0.2 s"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
   }
 }
 
 TEST_P(EveryBackend, AbortWakesAWaiter) {
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_THROW(ranks(2, milliseconds(30'000), [](Communicator& c) {
-                 at::Tensor in = at::empty({4}, at::kFloat);
-                 const Transfer one[] = {{Direction::Receive, RankId(1 - c.rank().value), 1, in, "RECV"}};
-                 auto pending = c.exchange(one);
-                 std::jthread killer([&] {
-                   std::this_thread::sleep_for(milliseconds(100));
-                   c.abort("stop here");
-                 });
-                 pending->wait();
-               }),
-               PeerError);
+  EXPECT_THROW(
+      ranks(2, milliseconds(30'000),
+            [](Communicator& c) {
+              at::Tensor in = at::empty({4}, at::kFloat);
+              const Transfer one[] = {{Direction::Receive, RankId(1 - c.rank().value), 1, in, "RECV"}};
+              auto pending = c.exchange(one);
+              std::jthread killer([&] {
+                std::this_thread::sleep_for(milliseconds(100));
+                c.abort("stop here");
+              });
+              pending->wait();
+            }),
+      PeerError);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::Values("local", "gloo"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::Values("local", "gloo"),
+                         [](const auto& info) { return info.param; });
 
 TEST(Communicator, UnknownBackendIsNamed) {
   EXPECT_THROW(make_communicator({.backend = "glooo", .rank = RankId(0)}, make_memory_store()), ConfigError);
@@ -191,7 +209,9 @@ TEST(TcpStore, IgnoresGarbage) {
   const int port = free_port();
   auto server = make_tcp_store("127.0.0.1", port, true, milliseconds(5000));
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<std::uint16_t>(port)), .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  sockaddr_in address{.sin_family = AF_INET,
+                      .sin_port = htons(static_cast<std::uint16_t>(port)),
+                      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
   ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(::send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
   server->set("k", "v");

@@ -20,11 +20,13 @@ namespace fs = std::filesystem;
 std::string jpeg_of(int width, int height, int format, int shade) {
   const int channels = tjPixelSize[format];
   std::vector<unsigned char> pixels(static_cast<std::size_t>(width * height * channels));
-  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<unsigned char>((shade * 40 + static_cast<int>(i) * 7) % 256);
+  for (std::size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = static_cast<unsigned char>((shade * 40 + static_cast<int>(i) * 7) % 256);
   unsigned char* out = nullptr;
   unsigned long size = 0;
   tjhandle handle = tjInitCompress();
-  tjCompress2(handle, pixels.data(), width, 0, height, format, &out, &size, format == TJPF_GRAY ? TJSAMP_GRAY : TJSAMP_444, 90, 0);
+  tjCompress2(handle, pixels.data(), width, 0, height, format, &out, &size,
+              format == TJPF_GRAY ? TJSAMP_GRAY : TJSAMP_444, 90, 0);
   std::string bytes(reinterpret_cast<char*>(out), size);
   tjFree(out);
   tjDestroy(handle);
@@ -38,7 +40,9 @@ class ImageFolderTest : public ::testing::Test {
     root_ = ::mkdtemp(name);
     for (const char* split : {"train", "test"}) {
       for (int c = 0; c < 3; ++c) {
-        for (int i = 0; i < 4; ++i) put(std::string(split) + "/class" + std::to_string(c) + "/" + std::to_string(i) + ".jpg", jpeg_of(40 + i, 50, TJPF_RGB, c * 4 + i));
+        for (int i = 0; i < 4; ++i)
+          put(std::string(split) + "/class" + std::to_string(c) + "/" + std::to_string(i) + ".jpg",
+              jpeg_of(40 + i, 50, TJPF_RGB, c * 4 + i));
       }
     }
   }
@@ -49,14 +53,17 @@ class ImageFolderTest : public ::testing::Test {
     ASSERT_TRUE(write_file_atomically(root_ / name, bytes));
   }
 
-  Result<std::shared_ptr<const Dataset>> open(const std::string& split = "train", int classes = 3, int size = 32) {
-    return make_dataset({.path = root_.string(), .split = split, .sample_shape = {3, size, size}, .num_classes = classes});
+  Result<std::shared_ptr<const Dataset>> open(const std::string& split = "train", int classes = 3,
+                                              int size = 32) {
+    return make_dataset(
+        {.path = root_.string(), .split = split, .sample_shape = {3, size, size}, .num_classes = classes});
   }
 
   fs::path root_;
 };
 
-std::vector<Batch> read_all(const std::shared_ptr<const Dataset>& dataset, LoaderOptions options, int count, int from = 0) {
+std::vector<Batch> read_all(const std::shared_ptr<const Dataset>& dataset, LoaderOptions options, int count,
+                            int from = 0) {
   auto loader = make_loader(dataset, options);
   EXPECT_TRUE(loader);
   std::vector<Batch> batches;
@@ -90,7 +97,8 @@ TEST_F(ImageFolderTest, ARankGetsItsOwnPositions) {
   const auto all = read_all(dataset, options, 10);
   options.mine = [](std::int64_t position) { return position % 2 == 1; };
   auto loader = *make_loader(dataset, options);
-  for (int i = 1; i < 10; i += 2) EXPECT_TRUE(at::equal(loader->get(i).input, all[static_cast<std::size_t>(i)].input));
+  for (int i = 1; i < 10; i += 2)
+    EXPECT_TRUE(at::equal(loader->get(i).input, all[static_cast<std::size_t>(i)].input));
 }
 
 TEST_F(ImageFolderTest, LabelsAloneEqualTheLabelsOfImages) {
@@ -113,7 +121,8 @@ TEST_F(ImageFolderTest, GreyCmykAndDamagedFollowThePolicy) {
   put("train/class2/empty.jpg", "");
   put("train/class2/text.jpg", "this is no image");
   const auto dataset = *open();
-  for (std::int64_t i = 0; i < dataset->size(); ++i) EXPECT_EQ(dataset->get(i, 1, true).input.sizes().vec(), (std::vector<std::int64_t>{3, 32, 32}));
+  for (std::int64_t i = 0; i < dataset->size(); ++i)
+    EXPECT_EQ(dataset->get(i, 1, true).input.sizes().vec(), (std::vector<std::int64_t>{3, 32, 32}));
   const auto counters = dataset->counters();
   EXPECT_EQ(counters.at("damaged"), 3);
   EXPECT_GE(counters.at("grey"), 1);
@@ -139,13 +148,21 @@ TEST_F(ImageFolderTest, LargeImagesAreCroppedFromTheWhole) {
 }
 
 TEST_F(ImageFolderTest, NamesWhatIsWrong) {
-  const auto message = [](const auto& result) { return result ? std::string("accepted") : to_string(result.problems()); };
+  const auto message = [](const auto& result) {
+    return result ? std::string("accepted") : to_string(result.problems());
+  };
   EXPECT_NE(message(open("train", 2)).find("has 3 classes, the model 2"), std::string::npos);
   fs::create_directories(root_ / "train/empty");
   EXPECT_NE(message(open("train", 9)).find("class folder without .jpg"), std::string::npos);
-  EXPECT_NE(message(make_dataset({.path = "/nonexistent", .sample_shape = {3, 32, 32}})).find("not a readable folder"), std::string::npos);
-  EXPECT_NE(message(make_dataset({.path = "synthetic:x", .sample_shape = {4}})).find("no valid size"), std::string::npos);
-  EXPECT_NE(message(make_loader(*make_dataset({.path = "synthetic:4", .sample_shape = {4}}), {.microbatch = 8})).find("one step needs 8"), std::string::npos);
+  EXPECT_NE(message(make_dataset({.path = "/nonexistent", .sample_shape = {3, 32, 32}}))
+                .find("not a readable folder"),
+            std::string::npos);
+  EXPECT_NE(message(make_dataset({.path = "synthetic:x", .sample_shape = {4}})).find("no valid size"),
+            std::string::npos);
+  EXPECT_NE(
+      message(make_loader(*make_dataset({.path = "synthetic:4", .sample_shape = {4}}), {.microbatch = 8}))
+          .find("one step needs 8"),
+      std::string::npos);
 }
 
 TEST(Sampler, IsAPermutationOfEachEpoch) {
@@ -161,8 +178,14 @@ TEST(RealData, DecodesEveryImageNetSample) {
   if (!data) GTEST_SKIP() << "MILLRACE_DATA is not set";
   char name[] = "/tmp/millrace-imagenet-XXXXXX";
   const std::string root = ::mkdtemp(name);
-  ASSERT_EQ(std::system(("tar -xzf '" + std::string(data) + "/imagenet-sample/imagenet-sample-200.tar.gz' -C " + root).c_str()), 0);
-  const auto dataset = make_dataset({.path = root + "/imagenet-sample", .split = "train", .sample_shape = {3, 224, 224}, .num_classes = 1000});
+  ASSERT_EQ(std::system(
+                ("tar -xzf '" + std::string(data) + "/imagenet-sample/imagenet-sample-200.tar.gz' -C " + root)
+                    .c_str()),
+            0);
+  const auto dataset = make_dataset({.path = root + "/imagenet-sample",
+                                     .split = "train",
+                                     .sample_shape = {3, 224, 224},
+                                     .num_classes = 1000});
   ASSERT_TRUE(dataset) << to_string(dataset.problems());
   EXPECT_EQ((*dataset)->size(), 200);
   EXPECT_EQ((*dataset)->num_classes(), 200);

@@ -98,8 +98,8 @@ TEST(JobSpec, OverridesWinAndLaterOnesWinMore) {
   EXPECT_EQ(*result->find("seed"), "9");
   EXPECT_EQ(result->output_dir, "/o");
   EXPECT_EQ(result->environment, (std::vector<std::pair<std::string, std::string>>{{"A", "x"}, {"B", "y"}}));
-  EXPECT_NE(problems_of("model: mlp\n", {{"stpes", "4"}})
-                .find("--set stpes: unknown key 'stpes'. Hint: did you mean 'steps'?"),
+  EXPECT_NE(problems_of("model: mlp\n", {{"step", "4"}})
+                .find("--set step: unknown key 'step'. Hint: did you mean 'steps'?"),
             std::string::npos);
   EXPECT_FALSE(parse_override("steps"));
   EXPECT_FALSE(parse_override("=4"));

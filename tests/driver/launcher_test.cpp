@@ -121,6 +121,8 @@ TEST_F(Launcher, ALostPeerIsNotTheCause) {
   const LaunchOutcome outcome =
       run({"while ! [ -e $FOLDER/ready.1 ]; do :; done; echo ready > $FOLDER/ready.0; exit 5",
            "trap '' TERM; echo ready > $FOLDER/ready.1; while ! [ -e $FOLDER/ready.0 ]; do :; done; exit 6"});
+  EXPECT_EQ(outcome.exits[1].signal, 0);
+  EXPECT_EQ(outcome.exits[1].status, 6);
   EXPECT_EQ(outcome.first_failure, 1);
   EXPECT_EQ(outcome.exit_code(), 6);
 }

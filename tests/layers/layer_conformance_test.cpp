@@ -27,7 +27,9 @@ std::vector<Case> cases() {
       {"linear", linear(7, 5), {{3, 7}}},
       {"linear_wide", linear(64, 64), {{8, 64}}},
       {"conv", conv2d({.in = 3, .out = 4, .kernel = 3, .padding = 1}), {{2, 3, 8, 8}}},
-      {"conv_strided", conv2d({.in = 4, .out = 6, .kernel = 3, .stride = 2, .padding = 1, .bias = false}), {{2, 4, 9, 7}}},
+      {"conv_strided",
+       conv2d({.in = 4, .out = 6, .kernel = 3, .stride = 2, .padding = 1, .bias = false}),
+       {{2, 4, 9, 7}}},
       {"conv_1x1", conv2d({.in = 8, .out = 4, .kernel = 1}), {{2, 8, 5, 5}}},
       {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
       {"relu", relu(), {{4, 9}}},
@@ -54,7 +56,8 @@ Tensors tensors_for(const Case& c) {
   for (std::size_t i = 0; i < c.inputs.size(); ++i) t.inputs.push_back(random_tensor(c.inputs[i], 10 + i));
   const auto specs = c.layer->parameters();
   const auto values = initialise(specs, 1, c.name);
-  for (std::size_t i = 0; i < specs.size(); ++i) (specs[i].is_buffer ? t.buffers : t.parameters).push_back(values[i]);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    (specs[i].is_buffer ? t.buffers : t.parameters).push_back(values[i]);
   t.grad = random_tensor(c.layer->output_shape(c.inputs), 99);
   return t;
 }
@@ -101,8 +104,10 @@ Gradients run_autograd(const Case& c) {
 
 void expect_equal(const Gradients& a, const Gradients& b, const std::string& what) {
   EXPECT_TRUE(at::equal(a.output, b.output)) << what << ": output";
-  for (std::size_t i = 0; i < a.inputs.size(); ++i) EXPECT_TRUE(at::equal(a.inputs[i], b.inputs[i])) << what << ": gradient of input " << i;
-  for (std::size_t i = 0; i < a.parameters.size(); ++i) EXPECT_TRUE(at::equal(a.parameters[i], b.parameters[i])) << what << ": gradient of parameter " << i;
+  for (std::size_t i = 0; i < a.inputs.size(); ++i)
+    EXPECT_TRUE(at::equal(a.inputs[i], b.inputs[i])) << what << ": gradient of input " << i;
+  for (std::size_t i = 0; i < a.parameters.size(); ++i)
+    EXPECT_TRUE(at::equal(a.parameters[i], b.parameters[i])) << what << ": gradient of parameter " << i;
 }
 
 class EveryLayer : public ::testing::TestWithParam<Case> {
@@ -110,8 +115,12 @@ class EveryLayer : public ::testing::TestWithParam<Case> {
   void SetUp() override { at::set_num_threads(1); }
 };
 
-TEST_P(EveryLayer, SplitEqualsJointBackward) { expect_equal(run(GetParam(), true), run(GetParam(), false), "split, joint"); }
-TEST_P(EveryLayer, EqualsAutogradBitForBit) { expect_equal(run(GetParam(), true), run_autograd(GetParam()), "ours, autograd"); }
+TEST_P(EveryLayer, SplitEqualsJointBackward) {
+  expect_equal(run(GetParam(), true), run(GetParam(), false), "split, joint");
+}
+TEST_P(EveryLayer, EqualsAutogradBitForBit) {
+  expect_equal(run(GetParam(), true), run_autograd(GetParam()), "ours, autograd");
+}
 
 TEST_P(EveryLayer, OutputHasTheDeclaredShape) {
   EXPECT_EQ(run(GetParam(), false).output.sizes().vec(), GetParam().layer->output_shape(GetParam().inputs));
@@ -126,13 +135,16 @@ TEST_P(EveryLayer, TakesOnlyWhatItDeclares) {
   EXPECT_THROW(layer.output_shape(inputs), ConfigError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, ::testing::ValuesIn(cases()), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Dropout, DependsOnTheSeedAlone) {
   at::NoGradGuard no_grad;
   const LayerPtr layer = dropout(0.5);
   const at::Tensor input = random_tensor({100}, 1);
-  const auto at_seed = [&](std::uint64_t seed) { return layer->forward(std::vector{input}, {}, {}, {true, seed}, nullptr); };
+  const auto at_seed = [&](std::uint64_t seed) {
+    return layer->forward(std::vector{input}, {}, {}, {true, seed}, nullptr);
+  };
   EXPECT_TRUE(at::equal(at_seed(5), at_seed(5)));
   EXPECT_FALSE(at::equal(at_seed(5), at_seed(6)));
   EXPECT_TRUE(at::equal(layer->forward(std::vector{input}, {}, {}, {false, 5}, nullptr), input));

@@ -15,13 +15,18 @@ namespace {
 std::map<std::string, Shape> state_dict(const LayeredModel& model) {
   std::map<std::string, Shape> shapes;
   for (const NamedLayer& layer : model.layers) {
-    for (const ParameterSpec& spec : layer.layer->parameters()) shapes[layer.name + "." + spec.name] = spec.shape;
+    for (const ParameterSpec& spec : layer.layer->parameters())
+      shapes[layer.name + "." + spec.name] = spec.shape;
   }
   return shapes;
 }
 
 TEST(Models, HaveThePapersParameterCounts) {
-  const std::pair<const char*, std::int64_t> counts[] = {{"vgg16", 138357544}, {"vgg16_bn", 138365992}, {"alexnet", 61100840}, {"resnet18", 11689512}, {"resnet50", 25557032}};
+  const std::pair<const char*, std::int64_t> counts[] = {{"vgg16", 138357544},
+                                                         {"vgg16_bn", 138365992},
+                                                         {"alexnet", 61100840},
+                                                         {"resnet18", 11689512},
+                                                         {"resnet50", 25557032}};
   for (const auto& [name, count] : counts) EXPECT_EQ(make_model(name)->num_parameters(), count) << name;
 }
 
@@ -47,10 +52,12 @@ TEST(Models, VggHasTorchvisionsNamesAndShapes) {
 }
 
 TEST(Models, ResNetHasTorchvisionsNames) {
-  for (const auto& [name, blocks, convs] : {std::tuple{"resnet18", std::vector{2, 2, 2, 2}, 2}, {"resnet50", std::vector{3, 4, 6, 3}, 3}}) {
+  for (const auto& [name, blocks, convs] :
+       {std::tuple{"resnet18", std::vector{2, 2, 2, 2}, 2}, {"resnet50", std::vector{3, 4, 6, 3}, 3}}) {
     std::set<std::string> expected{"conv1.weight", "fc.weight", "fc.bias"};
     const auto norm = [&](const std::string& n) {
-      for (const char* part : {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}) expected.insert(n + "." + part);
+      for (const char* part : {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"})
+        expected.insert(n + "." + part);
     };
     norm("bn1");
     for (int g = 0; g < 4; ++g) {

@@ -9,7 +9,9 @@ namespace {
 
 const std::vector<std::string> kLayers{"a", "b", "c", "d"};
 
-Plan good_plan() { return uniform_plan("m", kLayers, 2, 1, 4, ScheduleKind::OneFOneB); }
+Plan good_plan() {
+  return uniform_plan("m", kLayers, 2, 1, 4, ScheduleKind::OneFOneB);
+}
 
 struct Case {
   const char* name;
@@ -28,7 +30,11 @@ TEST(Plan, EveryProblemHasItsMessage) {
       {"layer missing", [](Plan& p) { p.stages[1].layers.pop_back(); }, "no stage has layer 'd'"},
       {"layer unknown", [](Plan& p) { p.stages[1].layers.push_back("zz"); }, "has no layer 'zz'"},
       {"microbatches", [](Plan& p) { p.microbatches = 0; }, "must be at least 1"},
-      {"replicas", [](Plan& p) { p.stages[1].ranks = {RankId(1), RankId(2)}, p.microbatches = 1; }, "2 replicas for 1 microbatches"},
+      {"replicas",
+       [](Plan& p) {
+         p.stages[1].ranks = {RankId(1), RankId(2)}, p.microbatches = 1;
+       },
+       "2 replicas for 1 microbatches"},
       {"policy", [](Plan& p) { p.versions = VersionPolicy::Stash; }, "does not go with versions stash"},
       {"model", [](Plan& p) { p.model = "other"; }, "made for model 'other'"},
   };
@@ -36,7 +42,8 @@ TEST(Plan, EveryProblemHasItsMessage) {
   for (const Case& c : cases) {
     Plan plan = good_plan();
     c.damage(plan);
-    EXPECT_NE(to_string(validate(plan, "m", kLayers)).find(c.message), std::string::npos) << c.name << ": " << to_string(validate(plan, "m", kLayers));
+    EXPECT_NE(to_string(validate(plan, "m", kLayers)).find(c.message), std::string::npos)
+        << c.name << ": " << to_string(validate(plan, "m", kLayers));
   }
 }
 
@@ -50,18 +57,26 @@ TEST(Plan, RoundTripsThroughJson) {
 }
 
 TEST(Plan, ReadsAHandWrittenPlanAndNamesMistakes) {
-  EXPECT_TRUE(Plan::parse(R"({"model":"m","schedule":"gpipe","microbatches":2,"stages":[{"layers":["a"],"ranks":[0]}]})", "p"));
-  const auto bad = Plan::parse("{\"model\":\"m\",\n\"schedule\":\"1f2b\",\"microbatches\":2,\"stage\":[]}", "p");
+  EXPECT_TRUE(Plan::parse(
+      R"({"model":"m","schedule":"gpipe","microbatches":2,"stages":[{"layers":["a"],"ranks":[0]}]})", "p"));
+  const auto bad =
+      Plan::parse("{\"model\":\"m\",\n\"schedule\":\"1f2b\",\"microbatches\":2,\"stage\":[]}", "p");
   ASSERT_FALSE(bad);
   const std::string text = to_string(bad.problems());
-  EXPECT_NE(text.find("p:2:12: unknown schedule '1f2b'. Hint: did you mean '1f1b'?"), std::string::npos) << text;
+  EXPECT_NE(text.find("p:2:12: unknown schedule '1f2b'. Hint: did you mean '1f1b'?"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("unknown key 'stage'. Hint: did you mean 'stages'?"), std::string::npos) << text;
 }
 
 TEST(LayerGraph, RejectsCyclesDuplicatesAndDanglingEdges) {
-  const auto layer = [](const char* name) { return std::string(R"({"name":")") + name + R"(","forward_s":1,"backward_input_s":1,"backward_weight_s":1})"; };
+  const auto layer = [](const char* name) {
+    return std::string(R"({"name":")") + name +
+           R"(","forward_s":1,"backward_input_s":1,"backward_weight_s":1})";
+  };
   const auto graph = [&](const std::string& layers, const std::string& edges) {
-    return LayerGraph::parse(R"({"format":"millrace-profile-1","model":"m","layers":[)" + layers + R"(],"edges":[)" + edges + "]}", "g");
+    return LayerGraph::parse(
+        R"({"format":"millrace-profile-1","model":"m","layers":[)" + layers + R"(],"edges":[)" + edges + "]}",
+        "g");
   };
   EXPECT_TRUE(graph(layer("a") + "," + layer("b"), R"({"from":"a","to":"b","bytes":4})"));
   const auto cycle = graph(layer("a") + "," + layer("b"), R"({"from":"a","to":"b"},{"from":"b","to":"a"})");
@@ -77,9 +92,11 @@ TEST(ClusterSpec, RoundTripsAndChecks) {
   ASSERT_TRUE(read) << to_string(read.problems());
   EXPECT_EQ(read->num_ranks(), 4);
   EXPECT_EQ(read->to_yaml(), local.to_yaml());
-  EXPECT_EQ(ClusterSpec::parse("levels: [{count: 2, bandwidth: 1e9}]\nmemory: 8GiB\n", "c")->memory_per_rank, 8 * kGiB);
+  EXPECT_EQ(ClusterSpec::parse("levels: [{count: 2, bandwidth: 1e9}]\nmemory: 8GiB\n", "c")->memory_per_rank,
+            8 * kGiB);
   EXPECT_FALSE(ClusterSpec::parse("levels: [{count: 0, bandwidth: 1e9}]\n", "c"));
-  EXPECT_FALSE(ClusterSpec::parse("levels: [{count: 2, bandwidth: 1e9}]\nhosts: [{name: a, devices: 3}]\n", "c"));
+  EXPECT_FALSE(
+      ClusterSpec::parse("levels: [{count: 2, bandwidth: 1e9}]\nhosts: [{name: a, devices: 3}]\n", "c"));
 }
 
 }  // namespace

@@ -23,11 +23,15 @@ PipelineShape shape_with(const std::vector<int>& replicas, int microbatches) {
   return shape;
 }
 
-PipelineShape straight(int stages, int microbatches) { return shape_with(std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches); }
+PipelineShape straight(int stages, int microbatches) {
+  return shape_with(std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches);
+}
 
 ScheduleCosts unit_costs(int stages) {
   const auto n = static_cast<std::size_t>(stages);
-  return {.forward = std::vector<double>(n, 1), .backward_input = std::vector<double>(n, 1), .backward_weight = std::vector<double>(n, 1)};
+  return {.forward = std::vector<double>(n, 1),
+          .backward_input = std::vector<double>(n, 1),
+          .backward_weight = std::vector<double>(n, 1)};
 }
 
 Simulation simulated(ScheduleKind kind, int stages, int microbatches) {
@@ -56,7 +60,9 @@ TEST(Simulate, FollowsTheClosedFormula) {
       for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB}) {
         const Simulation s = simulated(kind, p, m);
         EXPECT_EQ(s.makespan, 3.0 * (m + p - 1)) << to_string(kind) << " p=" << p << " m=" << m;
-        for (int r = 0; r < p; ++r) EXPECT_EQ(s.peak_stash[static_cast<std::size_t>(r)], kind == ScheduleKind::GPipe ? m : std::min(m, p - r));
+        for (int r = 0; r < p; ++r)
+          EXPECT_EQ(s.peak_stash[static_cast<std::size_t>(r)],
+                    kind == ScheduleKind::GPipe ? m : std::min(m, p - r));
       }
     }
   }
@@ -76,7 +82,8 @@ TEST(Simulate, AWireCarriesOneMessageAtATime) {
   ScheduleCosts costs = unit_costs(2);
   costs.transfer = {10};
   const Simulation s = simulate(*make_schedule(ScheduleKind::GPipe, shape), shape, costs);
-  // Activations leave at 1, arrive at 11, 21, 31; gradients at 34, 36, 38 -> 44, 54, 64 -> the last backward ends at 66.
+  // Activations leave at 1, arrive at 11, 21, 31; gradients at 34, 36, 38 -> 44, 54, 64 -> the last backward
+  // ends at 66.
   EXPECT_DOUBLE_EQ(s.makespan, 66);
 }
 
@@ -85,7 +92,23 @@ std::vector<std::vector<int>> replica_vectors() {
   for (int stages = 1; stages <= 6; ++stages) {
     for (int r = 1; r <= 3; ++r) all.push_back(std::vector<int>(static_cast<std::size_t>(stages), r));
   }
-  for (auto mixed : {std::vector<int>{2, 1}, {1, 2}, {3, 1}, {1, 3}, {2, 3}, {3, 2}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {3, 2, 1}, {1, 2, 3}, {2, 1, 2}, {3, 1, 2, 1}, {15, 1}, {4, 2, 2}, {8, 4, 4}}) all.push_back(mixed);
+  for (auto mixed : {std::vector<int>{2, 1},
+                     {1, 2},
+                     {3, 1},
+                     {1, 3},
+                     {2, 3},
+                     {3, 2},
+                     {2, 1, 1},
+                     {1, 2, 1},
+                     {1, 1, 2},
+                     {3, 2, 1},
+                     {1, 2, 3},
+                     {2, 1, 2},
+                     {3, 1, 2, 1},
+                     {15, 1},
+                     {4, 2, 2},
+                     {8, 4, 4}})
+    all.push_back(mixed);
   return all;
 }
 
@@ -101,12 +124,15 @@ TEST(Check, AllGeneratedSchedulesAreValidUnderBothTransports) {
         ASSERT_EQ(schedule.has_value(), kind != ScheduleKind::PipeDream || divides);
         if (!schedule) continue;
         for (Transport transport : {Transport::Buffered, Transport::Rendezvous}) {
-          // Replicas that reduce after every backward form a cycle with blocking sends: asynchronous schedules of
-          // replicated stages need buffered ones (3-1: two replicas wait in the reduce for the third, which waits
-          // to send to the last stage, which waits to send to the first replica).
+          // Replicas that reduce after every backward form a cycle with blocking sends: asynchronous
+          // schedules of replicated stages need buffered ones (3-1: two replicas wait in the reduce for the
+          // third, which waits to send to the last stage, which waits to send to the first replica).
           if (kind == ScheduleKind::PipeDream && most > 1 && transport == Transport::Rendezvous) continue;
           const Problems problems = check(*schedule, shape, transport);
-          ASSERT_TRUE(problems.empty()) << to_string(kind) << " m=" << m << " replicas " << ::testing::PrintToString(replicas) << "\n" << to_string(problems) << "\n" << to_string(*schedule);
+          ASSERT_TRUE(problems.empty())
+              << to_string(kind) << " m=" << m << " replicas " << ::testing::PrintToString(replicas) << "\n"
+              << to_string(problems) << "\n"
+              << to_string(*schedule);
         }
         ASSERT_GT(simulate(*schedule, shape, unit_costs(shape.num_stages())).makespan, 0);
         ++shapes;
@@ -118,7 +144,11 @@ TEST(Check, AllGeneratedSchedulesAreValidUnderBothTransports) {
 
 TEST(Check, SkipLinksAreValid) {
   PipelineShape shape = straight(4, 6);
-  shape.links = {{StageId(0), StageId(1)}, {StageId(0), StageId(2)}, {StageId(1), StageId(2)}, {StageId(1), StageId(3)}, {StageId(2), StageId(3)}};
+  shape.links = {{StageId(0), StageId(1)},
+                 {StageId(0), StageId(2)},
+                 {StageId(1), StageId(2)},
+                 {StageId(1), StageId(3)},
+                 {StageId(2), StageId(3)}};
   for (ScheduleKind kind : kKinds) {
     for (Transport transport : {Transport::Buffered, Transport::Rendezvous}) {
       EXPECT_EQ(to_string(check(*make_schedule(kind, shape), shape, transport)), "") << to_string(kind);
@@ -138,14 +168,19 @@ TEST(Check, CatchesEveryMutation) {
         auto& actions = bad.ranks[random.below(bad.ranks.size())];
         const std::size_t i = random.below(actions.size());
         switch (random.below(3)) {
-          case 0: actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(i)); break;
-          case 1: actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(i), actions[i]); break;
+          case 0:
+            actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(i));
+            break;
+          case 1:
+            actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(i), actions[i]);
+            break;
           default:
             if (!is_transfer(actions[i].op)) continue;
             actions[i].peer = RankId(actions[i].peer.value + 1);
         }
         ++mutations;
-        EXPECT_FALSE(check(bad, shape, Transport::Buffered).empty()) << to_string(kind) << "\n" << to_string(bad);
+        EXPECT_FALSE(check(bad, shape, Transport::Buffered).empty()) << to_string(kind) << "\n"
+                                                                     << to_string(bad);
       }
     }
   }
@@ -155,15 +190,18 @@ TEST(Check, CatchesEveryMutation) {
 TEST(Check, FindsADeadlock) {
   const PipelineShape shape = straight(2, 2);
   Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
-  // The last stage waits for its second activation before it gives the first gradient, and the first stage the other way round.
+  // The last stage waits for its second activation before it gives the first gradient, and the first stage
+  // the other way round.
   auto& first = schedule.ranks[0];
-  const auto send = std::ranges::find_if(first, [](const Action& a) { return a.op == Op::SendActivation && a.microbatch == MicrobatchId(1); });
+  const auto send = std::ranges::find_if(
+      first, [](const Action& a) { return a.op == Op::SendActivation && a.microbatch == MicrobatchId(1); });
   const Action moved = *send;
   first.erase(send);
   const auto update = std::ranges::find(first, Op::Update, &Action::op);
   first.insert(update, moved);
   auto& last = schedule.ranks[1];
-  const auto receive = std::ranges::find_if(last, [](const Action& a) { return a.op == Op::RecvActivation && a.microbatch == MicrobatchId(1); });
+  const auto receive = std::ranges::find_if(
+      last, [](const Action& a) { return a.op == Op::RecvActivation && a.microbatch == MicrobatchId(1); });
   const Action early = *receive;
   last.erase(receive);
   last.insert(last.begin(), early);

@@ -17,8 +17,15 @@ TEST(SpanRing, KeepsTheNewest) {
 }
 
 TEST(Trace, RoundTripsAndWritesChromeEvents) {
-  const std::vector<Span> spans{{.kind = SpanKind::Forward, .stage = 1, .microbatch = 3, .step = 2, .start = 1000, .end = 4000},
-                                {.kind = SpanKind::Wait, .stage = 1, .peer = 0, .microbatch = 4, .step = 2, .start = 4000, .end = 9000}};
+  const std::vector<Span> spans{
+      {.kind = SpanKind::Forward, .stage = 1, .microbatch = 3, .step = 2, .start = 1000, .end = 4000},
+      {.kind = SpanKind::Wait,
+       .stage = 1,
+       .peer = 0,
+       .microbatch = 4,
+       .step = 2,
+       .start = 4000,
+       .end = 9000}};
   const auto read = spans_from_json(spans_to_json(spans), "t");
   ASSERT_TRUE(read) << to_string(read.problems());
   EXPECT_EQ(spans_to_json(*read), spans_to_json(spans));

@@ -103,7 +103,12 @@ class Pipeline : public ::testing::Test {
   static constexpr int kMicrobatch = 3;
 
   TrainOptions options(std::int64_t steps, const std::string& rule = "sgd") {
-    return {.steps = steps, .microbatch = kMicrobatch, .seed = 11, .rule = {.kind = rule, .weight_decay = 1e-3}, .learning_rate = {.base = rule == "sgd" ? 0.05 : 0.003}, .print_every = 1 << 20};
+    return {.steps = steps,
+            .microbatch = kMicrobatch,
+            .seed = 11,
+            .rule = {.kind = rule, .weight_decay = 1e-3},
+            .learning_rate = {.base = rule == "sgd" ? 0.05 : 0.003},
+            .print_every = 1 << 20};
   }
 
   Outcome train(const LayeredModel& model, const Plan& plan, TrainOptions options) {
@@ -120,9 +125,10 @@ class Pipeline : public ::testing::Test {
           try {
             at::set_num_threads(1);
             SteadyClock clock;
-            Trainer trainer({*communicators[r], clock}, model, plan, options, [&](const BatchNeeds&, const BatchNeeds&) {
-              return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch)};
-            });
+            Trainer trainer(
+                {*communicators[r], clock}, model, plan, options, [&](const BatchNeeds&, const BatchNeeds&) {
+                  return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch)};
+                });
             outcome.reports[r] = trainer.run();
           } catch (const std::exception& error) {
             std::lock_guard lock(mutex);
@@ -143,11 +149,14 @@ class Pipeline : public ::testing::Test {
   static void expect_equal(const Outcome& a, const Outcome& b, const std::string& what) {
     EXPECT_EQ(a.losses, b.losses) << what;
     ASSERT_EQ(a.weights.size(), b.weights.size());
-    for (const auto& [name, tensor] : a.weights) EXPECT_TRUE(at::equal(tensor, b.weights.at(name))) << what << ": " << name;
+    for (const auto& [name, tensor] : a.weights)
+      EXPECT_TRUE(at::equal(tensor, b.weights.at(name))) << what << ": " << name;
   }
 
-  static Plan plan_for(const LayeredModel& model, const std::vector<int>& replicas, int microbatches, ScheduleKind kind) {
-    Plan plan = uniform_plan(model.name, model.layer_names(), static_cast<int>(replicas.size()), 1, microbatches, kind);
+  static Plan plan_for(const LayeredModel& model, const std::vector<int>& replicas, int microbatches,
+                       ScheduleKind kind) {
+    Plan plan = uniform_plan(model.name, model.layer_names(), static_cast<int>(replicas.size()), 1,
+                             microbatches, kind);
     int rank = 0;
     for (std::size_t s = 0; s < replicas.size(); ++s) {
       plan.stages[s].ranks.clear();
@@ -166,7 +175,10 @@ TEST_F(Pipeline, EqualsOneProcessBitForBit) {
       ASSERT_EQ(one.losses.size(), 5u);
       for (int stages : {2, 3, 4}) {
         for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB}) {
-          expect_equal(train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, kind), options(5, rule)), one, model.name + " " + rule + " " + to_string(kind) + " " + std::to_string(stages));
+          expect_equal(
+              train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, kind),
+                    options(5, rule)),
+              one, model.name + " " + rule + " " + to_string(kind) + " " + std::to_string(stages));
         }
       }
     }
@@ -181,7 +193,8 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
     // The same float32 gradients added in another order: a few units in the last place of sums of order one,
     // over five steps.
     for (const auto& [name, tensor] : one.weights) {
-      EXPECT_TRUE(at::allclose(many.weights.at(name), tensor, 1e-4, 1e-6)) << ::testing::PrintToString(replicas) << " " << name;
+      EXPECT_TRUE(at::allclose(many.weights.at(name), tensor, 1e-4, 1e-6))
+          << ::testing::PrintToString(replicas) << " " << name;
     }
     for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5);
   }
@@ -191,8 +204,12 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
 class Reference {
  public:
   Reference(const LayeredModel& model, const Plan& plan, const TrainOptions& options)
-      : layout_(*make_layout(model, plan, options.microbatch)), whole_(*make_layout(model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), options.microbatch)),
-        options_(options), batches_(model, options.microbatch) {
+      : layout_(*make_layout(model, plan, options.microbatch)),
+        whole_(*make_layout(model,
+                            uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB),
+                            options.microbatch)),
+        options_(options),
+        batches_(model, options.microbatch) {
     for (int s = 0; s < layout_.num_stages(); ++s) {
       stores_.emplace_back(layout_, StageId(s), options.seed);
       rules_.push_back(std::move(*make_update_rule(options.rule, stores_.back().flat_weights())));
@@ -204,7 +221,9 @@ class Reference {
     at::NoGradGuard no_grad;
     const int p = layout_.num_stages();
     std::vector<std::vector<at::Tensor>> history(static_cast<std::size_t>(p));
-    for (int s = 0; s < p; ++s) history[static_cast<std::size_t>(s)].push_back(stores_[static_cast<std::size_t>(s)].flat_weights().clone());
+    for (int s = 0; s < p; ++s)
+      history[static_cast<std::size_t>(s)].push_back(
+          stores_[static_cast<std::size_t>(s)].flat_weights().clone());
     for (std::int64_t t = 0; t < steps; ++t) {
       std::vector<at::Tensor> newest;
       for (int s = 0; s < p; ++s) {
@@ -217,7 +236,9 @@ class Reference {
       for (int s = 0; s < p; ++s) {
         auto& store = stores_[static_cast<std::size_t>(s)];
         store.flat_weights().copy_(newest[static_cast<std::size_t>(s)]);
-        store.publish([&](at::Tensor w, const at::Tensor& g) { rules_[static_cast<std::size_t>(s)]->apply_(std::move(w), g, options_.learning_rate.base); });
+        store.publish([&](at::Tensor w, const at::Tensor& g) {
+          rules_[static_cast<std::size_t>(s)]->apply_(std::move(w), g, options_.learning_rate.base);
+        });
         history[static_cast<std::size_t>(s)].push_back(store.flat_weights().clone());
       }
     }
@@ -233,7 +254,9 @@ class Reference {
       std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
       void broadcast(at::Tensor, RankId) override {}
       void barrier() override {}
-      std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override { return nullptr; }
+      std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override {
+        return nullptr;
+      }
       void abort(const std::string&) noexcept override {}
     } none;
     // One executor over the whole model, whose parameters are set from the stages' stores.
@@ -241,23 +264,27 @@ class Reference {
     auto rule = std::move(*make_update_rule(options_.rule, store.flat_weights()));
     StageExecutor executor({whole_, StageId(0), store, *rule, none}, {.seed = options_.seed});
     const auto named = weights();
-    for (std::size_t i = 0; i < store.slots().size(); ++i) store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
+    for (std::size_t i = 0; i < store.slots().size(); ++i)
+      store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
     executor.begin(position, 0);
     Batch batch = batches_.get(position);
     executor.feed(MicrobatchId(0), batch.input, batch.target);
     executor.execute({Op::Forward, StageId(0), MicrobatchId(0)});
     executor.execute({Op::Backward, StageId(0), MicrobatchId(0)});
     std::map<std::string, at::Tensor> grads;
-    for (std::size_t i = 0; i < store.slots().size(); ++i) grads[store.slots()[i].name] = store.view(store.flat_gradient(), i);
+    for (std::size_t i = 0; i < store.slots().size(); ++i)
+      grads[store.slots()[i].name] = store.view(store.flat_gradient(), i);
     for (auto& stage : stores_) {
-      for (std::size_t i = 0; i < stage.slots().size(); ++i) stage.view(stage.flat_gradient(), i).copy_(grads.at(stage.slots()[i].name));
+      for (std::size_t i = 0; i < stage.slots().size(); ++i)
+        stage.view(stage.flat_gradient(), i).copy_(grads.at(stage.slots()[i].name));
     }
   }
 
   std::map<std::string, at::Tensor> weights() {
     std::map<std::string, at::Tensor> result;
     for (auto& store : stores_) {
-      for (std::size_t i = 0; i < store.slots().size(); ++i) result[store.slots()[i].name] = store.view(store.flat_weights(), i).clone();
+      for (std::size_t i = 0; i < store.slots().size(); ++i)
+        result[store.slots()[i].name] = store.view(store.flat_weights(), i).clone();
     }
     return result;
   }
@@ -272,10 +299,12 @@ class Reference {
 TEST_F(Pipeline, AsynchronousEqualsTheDelayedGradientFormula) {
   const LayeredModel model = small_model();
   for (int stages : {1, 2, 3, 4}) {
-    const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1, ScheduleKind::PipeDream);
+    const Plan plan =
+        plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1, ScheduleKind::PipeDream);
     const Outcome ours = train(model, plan, options(12));
     const auto expected = Reference(model, plan, options(12)).asynchronous(12);
-    for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << stages << " stages: " << name;
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << stages << " stages: " << name;
   }
 }
 
@@ -289,7 +318,8 @@ TEST_F(Pipeline, StashAndVersionsAreWhatSimulateSays) {
       const Simulation predicted = simulate(*make_schedule(kind, shape), shape, {});
       const Outcome outcome = train(model, plan, options(kind == ScheduleKind::PipeDream ? 8 : 2));
       for (std::size_t r = 0; r < outcome.reports.size(); ++r) {
-        EXPECT_EQ(outcome.reports[r].peak_versions, predicted.peak_versions[r]) << to_string(kind) << " rank " << r;
+        EXPECT_EQ(outcome.reports[r].peak_versions, predicted.peak_versions[r])
+            << to_string(kind) << " rank " << r;
         EXPECT_EQ(outcome.reports[r].peak_stash, predicted.peak_stash[r]) << to_string(kind) << " rank " << r;
       }
     }
@@ -309,9 +339,12 @@ TEST_F(Pipeline, ResumesWithTheSameLossesUnderAnyPlan) {
   for (int stages : {1, 2, 3}) {
     TrainOptions rest = unbroken;
     rest.resume = first.output_dir;
-    const Outcome resumed = train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::GPipe), rest);
+    const Outcome resumed = train(
+        model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::GPipe),
+        rest);
     EXPECT_EQ(resumed.losses, (std::vector<double>{whole.losses.begin() + 4, whole.losses.end()}));
-    for (const auto& [name, tensor] : whole.weights) EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << name;
+    for (const auto& [name, tensor] : whole.weights)
+      EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << name;
   }
 }
 
@@ -327,7 +360,9 @@ TEST_F(Pipeline, RefusesUnusableCheckpoints) {
   const LayeredModel other = small_model();
   EXPECT_THROW(train(other, plan_for(other, {1}, 2, ScheduleKind::OneFOneB), rest), CheckpointError);
   // The newest is truncated: the one before is taken; both: refused.
-  const auto shard = [&](int step) { return folder_ / "out/checkpoints" / ("step-0000000" + std::to_string(step)) / "stage0.safetensors"; };
+  const auto shard = [&](int step) {
+    return folder_ / "out/checkpoints" / ("step-0000000" + std::to_string(step)) / "stage0.safetensors";
+  };
   fs::resize_file(shard(2), fs::file_size(shard(2)) / 2);
   EXPECT_EQ(train(model, plan, rest).losses.size(), 3u);
   fs::resize_file(shard(1), 4);

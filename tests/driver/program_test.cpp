@@ -1,0 +1,206 @@
+// The program as users type it: dispatch, help, and a launch with a stand-in for the worker.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+
+#include "driver/compute_specs.h"
+#include "driver/launch_command.h"
+#include "driver/plan_command.h"
+#include "driver/simulate_command.h"
+#include "runtime/base/json.h"
+#include "tests/driver/temporary_folder.h"
+
+namespace millrace {
+namespace {
+
+struct Answer {
+  int code = -1;
+  std::string text;  ///< stdout and stderr
+};
+
+Answer shell(const std::string& command) {
+  Answer answer;
+  FILE* pipe = ::popen(("exec 2>&1; " + command).c_str(), "r");
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, n);
+  const int status = ::pclose(pipe);
+  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return answer;
+}
+
+/// A copy of the program beside a worker that is a shell script.
+class Program : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::filesystem::path built = std::filesystem::path(MILLRACE_BIN_DIR) / "millrace";
+    if (!std::filesystem::exists(built)) GTEST_SKIP() << built << " is not built";
+    std::filesystem::copy_file(built, folder_.path("millrace"));
+  }
+  void worker(const std::string& script) {
+    folder_.write("millrace-worker", "#!/bin/sh\n" + script);
+    ::chmod(folder_.path("millrace-worker").c_str(), 0755);
+  }
+  Answer millrace(const std::string& arguments) {
+    return shell("cd " + folder_.path() + " && ./millrace " + arguments);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Program, Dispatches) {
+  const Answer help = millrace("--help");
+  EXPECT_EQ(help.code, 0);
+  for (const char* command : {"profile", "plan", "simulate", "train", "launch", "report"}) {
+    EXPECT_NE(help.text.find(std::string("\n  ") + command + " "), std::string::npos) << command;
+    const Answer own = millrace(std::string(command) + " --help");
+    EXPECT_EQ(own.code, 0) << command << own.text;
+    EXPECT_NE(own.text.find(std::string("\nExamples:\n  millrace ") + command), std::string::npos) << command;
+  }
+  EXPECT_EQ(millrace("--version").text.rfind("millrace ", 0), 0u);
+  EXPECT_EQ(millrace("").code, 2);
+  const Answer unknown = millrace("lanch");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.text.find("did you mean `millrace launch`?"), std::string::npos);
+}
+
+TEST_F(Program, HandsTrainToTheWorkerBesideIt) {
+  const Answer absent = millrace("train --model mlp");
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_NE(absent.text.find("/millrace-worker: No such file"), std::string::npos) << absent.text;
+  worker("echo worker \"$@\"; exit 4");
+  const Answer answer = millrace("train --model mlp 'a b'");
+  EXPECT_EQ(answer.code, 4);
+  EXPECT_EQ(answer.text, "worker train --model mlp a b\n");
+  EXPECT_EQ(shell("cd " + folder_.path() + " && MILLRACE_WORKER=/bin/echo ./millrace profile x").text,
+            "profile x\n");
+}
+
+constexpr const char* kJob = "model: mlp\nranks: 2\nsteps: 3\nenv: {COLOUR: blue}\n";
+
+TEST_F(Program, LaunchStartsEveryRankWithItsEnvironment) {
+  worker(
+      "echo \"$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR $COLOUR $OMP_NUM_THREADS $1\" > "
+      "out/seen.$RANK\n"
+      "test $(stat -c %a $MILLRACE_STORE) = 700 || exit 9\ntest $PPID = $MILLRACE_LAUNCHER_PID || exit "
+      "8\necho $MILLRACE_STORE > out/store\necho \"$@\" > out/args");
+  folder_.write("job.yaml", kJob);
+  const Answer answer = millrace("launch job.yaml --output-dir out --set seed=4");
+  EXPECT_EQ(answer.code, 0) << answer.text;
+  EXPECT_EQ(folder_.read("out/seen.0"), "0/2 0/2 127.0.0.1 blue 1 train\n");
+  EXPECT_EQ(folder_.read("out/seen.1"), "1/2 1/2 127.0.0.1 blue 1 train\n");
+  EXPECT_NE(folder_.read("out/args").find("--seed=4"), std::string::npos);
+  std::string store = folder_.read("out/store");
+  store.pop_back();
+  EXPECT_FALSE(std::filesystem::exists(store)) << "the store is gone";
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("out/logs/rank_1.err")));
+  // What was run can be run again.
+  EXPECT_EQ(millrace("launch out/job.yaml").code, 0);
+}
+
+TEST_F(Program, LaunchNamesTheRankThatFailed) {
+  worker(
+      "echo '{\"rank\":1,\"stage\":1,\"step\":7,\"action\":\"1B2\"}' > out/status.rank1.json\n"
+      "if [ $RANK = 1 ]; then echo boom >&2; kill -9 $$; fi\nwhile :; do :; done");
+  folder_.write("job.yaml", kJob);
+  std::filesystem::create_directories(folder_.path("out/checkpoints"));
+  folder_.write("out/checkpoints/latest", "x");
+  folder_.write("out/summary.json", "stale");
+  const Answer answer = millrace("launch job.yaml --output-dir out --set resume=job.yaml");
+  EXPECT_EQ(answer.code, 137);
+  for (const char* expected :
+       {"[rank 1] boom", "rank 1 (stage 1) failed first: killed by signal 9 (SIGKILL) at step 7, action 1B2",
+        "| boom", "resume: millrace launch job.yaml --output-dir out --set resume=out\n"}) {
+    EXPECT_NE(answer.text.find(expected), std::string::npos) << expected << "\n" << answer.text;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("out/summary.json")));
+}
+
+TEST_F(Program, DryRunTouchesNothing) {
+  worker("touch ran");
+  folder_.write("job.yaml", kJob);
+  const Answer answer = millrace("launch job.yaml --dry-run -o new/out");
+  EXPECT_EQ(answer.code, 0) << answer.text;
+  EXPECT_NE(answer.text.find("rank 1: COLOUR=blue RANK=1"), std::string::npos) << answer.text;
+  EXPECT_NE(answer.text.find("millrace-worker train --model=mlp"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("new")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("ran")));
+  const Result<Json> json = parse_json(millrace("launch job.yaml --dry-run --format json").text, "stdout");
+  ASSERT_TRUE(json) << to_string(json.problems());
+  EXPECT_EQ(json->find("ranks")->size(), 2u);
+}
+
+TEST_F(Program, LaunchRefusesWhatCannotRun) {
+  folder_.write("job.yaml", kJob);
+  const std::pair<const char*, const char*> table[] = {
+      {"launch absent.yaml", "absent.yaml"},
+      {"launch job.yaml", "millrace-worker"},  // no worker yet
+      {"launch job.yaml --dry-run --set data=/no/such/folder", "/no/such/folder"},
+      {"launch job.yaml --dry-run --set plan=/no/plan.json", "/no/plan.json"},
+      {"launch job.yaml --dry-run --set resume=/no/run", "/no/run"},
+      {"launch job.yaml --dry-run -o job.yaml/out", "is not a folder"},
+      {"launch job.yaml --set nonsense", "is not KEY=VALUE"},
+      {"launch job.yaml --format xml", "unknown format 'xml'"},
+      {"launch", "JOB.yaml: is missing"},
+  };
+  for (const auto& [arguments, expected] : table) {
+    const Answer answer = millrace(arguments);
+    EXPECT_EQ(answer.code, 2) << arguments;
+    EXPECT_NE(answer.text.find(expected), std::string::npos) << arguments << "\n" << answer.text;
+  }
+}
+
+TEST_F(Program, ReportOfNothing) {
+  EXPECT_EQ(millrace("report --run absent").code, 3);
+  EXPECT_EQ(millrace("report").code, 2);
+}
+
+// ---- docs/commands.md
+// -------------------------------------------------------------------------------------------
+
+std::string commands_page() {
+  std::ostringstream text;
+  text << std::ifstream(std::string(MILLRACE_SOURCE_DIR) + "/docs/commands.md").rdbuf();
+  return text.str();
+}
+
+TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
+  const std::string page = commands_page();
+  for (const CommandSpec& spec :
+       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec()}) {
+    const std::size_t start = page.find("## millrace " + spec.command + "\n");
+    ASSERT_NE(start, std::string::npos) << spec.command;
+    const std::string section = page.substr(start, page.find("\n## ", start) - start);
+    EXPECT_FALSE(spec.examples.empty()) << spec.command;
+    for (const std::string& example : spec.examples)
+      EXPECT_EQ(example.rfind("millrace " + spec.command + " ", 0), 0u) << example;
+    for (const Flag& flag : spec.flags) {
+      const std::string shown = "--" + flag.name + (flag.value.empty() ? "" : " " + flag.value);
+      EXPECT_NE(section.find(shown), std::string::npos) << spec.command << ": " << shown;
+      EXPECT_FALSE(flag.help.empty()) << spec.command << ": " << shown;
+    }
+  }
+}
+
+TEST(CommandDocs, EveryExampleParses) {
+  for (const CommandSpec& spec :
+       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec()}) {
+    for (const std::string& example : spec.examples) {
+      std::istringstream words(example);
+      std::vector<std::string> args;
+      for (std::string word; words >> word;) args.push_back(word);
+      const Result<Arguments> parsed = parse_arguments(spec, {args.begin() + 2, args.end()});
+      EXPECT_TRUE(parsed) << example << "\n" << to_string(parsed.problems());
+    }
+  }
+}
+
+TEST(CommandDocs, ExitCodesAreTheProgrammes) {
+  const std::string page = commands_page();
+  for (const char* row :
+       {"| 0 |", "| 1 |", "| 2 |", "| 3 |", "| 4 |", "| 5 |", "| 6 |", "| 75 |", "| 128+n |"})
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+}
+
+}  // namespace
+}  // namespace millrace
