@@ -69,11 +69,12 @@ std::vector<Action> add_transfers(const std::vector<Action>& computations, const
                        .peer = shape.rank_of(peer_stage, compute.microbatch)});
   };
   // An update in the middle (asynchronous) waits until the receives of the next computation are posted: they
-  // then stand beside the sends of the last one, and the gradient leaves before the update.
+  // then stand beside the sends of the last one, and the gradient leaves before the update. A replicated
+  // stage must not wait for anything before its reduce: its replicas would wait for each other in a circle.
   std::vector<Action> updates;
   for (const Action& action : computations) {
     if (!is_compute(action.op)) {
-      updates.push_back(action);
+      (shape.replicas(action.stage) > 1 ? actions : updates).push_back(action);
       continue;
     }
     const bool forward = action.op == Op::Forward, backward = action.op == Op::Backward;

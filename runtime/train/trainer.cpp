@@ -176,6 +176,9 @@ void Trainer::Impl::resume() {
                           "give a plan with the same number");
   }
   done = found->info.step;
+  // A replicated stage of an asynchronous pipeline updates once for several minibatches.
+  rule->set_updates(done / steps_per_update());
+  store.set_current(VersionId(rule->updates()));
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + found->path);
   if (sources.train) sources.train->seek(position_of(done));
 }

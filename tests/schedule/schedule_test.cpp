@@ -105,6 +105,14 @@ std::vector<std::vector<int>> replica_vectors() {
                      {1, 2, 3},
                      {2, 1, 2},
                      {3, 1, 2, 1},
+                     {1, 1, 2},
+                     {1, 2, 2},
+                     {1, 3, 2},
+                     {1, 4},
+                     {4, 1},
+                     {2, 4},
+                     {1, 1, 3},
+                     {1, 1, 1, 3},
                      {15, 1},
                      {4, 2, 2},
                      {8, 4, 4}})
@@ -116,7 +124,7 @@ TEST(Check, AllGeneratedSchedulesAreValidUnderBothTransports) {
   int shapes = 0;
   for (const auto& replicas : replica_vectors()) {
     const int most = *std::ranges::max_element(replicas);
-    for (int m = most; m <= std::max(12, 2 * most); ++m) {
+    for (int m = most; m <= std::max(12, 4 * most); ++m) {
       const PipelineShape shape = shape_with(replicas, m);
       for (ScheduleKind kind : kKinds) {
         const Result<Schedule> schedule = make_schedule(kind, shape);

@@ -1,0 +1,143 @@
+"""millrace against PyTorch of the same wheel: steps of a 2-rank 1F1B pipeline and of 2-rank data parallelism.
+
+Both sides: two processes of one host, one thread each, Gloo on loopback, the same model, microbatches, loss and update
+kernel; the libraries come from the same torch wheel. Runs alternate A B A B. The figure of a run is the median step
+after the first ones, of the slower rank; the table has medians and quartiles over the runs, and their ratio.
+
+    scripts/benchmark peers [--runs N] [--sizes 64:8,256:32,1024:64] [--out FILE.json]
+"""
+
+import argparse
+import glob
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+DEPTH = 8
+MICROBATCHES = 8
+CLASSES = 10
+SKIPPED_STEPS = 10  # caches, allocator and the first connections
+TIMEOUT_S = 300
+
+
+def pairs(first, last):
+    return [f"layers.{i}.{kind}" for i in range(first, last) for kind in ("linear", "gelu")]
+
+
+def plan_of(mode):
+    """The same cut as torch_peer.py's."""
+    if mode == "1f1b":
+        stages = [(pairs(0, DEPTH // 2), [0]), (pairs(DEPTH // 2, DEPTH) + ["head"], [1])]
+    else:
+        stages = [(pairs(0, DEPTH) + ["head"], [0, 1])]
+    return {
+        "format": "millrace-plan-1",
+        "model": "mlp",
+        "schedule": "1f1b",
+        "microbatches": MICROBATCHES,
+        "stages": [{"layers": layers, "ranks": ranks} for layers, ranks in stages],
+    }
+
+
+def figure(step_lists):
+    """The median step of the slower rank."""
+    return max(statistics.median(steps[SKIPPED_STEPS:]) for steps in step_lists)
+
+
+def checked(command, environment, folder, name):
+    with open(os.path.join(folder, name + ".log"), "w+") as log:
+        code = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=TIMEOUT_S).returncode
+        if code != 0:
+            log.seek(0)
+            sys.exit(f"compare_peers: {name} ended with exit code {code}:\n{log.read()[-3000:]}")
+
+
+def environment():
+    return dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+
+
+def run_torch(opts, mode, width, microbatch, folder):
+    peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")
+    out = os.path.join(folder, "torch.rank")
+    words = [opts.torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", peer]
+    words += ["--mode", mode, "--width", width, "--microbatch", microbatch, "--microbatches", MICROBATCHES]
+    words += ["--depth", DEPTH, "--classes", CLASSES, "--steps", opts.steps, "--out", out]
+    checked([str(w) for w in words], environment(), folder, "torch")
+    return figure([json.load(open(path))["step_s"] for path in glob.glob(out + "*.json")])
+
+
+def run_millrace(opts, mode, width, microbatch, folder):
+    out = os.path.join(folder, "millrace")
+    plan = os.path.join(folder, "plan.json")
+    with open(plan, "w") as file:
+        json.dump(plan_of(mode), file)
+    job = os.path.join(folder, "job.yaml")
+    keys = {
+        "model": "mlp",
+        "width": width,
+        "depth": DEPTH,
+        "classes": CLASSES,
+        "plan": plan,
+        "data": "synthetic:1024",
+        "microbatch": microbatch,
+        "steps": opts.steps,
+        "lr": 0.001,
+        "momentum": 0,
+        "threads": 1,
+        "no-evaluation": "true",
+        "trace-steps": 0,
+        "print-every": 1000,
+        "output-dir": out,
+    }
+    with open(job, "w") as file:
+        file.writelines(f"{key}: {value}\n" for key, value in keys.items())
+    checked([opts.millrace, "launch", job], environment(), folder, "launch")
+    logs = []
+    for path in sorted(glob.glob(os.path.join(out, "steps.rank*.jsonl"))):
+        records = [json.loads(line) for line in open(path)]
+        logs.append([record["step_s"] for record in records if "step_s" in record])
+    if len(logs) != 2 or any(len(steps) != opts.steps for steps in logs):
+        sys.exit(f"compare_peers: {out} does not have {opts.steps} steps of two ranks")
+    return figure(logs)
+
+
+def spread(seconds):
+    low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+    return f"{middle * 1e3:.2f} ({low * 1e3:.2f}-{high * 1e3:.2f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millrace", required=True, help="the program")
+    parser.add_argument("--torch-python", required=True, help="a Python that imports the same torch")
+    parser.add_argument("--sizes", default="64:8,256:32,1024:64", help="WIDTH:MICROBATCH,...")
+    parser.add_argument("--runs", type=int, default=10, help="of each side")
+    parser.add_argument("--steps", type=int, default=60, help="of a run, at least 20")
+    parser.add_argument("--modes", default="1f1b,ddp")
+    parser.add_argument("--out", help="all figures as JSON")
+    opts = parser.parse_args()
+    results = []
+    print("| width, microbatch | what | torch ms (quartiles) | millrace ms (quartiles) | torch / millrace |")
+    print("|---|---|---|---|---|", flush=True)
+    for size in opts.sizes.split(","):
+        width, microbatch = (int(word) for word in size.split(":"))
+        for mode in opts.modes.split(","):
+            torch_s, millrace_s = [], []
+            for _ in range(opts.runs):
+                with tempfile.TemporaryDirectory() as folder:
+                    torch_s.append(run_torch(opts, mode, width, microbatch, folder))
+                    millrace_s.append(run_millrace(opts, mode, width, microbatch, folder))
+            ratio = statistics.median(torch_s) / statistics.median(millrace_s)
+            print(f"| {width}, {microbatch} | {mode} | {spread(torch_s)} | {spread(millrace_s)} | {ratio:.2f} |", flush=True)
+            results.append({"width": width, "microbatch": microbatch, "mode": mode, "torch_s": torch_s,
+                            "millrace_s": millrace_s, "ratio": ratio})
+            if opts.out:
+                with open(opts.out, "w") as file:
+                    json.dump({"load_average": os.getloadavg(), "steps": opts.steps, "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+// main() of every test program. A skipped test is not a passed test: skips that tests/allowed_skips.txt does
+// not name are failures, and a program with allowed ones ends with kAllowedSkips, which ctest shows as
+// "Skipped". (ctest's own SKIP_REGULAR_EXPRESSION would do that too, but it turns a failure beside a skip
+// into "Skipped".)
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/harness/allowed_skips.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kAllowedSkips = 77;  // SKIP_RETURN_CODE in cmake/millrace_targets.cmake
+
+std::vector<std::string> skipped_tests() {
+  std::vector<std::string> names;
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      const testing::TestInfo& test = *suite.GetTestInfo(t);
+      if (test.result()->Skipped()) names.push_back(std::string(suite.name()) + "." + test.name());
+    }
+  }
+  return names;
+}
+
+int run(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (const int failed = RUN_ALL_TESTS(); failed != 0) return failed;
+  const std::vector<std::string> skipped = skipped_tests();
+  if (skipped.empty()) return 0;
+  std::ifstream file(MILLRACE_SOURCE_DIR "/tests/allowed_skips.txt");
+  std::ostringstream text;
+  text << file.rdbuf();
+  const std::vector<std::string> unexpected =
+      unexpected_skips(text.str(), skipped, [](const std::string& name) {
+        const char* value = std::getenv(name.c_str());
+        return value != nullptr && *value != '\0';
+      });
+  for (const std::string& name : unexpected) {
+    std::printf("FAILED: %s was skipped, and tests/allowed_skips.txt does not allow that here\n",
+                name.c_str());
+  }
+  return unexpected.empty() ? kAllowedSkips : 1;
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  return millrace::run(argc, argv);
+}
