@@ -28,7 +28,12 @@ CommandSpec report_spec() {
        .help = "What to print: the page's place and the step times.",
        .fallback = "text"},
   };
-  spec.examples = {"millrace report --run out", "millrace report --run out --out page.html --format json"};
+  spec.flags.push_back(
+      {.name = "chrome-trace",
+       .value = "FILE",
+       .help = "Also write the traced steps of all ranks for chrome://tracing or Perfetto."});
+  spec.examples = {"millrace report --run out", "millrace report --run out --chrome-trace trace.json",
+                   "millrace report --run out --out page.html --format json"};
   return spec;
 }
 
@@ -47,6 +52,12 @@ int report_command(const std::vector<std::string>& args) {
                                                 : (std::filesystem::path(folder) / "report.html").string();
   if (const Status written = write_file_atomically(out, report_html(*run)); !written)
     return exit_with(ExitCode::Usage, written.problems());
+  if (arguments->has("chrome-trace")) {
+    std::vector<std::vector<Span>> spans;
+    for (const auto& rank : run->ranks) spans.push_back(rank.spans);
+    const Status written = write_file_atomically(arguments->string("chrome-trace"), to_chrome_trace(spans));
+    if (!written) return exit_with(ExitCode::Usage, written.problems());
+  }
   const Comparison comparison = compare(*run);
   if (format == OutputFormat::Json) {
     Json notes = Json::array();

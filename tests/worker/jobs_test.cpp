@@ -86,8 +86,11 @@ TEST_F(Jobs, ProfilePlanTrainReport) {
   EXPECT_FALSE(fs::exists(folder_ / "out/summary.json"));
   const Ran launched = run("launch job.yaml");
   ASSERT_EQ(launched.code, 0) << launched.output;
-  const Ran report = run("report --run out");
+  const Ran report = run("report --run out --chrome-trace trace.json");
   ASSERT_EQ(report.code, 0) << report.output;
+  const auto trace = parse_json(bytes("trace.json"), "trace");
+  ASSERT_TRUE(trace);
+  EXPECT_GT(trace->find("traceEvents")->size(), 50u);
   const std::string html = bytes("out/report.html");
   for (const char* part : {"<svg", "Simulated", "Measured", "Content-Security-Policy", "rank 1"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
