@@ -1,9 +1,9 @@
 # LibTorch from the torch wheel as an imported target of our own: find_package(Torch) of that wheel demands a
 # CUDA toolkit, this does not. The folder holds torch/ and nvidia/ as scripts/bootstrap lays them out.
 if(NOT MILLRACE_LIBTORCH)
-  if(DEFINED ENV{MILLRACE_LIBTORCH})
+  if(NOT "$ENV{MILLRACE_LIBTORCH}" STREQUAL "")
     set(MILLRACE_LIBTORCH "$ENV{MILLRACE_LIBTORCH}")
-  elseif(DEFINED ENV{MILLRACE_CACHE})
+  elseif(NOT "$ENV{MILLRACE_CACHE}" STREQUAL "")
     set(MILLRACE_LIBTORCH "$ENV{MILLRACE_CACHE}/libtorch-2.11.0")
   else()
     set(MILLRACE_LIBTORCH "$ENV{HOME}/.cache/millrace/libtorch-2.11.0")
