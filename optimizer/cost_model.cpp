@@ -92,6 +92,11 @@ CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOp
   std::iota(producers_edges_.begin(), producers_edges_.end(), 0);
   std::stable_sort(producers_edges_.begin(), producers_edges_.end(),
                    [&](int a, int b) { return graph.edges[a].producer < graph.edges[b].producer; });
+  place_.resize(graph.nodes.size());
+  std::iota(place_.begin(), place_.end(), 0);
+  if (const Result<std::vector<int>> order = graph.topological_order()) {
+    for (std::size_t at = 0; at < order->size(); ++at) place_[(*order)[at]] = static_cast<int>(at);
+  }
   make_sheets();
 }
 
@@ -140,8 +145,14 @@ std::vector<CutStage> CostModel::stages_of(const Plan& plan) const {
                      "layer '" << layer << "' is not in the profile: validate first");
       cut.nodes.push_back(found->second);
     }
+    sort_by_execution(cut.nodes);
   }
   return stages;
+}
+
+void CostModel::sort_by_execution(std::vector<int>& nodes) const {
+  const auto earlier = [&](int a, int b) { return place_[a] < place_[b]; };
+  if (!std::is_sorted(nodes.begin(), nodes.end(), earlier)) std::sort(nodes.begin(), nodes.end(), earlier);
 }
 
 // A tensor that several layers of one stage read is sent to that stage once.

@@ -111,6 +111,8 @@ class CostModel {
 
   /// The stages of a validated plan by node index.
   std::vector<CutStage> stages_of(const Plan& plan) const;
+  /// Execution order, as the runtime has it whatever order a plan lists them in (make_layout sorts).
+  void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const;
 
@@ -164,6 +166,7 @@ class CostModel {
   std::unordered_map<std::string, int> node_index_;
   std::vector<Sheet> sheets_;
   std::vector<int> sheet_of_rank_;
+  std::vector<int> place_;            // of each node in execution order
   std::vector<int> producers_edges_;  // edge indices by producer
   std::vector<Prepared> prepared_;    // the last few schedules
   long simulated_actions_ = 0;

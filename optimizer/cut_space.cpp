@@ -287,17 +287,23 @@ std::vector<int> CutSpace::layers(int a, int b) const {
   return result;
 }
 
+bool has_one_order(const LayerGraph& graph) {
+  const Result<std::vector<int>> order = graph.topological_order();
+  if (!order) return false;
+  const Neighbours neighbours = neighbours_of(graph);
+  for (std::size_t i = 0; i + 1 < order->size(); ++i) {
+    const auto& after = neighbours.after[(*order)[i]];
+    if (!std::binary_search(after.begin(), after.end(), (*order)[i + 1])) return false;
+  }
+  return true;
+}
+
 std::vector<std::vector<int>> topological_orders(const LayerGraph& graph) {
   const Result<std::vector<int>> by_index = graph.topological_order();
   if (!by_index) return {};
-  const Neighbours neighbours = neighbours_of(graph);
-  bool chain = true;
-  for (std::size_t i = 0; i + 1 < by_index->size(); ++i) {
-    const auto& after = neighbours.after[(*by_index)[i]];
-    chain = chain && std::binary_search(after.begin(), after.end(), (*by_index)[i + 1]);
-  }
   std::vector<std::vector<int>> orders{*by_index};
-  if (chain) return orders;
+  if (has_one_order(graph)) return orders;
+  const Neighbours neighbours = neighbours_of(graph);
   for (std::vector<int> order : {branch_after_branch(neighbours), least_alive(graph, neighbours)}) {
     if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
   }

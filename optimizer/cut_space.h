@@ -53,8 +53,12 @@ class CutSpace {
   std::vector<Bytes> parameters_, saved_, next_, live_;            // by state
 };
 
+/// Whether each layer reads the one before it: then the graph has one topological order, and its prefixes are
+/// all the sets that a cut can separate.
+bool has_one_order(const LayerGraph& graph);
+
 /// Topological orders that differ where branches run in parallel: the file's, one branch after the other, and
-/// the one that keeps the least bytes alive. A chain has only one. Never empty for an acyclic graph.
+/// the one that keeps the least bytes alive. Never empty for an acyclic graph.
 std::vector<std::vector<int>> topological_orders(const LayerGraph& graph);
 
 }  // namespace millrace

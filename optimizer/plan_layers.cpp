@@ -23,7 +23,7 @@ constexpr double kEqualTimes = 1e-10;
 // The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
 constexpr double kAsynchronousSlack = 0.9;
 // Work limits, in counts so that the same call gives the same plan on any machine.
-constexpr long kMostActions = 4'000'000;
+constexpr long kMostActions = 3'000'000;
 constexpr long kMostPlaces = 4'000'000;
 constexpr std::int64_t kMostTableWork = 100'000'000;  // of all layouts' tables together
 constexpr std::int64_t kMostTable = 4'000'000;        // entries of one
@@ -79,7 +79,7 @@ class Search {
   // ------------------------------------------------------------------------------
 
   void make_seeds() {
-    chain_ = orders_.size() == 1;
+    chain_ = has_one_order(graph_);
     if (!chain_) complete_ = CutSpace::complete(model_, orders_.front(), options_.most_states);
     if (!chain_ && !complete_) return;
     seeds_ = pipedream_seeds(graph_, cluster_,
@@ -380,7 +380,7 @@ class Search {
     }
     const bool ordered = space.is_linear() || model_.num_sheets() == 1;
     for (int b = a + 1; b < last; ++b) {
-      if (places_ >= kMostPlaces) return;
+      if (places_ >= kMostPlaces || cut_short_) return;
       ++places_;
       if (!space.nested(a, b)) continue;
       if (!fits(space, layout, s, a, b)) {
@@ -647,6 +647,7 @@ class Search {
       const int a = s == 0 ? 0 : cuts[s - 1];
       const int b = s + 1 == layout.stages() ? space.last() : cuts[s];
       stages[s].nodes = space.layers(a, b);
+      model_.sort_by_execution(stages[s].nodes);
       stages[s].ranks = layout.ranks[s];
       stages[s].recompute = recomputes(space, layout, s, a, b);
     }
@@ -654,7 +655,7 @@ class Search {
   }
 
   void consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts) {
-    if (static_cast<int>(cuts.size()) + 1 != layout.stages()) return;
+    if (static_cast<int>(cuts.size()) + 1 != layout.stages() || spent()) return;
     if (std::find(cuts.begin(), cuts.end(), -1) != cuts.end()) return;
     consider(
         {.kind = layout.kind, .microbatches = layout.microbatches, .stages = stages_at(space, layout, cuts)});
@@ -694,12 +695,15 @@ class Search {
     return simplicity(a) < simplicity(b);
   }
 
+  /// Whether the simulations that may be done are done. The first plan is always looked at.
+  bool spent() {
+    cut_short_ = cut_short_ || (!best_.stages.empty() && model_.simulated_actions() > kMostActions);
+    return cut_short_;
+  }
+
   /// Simulates one candidate and keeps the better: less time, then fewer stages, then earlier cuts.
   void consider(Found found) {
-    if (!best_.stages.empty() && model_.simulated_actions() > kMostActions) {
-      cut_short_ = true;
-      return;
-    }
+    if (spent()) return;
     Result<StepEstimate> estimate = model_.estimate(found.kind, found.microbatches, found.stages);
     if (!estimate) return;
     ++simulated_;
