@@ -29,6 +29,7 @@ constexpr std::int64_t kMostTableWork = 100'000'000;  // of all layouts' tables 
 constexpr std::int64_t kMostTable = 4'000'000;        // entries of one
 constexpr std::size_t kFirstLayouts = 200;            // whose balanced cuts are looked at in a large search
 constexpr int kBisections = 40;
+constexpr int kMostClimbs = 8;
 constexpr std::size_t kOthers = 8;
 
 struct Found {
@@ -159,17 +160,24 @@ class Search {
 
   void add_layout(ScheduleKind kind, int microbatches, const std::vector<int>& replicas,
                   const std::vector<RankId>& devices) {
+    if (auto layout = layout_of(kind, microbatches, replicas, devices))
+      layouts_.push_back(std::move(*layout));
+  }
+
+  std::optional<Layout> layout_of(ScheduleKind kind, int microbatches, const std::vector<int>& replicas,
+                                  const std::vector<RankId>& devices) {
     std::vector<std::vector<RankId>> ranks;
     std::size_t next = 0;
     for (int r : replicas) {
       // Round robin leaves no replica without work.
-      if (kind != ScheduleKind::PipeDream && r > microbatches) return;
+      if (kind != ScheduleKind::PipeDream && r > microbatches) return std::nullopt;
       auto& stage = ranks.emplace_back();
       for (int i = 0; i < r; ++i) stage.push_back(devices[next++]);
     }
     Result<Layout> layout =
         make_layout(model_, options_, kind, microbatches, std::move(ranks), all_compute(), chain_);
-    if (layout) layouts_.push_back(std::move(*layout));
+    if (!layout) return std::nullopt;
+    return std::move(*layout);
   }
 
   /// Whether tables over all layouts and spaces can be afforded, so that every cut is a candidate.
@@ -289,6 +297,56 @@ class Search {
       descend(*o.space, *o.layout, 0, 0, 0, 0);
     }
     every_layout_ = true;
+    climb_replications();
+  }
+
+  /// Where not every replication was a candidate: from the best one to its neighbours while that helps.
+  void climb_replications() {
+    if (ranks_ <= kRanksForEveryReplication || options_.straight || best_.stages.empty()) return;
+    for (int round = 0; round < kMostClimbs; ++round) {
+      const Found start = best_;
+      std::vector<RankId> devices;
+      for (const CutStage& stage : start.stages) {
+        devices.insert(devices.end(), stage.ranks.begin(), stage.ranks.end());
+      }
+      for (const std::vector<int>& replicas : neighbours_of(std::get<2>(way_of(start)))) {
+        if (!allowed(replicas)) continue;
+        const std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
+        if (!layout || !worth(*layout, layout->floor_s)) continue;
+        for (const CutSpace& space : spaces_) {
+          fill_bottlenecks(space, *layout);
+          if (!worth(*layout, table_[0])) continue;
+          if (space.is_linear()) consider(space, *layout, greedy_cuts(space, *layout));
+          cuts_.clear();
+          descend(space, *layout, 0, 0, 0, 0);
+        }
+      }
+      if (best_.per_microbatch >= start.per_microbatch) break;
+    }
+  }
+
+  /// One rank from one stage to another; a stage split in two; two stages joined.
+  static std::vector<std::vector<int>> neighbours_of(const std::vector<int>& replicas) {
+    std::vector<std::vector<int>> result;
+    const std::size_t stages = replicas.size();
+    for (std::size_t i = 0; i < stages; ++i) {
+      for (std::size_t j = 0; j < stages; ++j) {
+        if (i == j || replicas[i] == 1) continue;
+        result.push_back(replicas);
+        --result.back()[i];
+        ++result.back()[j];
+      }
+      for (int first = 1; first < replicas[i]; ++first) {
+        result.push_back(replicas);
+        result.back()[i] = first;
+        result.back().insert(result.back().begin() + static_cast<std::ptrdiff_t>(i) + 1, replicas[i] - first);
+      }
+      if (i + 1 == stages) continue;
+      result.push_back(replicas);
+      result.back()[i] += replicas[i + 1];
+      result.back().erase(result.back().begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
+    return result;
   }
 
   double& bottleneck(const CutSpace& space, int s, int a) {
