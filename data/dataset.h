@@ -54,7 +54,7 @@ struct LoaderOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
   int workers = 1;   ///< 0: load in get()
-  int prefetch = 4;  ///< microbatches ahead
+  int prefetch = 8;  ///< microbatches ahead, at most; refilled when half of them are used
   bool want_input = true;
   bool want_target = true;
   /// Which positions this rank will ask for (prefetched); empty: all.

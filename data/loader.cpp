@@ -2,6 +2,7 @@
 // only.
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -72,8 +73,10 @@ class Loader final : public BatchSource {
 
   void drop_front() { jobs_.pop_front(); }
 
-  /// Adds jobs for coming positions of this rank up to the prefetch limit.
+  /// Adds jobs for coming positions of this rank up to the prefetch limit, once half of them are used up: a
+  /// worker that is woken for every microbatch costs more than a small one's making.
   void fill() {
+    if (static_cast<int>(jobs_.size()) > options_.prefetch / 2) return;
     const std::int64_t horizon = next_ + 100'000;  // a rank without work ahead must not search for ever
     while (static_cast<int>(jobs_.size()) < options_.prefetch && next_ < horizon) {
       const std::int64_t position = next_++;
@@ -142,7 +145,9 @@ class Loader final : public BatchSource {
         shape.insert(shape.end(), sample.input.sizes().begin(), sample.input.sizes().end());
         batch.input = at::empty(shape, at::kFloat);
       }
-      batch.input.select(0, i).copy_(sample.input);
+      MILLRACE_CHECK(sample.input.is_contiguous() && sample.input.scalar_type() == at::kFloat);
+      std::memcpy(batch.input.mutable_data_ptr<float>() + i * sample.input.numel(),
+                  sample.input.const_data_ptr<float>(), sample.input.nbytes());
     }
     if (options_.want_target) {
       batch.target = at::empty({options_.microbatch}, at::kLong);

@@ -6,6 +6,8 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include "runtime/device/host_memory.h"
+
 namespace millrace {
 
 Result<LayeredModel> model_from(Arguments& arguments) {
@@ -19,6 +21,7 @@ Result<LayeredModel> model_from(Arguments& arguments) {
 }
 
 void set_compute_threads(int threads, bool deterministic) {
+  install_host_allocator();
   if (threads > 0) at::set_num_threads(threads);
   if (deterministic) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 }

@@ -34,6 +34,8 @@ std::vector<Case> cases() {
       {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
       {"relu", relu(), {{4, 9}}},
       {"gelu", gelu(), {{4, 9}}},
+      {"gelu_odd", gelu(), {{3, 9}}},
+      {"gelu_large", gelu(), {{256, 256}}},
       {"max_pool", max_pool2d(3, 2, 1), {{2, 3, 8, 8}}},
       {"avg_pool", adaptive_avg_pool2d(2, 2), {{2, 3, 7, 7}}},
       {"dropout", dropout(0.3), {{4, 50}}},
