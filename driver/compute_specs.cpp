@@ -179,7 +179,7 @@ CommandSpec train_spec() {
        .group = "Output"},
       {.name = "backend",
        .value = "NAME",
-       .help = "Transport between processes: auto, gloo.",
+       .help = "Transport between processes: shm (ranks of one host), gloo (any), auto (shm where it goes).",
        .fallback = "auto",
        .group = "Job"},
       {.name = "timeout",

@@ -311,7 +311,7 @@ void train_process(const TrainSpec& spec, const Datasets& sets, const JobEnviron
   std::shared_ptr<Store> store = job.store_folder.empty()
                                      ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
                                      : make_file_store(job.store_folder);
-  auto communicator = make_communicator({.backend = spec.backend == "auto" ? "gloo" : spec.backend,
+  auto communicator = make_communicator({.backend = spec.backend,
                                          .rank = RankId(job.rank),
                                          .size = job.size,
                                          .deadline = spec.deadline},

@@ -63,7 +63,7 @@ class Synthetic final : public Dataset {
   DatasetOptions options_;
   std::int64_t size_;
   at::Tensor prototypes_;
-  mutable std::mutex mutex_;  // guards kept_'s elements
+  mutable std::mutex mutex_;              // guards kept_'s elements
   mutable std::vector<at::Tensor> kept_;  // by index, undefined until asked for; empty: the set is too large
 };
 

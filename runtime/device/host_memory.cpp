@@ -29,7 +29,8 @@ int size_class(std::size_t bytes) {
 
 std::size_t class_bytes(int index) {
   const std::size_t power = std::size_t{1} << (index / 8);
-  const std::size_t bytes = power + std::max<std::size_t>(1, power / 8) * static_cast<std::size_t>(index % 8 + 1);
+  const std::size_t bytes =
+      power + std::max<std::size_t>(1, power / 8) * static_cast<std::size_t>(index % 8 + 1);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -41,7 +42,9 @@ class HostAllocator final : public c10::Allocator {
     return {data, data, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
 
   HostMemory memory() {
     std::lock_guard lock(mutex_);

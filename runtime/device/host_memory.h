@@ -14,8 +14,8 @@ struct HostMemory {
 
 /// From now on CPU tensors of this process come from blocks that are kept when freed: a pipeline asks for the
 /// same sizes in every microbatch, and fresh pages and malloc's merging cost a quarter of a small step
-/// (docs/benchmarks.md). Blocks are aligned to 64 bytes as LibTorch's are, so results do not change. Call once,
-/// before other threads make tensors; further calls do nothing.
+/// (docs/benchmarks.md). Blocks are aligned to 64 bytes as LibTorch's are, so results do not change. Call
+/// once, before other threads make tensors; further calls do nothing.
 void install_host_allocator();
 
 /// Zeros before install_host_allocator(). Thread-safe.

@@ -66,7 +66,7 @@ class StageExecutor {
   /// as they become ready.
   void execute(const Action& action, bool last_gradient = false);
 
-  /// Waits for the sends in flight (end of a step).
+  /// Waits for the sends in flight: before this rank rests (checkpoint, evaluation, end).
   void finish_sends();
 
   LossSums take_losses();  ///< and starts new sums

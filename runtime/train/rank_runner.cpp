@@ -143,7 +143,6 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
       ++step_;
     }
   }
-  parts_.executor.finish_sends();
 }
 
 }  // namespace millrace

@@ -31,7 +31,8 @@ class RankRunner {
   explicit RankRunner(const RunnerParts& parts) : parts_(parts) {}
 
   /// Runs `actions` once. Positions of microbatches count from `first_position`. After each Update
-  /// `on_update` is called. An exception gets the failing action in front of its message.
+  /// `on_update` is called. Sends may still be in flight at the end (StageExecutor::finish_sends). An
+  /// exception gets the failing action in front of its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 

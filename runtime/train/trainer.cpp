@@ -208,6 +208,7 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
       step += steps_per_update();
       executor->set_learning_rate(learning_rate(options.learning_rate, step));
     });
+    executor->finish_sends();
     done += steps;
     return;
   }
@@ -217,6 +218,7 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
     ++done;
   }
+  executor->finish_sends();
 }
 
 void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
@@ -279,6 +281,7 @@ void Trainer::Impl::evaluate() {
     shifted_runner.run(actions, done, shifted.by + first, [](const Action&) {});
     first += count;
   }
+  executor->finish_sends();
   evaluated += total + kEvaluationChunk;
   executor->set_training(true);
   if (!executor->is_last()) return;

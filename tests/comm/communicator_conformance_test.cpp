@@ -175,7 +175,7 @@ TEST_P(EveryBackend, AbortWakesAWaiter) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::Values("local", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::Values("local", "gloo", "shm", "auto"),
                          [](const auto& info) { return info.param; });
 
 TEST(Communicator, UnknownBackendIsNamed) {
