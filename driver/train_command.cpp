@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -78,6 +79,16 @@ void die_with_launcher() {
   if (launcher.empty()) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (std::to_string(::getppid()) != launcher) std::exit(static_cast<int>(ExitCode::Peer));
+}
+
+StopFlag stop_flag{false};
+
+/// SIGINT or SIGTERM: finish the step, save, exit with 75. The second one ends the process at once.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_flag.store(true); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
 }
 
 /// Everything the flags say, with the files they name loaded.
@@ -244,6 +255,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"microbatch", spec.options.microbatch},
                        {"seed", static_cast<std::int64_t>(spec.options.seed)},
                        {"steps", report.steps},
+                       {"stopped_early", report.stopped},
                        {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
                        {"median_step_s", report.median_step_s},
                        {"predicted_step_s", spec.plan.predicted_step_s},
@@ -276,24 +288,28 @@ void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank
                 report.evaluations.back().top5, report.evaluations.back().loss);
 }
 
-void train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator) {
+/// False if it was asked to stop before the last step.
+bool train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator) {
   SteadyClock clock;
   Trainer trainer({communicator, clock}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
-  publish_summary(spec, trainer.run(), communicator.rank());
+  const RunReport report = trainer.run();
+  publish_summary(spec, report, communicator.rank());
+  return !report.stopped;
 }
 
 /// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
-void train_threads(const TrainSpec& spec, const Datasets& sets) {
+bool train_threads(const TrainSpec& spec, const Datasets& sets) {
   auto communicators = make_local_communicators(spec.plan.num_ranks(), spec.deadline);
   std::mutex mutex;
   std::exception_ptr first;
+  std::atomic<bool> completed{true};
   {
     std::vector<std::jthread> threads;
     for (auto& communicator : communicators) {
       threads.emplace_back([&, c = communicator.get()] {
         try {
           set_compute_threads(spec.threads, spec.deterministic);
-          train_rank(spec, sets, *c);
+          if (!train_rank(spec, sets, *c)) completed = false;
         } catch (const std::exception& error) {
           {
             std::lock_guard lock(mutex);
@@ -305,18 +321,17 @@ void train_threads(const TrainSpec& spec, const Datasets& sets) {
     }
   }
   if (first) std::rethrow_exception(first);
+  return completed;
 }
 
-void train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job) {
+bool train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job) {
   std::shared_ptr<Store> store = job.store_folder.empty()
                                      ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
                                      : make_file_store(job.store_folder);
-  auto communicator = make_communicator({.backend = spec.backend,
-                                         .rank = RankId(job.rank),
-                                         .size = job.size,
-                                         .deadline = spec.deadline},
-                                        store);
-  train_rank(spec, sets, *communicator);
+  auto communicator = make_communicator(
+      {.backend = spec.backend, .rank = RankId(job.rank), .size = job.size, .deadline = spec.deadline},
+      store);
+  return train_rank(spec, sets, *communicator);
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
@@ -374,12 +389,13 @@ int train_command(const std::vector<std::string>& args) {
           return report_problems(saved.problems(), ExitCode::Usage);
       }
     }
+    if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
+      spec->options.stop = &stop_flag;
+      stop_on_signals();
+    }
     set_compute_threads(spec->threads, spec->deterministic);
-    if (job->distributed)
-      train_process(*spec, *sets, *job);
-    else
-      train_threads(*spec, *sets);
-    return 0;
+    const bool completed = job->distributed ? train_process(*spec, *sets, *job) : train_threads(*spec, *sets);
+    return static_cast<int>(completed ? ExitCode::Done : ExitCode::Requeue);
   });
 }
 

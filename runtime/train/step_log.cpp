@@ -64,10 +64,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
                 r.step_s * 1e3, r.lr);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
-  const int width = 24, full = static_cast<int>(width * (r.step + 1) / std::max<std::int64_t>(1, total));
-  std::string bar(static_cast<std::size_t>(full), '#');
-  bar.resize(width, '.');
-  std::fprintf(stderr, "\r\x1b[K[%s] %s%s", bar.c_str(), text, r.step + 1 >= total ? "\n" : "");
+  std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text,
+               r.step + 1 >= total ? "\n" : "");
 }
 
 void StepLog::print(const EvaluationReport& e) {

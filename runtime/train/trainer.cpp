@@ -93,6 +93,7 @@ struct Trainer::Impl {
   TimePoint last_update{};
   std::int64_t done = 0;  // steps, counted over resumes
   std::int64_t evaluated = 0;
+  std::unique_ptr<StopVote> stop;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
       : world(w),
@@ -157,6 +158,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   BatchNeeds evaluation = train;
   evaluation.mine = [=](std::int64_t position) { return position % kEvaluationChunk % r == mine; };
   sources = make_batches(train, evaluation);
+  stop = std::make_unique<StopVote>(world.communicator, options.stop);
 }
 
 void Trainer::Impl::resume() {
@@ -210,6 +212,7 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
     });
     executor->finish_sends();
     done += steps;
+    report.stopped = stop->stop_here();
     return;
   }
   const auto actions = actions_of(plan, plan.schedule, shape_of(plan, layout, plan.microbatches), rank);
@@ -217,6 +220,7 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
     executor->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
     ++done;
+    if (report.stopped = stop->stop_here(); report.stopped) break;
   }
   executor->finish_sends();
 }
@@ -327,12 +331,20 @@ void Trainer::Impl::run_training() {
   while (done < options.steps) {
     run_segment(steps_to_next_event());
     const bool at_end = done >= options.steps;
+    report.stopped = report.stopped && !at_end;
+    if (report.stopped) break;
     evaluated_last = options.evaluate_every > 0 && done % options.evaluate_every == 0;
     if (evaluated_last) evaluate();
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
     if (due || (at_end && options.checkpoint_at_end)) checkpoint();
   }
   report.seconds = Seconds(world.clock.now() - start).count();
+  stop->finish();
+  if (report.stopped) {
+    if (owns_loss()) log_warning("asked to stop: saving step " + std::to_string(done));
+    if (!options.output_dir.empty()) checkpoint();
+    return;
+  }
   if (!evaluated_last) evaluate();
   if (!options.save_weights.empty()) {
     save_weights(world.communicator, options.save_weights, stage.value, plan.num_stages(), replica == 0,

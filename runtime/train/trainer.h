@@ -15,6 +15,7 @@
 #include "runtime/stage/stage_executor.h"
 #include "runtime/train/batch_source.h"
 #include "runtime/train/rank_runner.h"
+#include "runtime/train/stop.h"
 
 namespace millrace {
 
@@ -41,6 +42,10 @@ struct TrainOptions {
   std::string save_weights;  ///< file, or empty
   bool stop_on_nonfinite = true;
   std::int64_t bucket_bytes = 4 << 20;
+  /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
+  /// place for one. Null: never (on all ranks alike). Asynchronous schedules look at it when they drain
+  /// (checkpoints).
+  const StopFlag* stop = nullptr;
 };
 
 /// Which batches a rank reads; made by the caller, because data is not known here.
@@ -71,6 +76,7 @@ struct EvaluationReport {
 /// What a rank can say of the run. Losses, top-1 and evaluations on ranks of the last stage only.
 struct RunReport {
   std::int64_t steps = 0;  ///< done in this run
+  bool stopped = false;    ///< before the last step, because it was asked to
   std::vector<double> losses;
   std::vector<EvaluationReport> evaluations;
   double seconds = 0;        ///< of the steps

@@ -200,6 +200,20 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
   }
 }
 
+/// For one process: nobody to talk to.
+struct Alone final : Communicator {
+  RankId rank() const override { return RankId(0); }
+  int size() const override { return 1; }
+  std::unique_ptr<Pending> exchange(std::span<const Transfer>) override { return nullptr; }
+  std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
+  void broadcast(at::Tensor, RankId) override {}
+  void barrier() override {}
+  std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override {
+    return nullptr;
+  }
+  void abort(const std::string&) noexcept override {}
+};
+
 /// One process, by hand: the engine's layers, a list of past weights, no scheduler.
 class Reference {
  public:
@@ -214,6 +228,32 @@ class Reference {
       stores_.emplace_back(layout_, StageId(s), options.seed);
       rules_.push_back(std::move(*make_update_rule(options.rule, stores_.back().flat_weights())));
     }
+  }
+
+  /// One stage on `replicas` ranks, in one process: the gradients of each replica's microbatches (m mod
+  /// replicas) are added up in their order, then the replicas' sums in the order of ranks.
+  std::map<std::string, at::Tensor> replicated(std::int64_t steps, int replicas, int microbatches) {
+    at::NoGradGuard no_grad;
+    ParameterStore& store = stores_.at(0);
+    StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_},
+                           {.seed = options_.seed, .loss_scale = 1.0 / microbatches});
+    for (std::int64_t step = 0; step < steps; ++step) {
+      executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
+      at::Tensor sum;
+      for (int replica = 0; replica < replicas; ++replica) {
+        store.flat_gradient().zero_();
+        for (int m = replica; m < microbatches; m += replicas) {
+          const Batch batch = batches_.get(step * microbatches + m);
+          executor.feed(MicrobatchId(m), batch.input, batch.target);
+          executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
+          executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+        }
+        sum = replica == 0 ? store.flat_gradient().clone() : at::add(sum, store.flat_gradient());
+      }
+      store.flat_gradient().copy_(sum);
+      executor.execute({Op::Update, StageId(0), MicrobatchId(microbatches - 1)});
+    }
+    return weights();
   }
 
   /// w(t+1) = w(t) - lr grad f(w_1^(t-p+1), ..., w_p^(t)): stage s uses the weights of p-1-s updates ago.
@@ -247,22 +287,10 @@ class Reference {
 
  private:
   void gradients(std::int64_t position) {
-    struct None final : Communicator {
-      RankId rank() const override { return RankId(0); }
-      int size() const override { return 1; }
-      std::unique_ptr<Pending> exchange(std::span<const Transfer>) override { return nullptr; }
-      std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
-      void broadcast(at::Tensor, RankId) override {}
-      void barrier() override {}
-      std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override {
-        return nullptr;
-      }
-      void abort(const std::string&) noexcept override {}
-    } none;
     // One executor over the whole model, whose parameters are set from the stages' stores.
     ParameterStore store(whole_, StageId(0), options_.seed);
     auto rule = std::move(*make_update_rule(options_.rule, store.flat_weights()));
-    StageExecutor executor({whole_, StageId(0), store, *rule, none}, {.seed = options_.seed});
+    StageExecutor executor({whole_, StageId(0), store, *rule, alone_}, {.seed = options_.seed});
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
@@ -294,7 +322,19 @@ class Reference {
   RandomBatches batches_;
   std::vector<ParameterStore> stores_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
+  Alone alone_;
 };
+
+TEST_F(Pipeline, ReplicasEqualOneProcessThatAddsInTheirOrderBitForBit) {
+  const LayeredModel model = small_model();
+  for (const auto& [replicas, rule] : {std::pair{2, "sgd"}, {2, "adam"}, {3, "sgd"}}) {
+    const Plan plan = plan_for(model, {replicas}, 6, ScheduleKind::OneFOneB);
+    const Outcome ours = train(model, plan, options(5, rule));
+    const auto expected = Reference(model, plan, options(5, rule)).replicated(5, replicas, 6);
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << replicas << " " << rule << ": " << name;
+  }
+}
 
 TEST_F(Pipeline, AsynchronousEqualsTheDelayedGradientFormula) {
   const LayeredModel model = small_model();

@@ -136,6 +136,38 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
   }
 }
 
+TEST_F(Jobs, AnInterruptSavesTheStepAndResumeGivesTheSameLosses) {
+  const std::string common =
+      "model: mlp\nwidth: 64\nstages: 2\nreplicas: 2\nmicrobatches: 6\nseed: 1\nno-evaluation: "
+      "true\nsteps: 1500\n";
+  write("whole.yaml", common + "output-dir: whole\n");
+  ASSERT_EQ(run("launch whole.yaml").code, 0);
+  write("part.yaml", common + "output-dir: part\n");
+  write("stop.sh",
+        "cd " + folder_.string() +
+            "\n" MILLRACE_BIN_DIR
+            "/millrace launch part.yaml >log 2>&1 &\nlauncher=$!\n"
+            "for i in $(seq 3000); do grep -q '\"step\":5,' part/steps.rank0.jsonl 2>/dev/null && break; "
+            "sleep 0.01; done\nkill -TERM $launcher\nwait $launcher\n");
+  const int status = std::system(("bash " + (folder_ / "stop.sh").string()).c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_EQ(WEXITSTATUS(status), 75) << bytes("log");
+  EXPECT_NE(bytes("log").find("asked to stop: saving step"), std::string::npos) << bytes("log");
+  const Ran resumed = run("launch part.yaml --set resume=part --set output-dir=rest");
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  const auto all = parse_json(bytes("whole/summary.json"), "a"),
+             begun = parse_json(bytes("part/summary.json"), "b"),
+             rest = parse_json(bytes("rest/summary.json"), "c");
+  EXPECT_TRUE(begun->find("stopped_early")->as_bool());
+  EXPECT_FALSE(rest->find("stopped_early")->as_bool());
+  std::vector<double> losses;
+  for (const auto* part : {&*begun, &*rest})
+    for (const Json& loss : part->find("losses")->items()) losses.push_back(loss.as_double());
+  const auto& whole_losses = all->find("losses")->items();
+  ASSERT_EQ(losses.size(), whole_losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) ASSERT_EQ(losses[i], whole_losses[i].as_double()) << i;
+}
+
 TEST_F(Jobs, TorchrunsVariablesAreEnough) {
   const int port = 20000 + static_cast<int>(::getpid()) % 20000;
   const std::string arguments = "train --model mlp --width 16 --stages 2 --steps 3 --no-evaluation";
