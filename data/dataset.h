@@ -53,8 +53,10 @@ struct LoaderOptions {
   int microbatches_per_step = 1;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int workers = 1;   ///< 0: load in get()
-  int prefetch = 8;  ///< microbatches ahead, at most; refilled when half of them are used
+  int workers = 1;               ///< 0: load in get()
+  int prefetch = 8;              ///< microbatches ahead, at most; refilled when half of them are used
+  bool keep_incomplete = false;  ///< an epoch ends with what is left, even if it is no whole microbatch;
+                                 ///< needs one microbatch per step (evaluation)
   bool want_input = true;
   bool want_target = true;
   /// Which positions this rank will ask for (prefetched); empty: all.

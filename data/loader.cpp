@@ -133,7 +133,10 @@ class Loader final : public BatchSource {
       order = {epoch, epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle)};
     Batch batch;
     std::vector<std::int64_t> targets;
-    for (int i = 0; i < options_.microbatch; ++i) {
+    // Less than a microbatch only at the end of an epoch that keeps it.
+    const auto rows = static_cast<int>(
+        std::min<std::int64_t>(options_.microbatch, dataset_->size() - within * options_.microbatch));
+    for (int i = 0; i < rows; ++i) {
       const std::int64_t index = order.samples[static_cast<std::size_t>(within * options_.microbatch + i)];
       const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
                                                 static_cast<std::uint64_t>(index));
@@ -141,7 +144,7 @@ class Loader final : public BatchSource {
       targets.push_back(sample.target);
       if (!options_.want_input) continue;
       if (!batch.input.defined()) {
-        std::vector<std::int64_t> shape{options_.microbatch};
+        std::vector<std::int64_t> shape{rows};
         shape.insert(shape.end(), sample.input.sizes().begin(), sample.input.sizes().end());
         batch.input = at::empty(shape, at::kFloat);
       }
@@ -150,7 +153,7 @@ class Loader final : public BatchSource {
                   sample.input.const_data_ptr<float>(), sample.input.nbytes());
     }
     if (options_.want_target) {
-      batch.target = at::empty({options_.microbatch}, at::kLong);
+      batch.target = at::empty({rows}, at::kLong);
       std::ranges::copy(targets, batch.target.mutable_data_ptr<std::int64_t>());
     }
     return batch;
@@ -172,11 +175,13 @@ class Loader final : public BatchSource {
 }  // namespace
 
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options) {
-  return dataset.size() / (std::int64_t{options.microbatch} * options.microbatches_per_step);
+  const std::int64_t samples = std::int64_t{options.microbatch} * options.microbatches_per_step;
+  return options.keep_incomplete ? (dataset.size() + samples - 1) / samples : dataset.size() / samples;
 }
 
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options) {
+  MILLRACE_CHECK(!options.keep_incomplete || options.microbatches_per_step == 1);
   if (steps_per_epoch(*dataset, options) < 1) {
     return Problem{"--data",
                    "the data set has " + std::to_string(dataset->size()) + " samples, one step needs " +

@@ -17,6 +17,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/store.h"
+#include "runtime/layers/autograd_layer.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -106,6 +107,7 @@ struct TrainSpec {
   std::string backend;
   std::chrono::milliseconds deadline{};
   std::int64_t epochs = 0;
+  std::int64_t warmup_epochs = 0;
 };
 
 Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
@@ -135,7 +137,11 @@ Result<TrainSpec> spec_from(Arguments& a) {
   Result<LayeredModel> model = model_from(a);
   if (!model) return model.problems();
   spec.model = *std::move(model);
+  if (a.boolean("autograd")) {
+    for (NamedLayer& named : spec.model.layers) named.layer = through_autograd(named.layer);
+  }
   Result<Plan> plan = plan_from(a, spec.model);
+  Problems problems;
   TrainOptions& o = spec.options;
   o.steps = a.integer("steps", 0, INT64_MAX / 1024);
   o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
@@ -168,7 +174,10 @@ Result<TrainSpec> spec_from(Arguments& a) {
   spec.deadline =
       std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
   spec.epochs = a.integer("epochs", 0, 1'000'000);
-  Problems problems = a.problems();
+  spec.warmup_epochs = a.integer("warmup-epochs", 0, 1'000'000);
+  if (spec.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
+    problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
+  problems.insert(problems.begin(), a.problems().begin(), a.problems().end());
   if (!plan) problems.insert(problems.end(), plan.problems().begin(), plan.problems().end());
   for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
   if (o.checkpoint_every > 0 && o.output_dir.empty())
@@ -228,10 +237,12 @@ MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
       LoaderOptions options = loader_options(spec, evaluation);
       options.microbatches_per_step = 1;
       options.shuffle = false;
-      sources.evaluation.microbatches = sets.test->size() / spec.options.microbatch;
-      if (sources.evaluation.microbatches > 0 && (evaluation.input || evaluation.target)) {
+      options.keep_incomplete = true;
+      sources.evaluation.microbatches = steps_per_epoch(*sets.test, options);
+      sources.evaluation.last_samples =
+          sets.test->size() - (sources.evaluation.microbatches - 1) * spec.options.microbatch;
+      if (evaluation.input || evaluation.target)
         sources.evaluation.batches = loader_or_throw(sets.test, options);
-      }
     }
     return sources;
   };
@@ -372,8 +383,9 @@ int train_command(const std::vector<std::string>& args) {
     }
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
+    const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
+    if (spec->warmup_epochs > 0) spec->options.learning_rate.warmup_steps = steps * spec->warmup_epochs;
     if (spec->epochs > 0) {
-      const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
       spec->options.steps = steps * spec->epochs;
       if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;
       if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())

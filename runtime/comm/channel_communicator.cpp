@@ -140,6 +140,7 @@ class ChannelCommunicator final : public Communicator {
 
   RankId rank() const override { return RankId(rank_); }
   int size() const override { return static_cast<int>(members_.size()); }
+  bool buffers_sends() const override { return channel_->buffers_sends(); }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
     std::vector<std::unique_ptr<Pending>> parts;

@@ -42,6 +42,9 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual RankId rank() const = 0;
   virtual int size() const = 0;
+  /// A send is copied when it is posted, so that it completes whatever the peer does and its tensor is free
+  /// at once; otherwise it may complete no earlier than its receive.
+  virtual bool buffers_sends() const = 0;
 
   /// Posts all transfers as one group and returns at once; no order among them is assumed. Sends may finish
   /// before the peer receives, but need not.

@@ -136,6 +136,7 @@ class GlooChannel final : public Channel {
   int rank() const override { return options_.rank.value; }
   int size() const override { return options_.size; }
   std::chrono::milliseconds deadline() const override { return options_.deadline; }
+  bool buffers_sends() const override { return false; }
 
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (transfer.tensor.nbytes() == 0) return std::make_unique<Nothing>();

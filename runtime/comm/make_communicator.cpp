@@ -21,6 +21,7 @@ class RoutedChannel final : public Channel {
   int rank() const override { return far_->rank(); }
   int size() const override { return far_->size(); }
   std::chrono::milliseconds deadline() const override { return far_->deadline(); }
+  bool buffers_sends() const override { return near_->buffers_sends() && far_->buffers_sends(); }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     const bool is_near = std::ranges::binary_search(near_ranks_, transfer.peer.value);
     return (is_near ? near_ : far_)->post(transfer);

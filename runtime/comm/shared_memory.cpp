@@ -485,6 +485,7 @@ class SharedMemoryChannel final : public Channel {
   int rank() const override { return mesh_->options().rank.value; }
   int size() const override { return mesh_->options().size; }
   std::chrono::milliseconds deadline() const override { return mesh_->options().deadline; }
+  bool buffers_sends() const override { return true; }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (transfer.direction == Direction::Send) return std::make_unique<SharedSend>(mesh_, transfer);
     return std::make_unique<SharedReceive>(mesh_, transfer);

@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <span>
+#include <unordered_map>
+#include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/stage/stage_executor.h"
 #include "runtime/trace/trace.h"
 #include "runtime/train/batch_source.h"
+#include "runtime/train/rank_stages.h"
 #include "runtime/train/status_board.h"
 
 namespace millrace {
@@ -19,7 +21,7 @@ struct StepTimes {
 };
 
 struct RunnerParts {
-  StageExecutor& executor;
+  RankStages& stages;
   BatchSource* batches = nullptr;  ///< null if this stage reads neither inputs nor targets
   Clock& clock;
   SpanRing& trace;
@@ -30,9 +32,9 @@ class RankRunner {
  public:
   explicit RankRunner(const RunnerParts& parts) : parts_(parts) {}
 
-  /// Runs `actions` once. Positions of microbatches count from `first_position`. After each Update
-  /// `on_update` is called. Sends may still be in flight at the end (StageExecutor::finish_sends). An
-  /// exception gets the failing action in front of its message.
+  /// Runs `actions` once. Positions of microbatches count from `first_position`. When all stages of the rank
+  /// have had their Update `on_update` is called. Sends may still be in flight at the end
+  /// (StageExecutor::finish_sends). An exception gets the failing action in front of its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 
@@ -40,6 +42,7 @@ class RankRunner {
 
  private:
   void step(const Action& action, bool last_gradient);
+  void feed(const Action& forward);
   void post_receives(std::span<const Action> actions, std::size_t done);
   template <class Work>
   void timed(SpanKind kind, const Action& action, double& seconds, Work&& work);
@@ -49,7 +52,12 @@ class RankRunner {
   std::int64_t step_ = 0;
   std::int64_t first_position_ = 0;
   std::size_t next_receive_ = 0;  ///< first action not looked at for posting
-  int posted_ = 0;                ///< receives posted and not yet executed
+  struct KeptBatch {
+    Batch batch;
+    int readers = 0;  ///< stages that are still to read it
+  };
+  std::unordered_map<std::int64_t, KeptBatch> batches_;  ///< by position
+  int posted_ = 0;                                       ///< receives posted and not yet executed
 };
 
 }  // namespace millrace

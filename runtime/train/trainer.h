@@ -58,6 +58,7 @@ struct BatchNeeds {
 struct Evaluation {
   std::unique_ptr<BatchSource> batches;  ///< null on ranks that read nothing
   std::int64_t microbatches = 0;         ///< the same on all ranks; 0: no evaluation
+  std::int64_t last_samples = 0;         ///< in the last microbatch; 0: as in the others
 };
 struct BatchSources {
   std::unique_ptr<BatchSource> train;  ///< null on ranks that read nothing

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/initialise.h"
 
@@ -122,6 +123,13 @@ TEST_P(EveryLayer, SplitEqualsJointBackward) {
 }
 TEST_P(EveryLayer, EqualsAutogradBitForBit) {
   expect_equal(run(GetParam(), true), run_autograd(GetParam()), "ours, autograd");
+}
+
+TEST_P(EveryLayer, TheFallbackLayerGivesTheSameBits) {
+  Case fallback = GetParam();
+  fallback.layer = through_autograd(fallback.layer);
+  expect_equal(run(fallback, true), run(GetParam(), true), "fallback, ours");
+  expect_equal(run(fallback, false), run(GetParam(), false), "fallback, ours, joint");
 }
 
 TEST_P(EveryLayer, OutputHasTheDeclaredShape) {

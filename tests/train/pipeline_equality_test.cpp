@@ -204,6 +204,7 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
 struct Alone final : Communicator {
   RankId rank() const override { return RankId(0); }
   int size() const override { return 1; }
+  bool buffers_sends() const override { return true; }
   std::unique_ptr<Pending> exchange(std::span<const Transfer>) override { return nullptr; }
   std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
   void broadcast(at::Tensor, RankId) override {}
