@@ -42,7 +42,7 @@ constexpr std::size_t kArenaBytes = std::size_t{64} << 30;
 constexpr std::size_t kLeastArenaBytes = std::size_t{256} << 20;
 // A futex wake-up takes 30 to 60 us here; a peer that is about to answer is faster. Only while every rank has
 // a core of its own.
-constexpr std::chrono::microseconds kSpin{100};
+constexpr std::chrono::microseconds kSpin{200};
 // How often a sleeping rank looks whether its peers are still there.
 constexpr std::chrono::milliseconds kLifeCheck{100};
 
@@ -311,6 +311,8 @@ class Mesh {
         if (ready()) return;
         _mm_pause();
       }
+      // The scheduler may have put the peer on this very core: it would run only after the spin.
+      ::sched_yield();
     }
     Control& control = own_->control();
     for (;;) {
