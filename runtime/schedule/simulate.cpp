@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 
 #include "runtime/base/check.h"
@@ -47,7 +46,9 @@ class Simulator {
       result_.busy.push_back(rank.busy);
       result_.bubble_fraction.push_back(result_.makespan > 0 ? 1 - rank.busy / result_.makespan : 0);
     }
-    for (const auto& actions : schedule_.ranks) count_stash(actions);
+    Peaks peaks = peaks_of(schedule_, shape_);
+    result_.peak_stash = std::move(peaks.stash);
+    result_.peak_versions = std::move(peaks.versions);
     return std::move(result_);
   }
 
@@ -56,7 +57,7 @@ class Simulator {
     std::size_t at = 0;
     double time = 0;
     double busy = 0;
-    std::size_t reduces = 0;
+    std::map<int, std::size_t> reduces;       // by stage
     std::map<std::size_t, double> link_free;  // by receiving rank
   };
   struct Barrier {
@@ -126,7 +127,7 @@ class Simulator {
   /// The k-th reduce of a stage starts when all replicas have arrived. True if the rank went past it.
   bool reduce(std::size_t r, const Action& a, std::vector<std::size_t>& ready) {
     Rank& rank = ranks_[r];
-    Barrier& barrier = barriers_[{a.stage.value, rank.reduces}];
+    Barrier& barrier = barriers_[{a.stage.value, rank.reduces[a.stage.value]}];
     ++barrier.arrived;
     barrier.time = std::max(barrier.time, rank.time);
     if (barrier.arrived < static_cast<std::size_t>(shape_.replicas(a.stage))) {
@@ -136,29 +137,10 @@ class Simulator {
     barrier.waiting.push_back(r);
     for (std::size_t member : barrier.waiting) {
       finish(member, ranks_[member].time, barrier.time + duration(a));
-      ++ranks_[member].reduces;
+      ++ranks_[member].reduces[a.stage.value];
       if (member != r) ready.push_back(member);
     }
     return true;
-  }
-
-  /// Peaks by order alone: stashed microbatches, and versions pinned at Forward, released at the last
-  /// backward.
-  void count_stash(const std::vector<Action>& actions) {
-    std::map<std::int64_t, std::int64_t> pinned;  // microbatch -> version
-    std::int64_t version = 0;
-    std::size_t stash = 0, versions = 1;
-    for (const Action& a : actions) {
-      if (a.op == Op::Forward) pinned[a.microbatch.value] = version;
-      if (a.op == Op::Backward || a.op == Op::BackwardWeight) pinned.erase(a.microbatch.value);
-      if (a.op == Op::Update) ++version;
-      stash = std::max(stash, pinned.size());
-      std::set<std::int64_t> live{version};
-      for (const auto& [m, v] : pinned) live.insert(v);
-      versions = std::max(versions, live.size());
-    }
-    result_.peak_stash.push_back(static_cast<int>(stash));
-    result_.peak_versions.push_back(static_cast<int>(versions));
   }
 
   const Schedule& schedule_;
