@@ -7,8 +7,10 @@
 
 #include "driver/command_support.h"
 #include "optimizer/cost_model.h"
+#include "optimizer/predicted_costs.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/schedule/gantt.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
@@ -70,41 +72,9 @@ Subject subject_from_flags(Arguments& arguments, Problems& problems) {
   return subject;
 }
 
-// The plan's own predictions, when there is no profile to compute them from.
-ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster) {
-  ScheduleCosts costs;
-  for (const PlanStage& stage : plan.stages) {
-    costs.forward.push_back(stage.forward_s);
-    costs.backward_input.push_back(stage.backward_s / 2);
-    costs.backward_weight.push_back(stage.backward_s / 2);
-    costs.reduce.push_back(all_reduce_seconds(cluster, stage.ranks, stage.parameter_bytes));
-  }
-  for (const StageLink& link : shape.all_links()) {
-    Bytes bytes = 0;
-    for (const PlanCrossing& crossing : plan.crossings) {
-      if (crossing.from == link.from && crossing.to == link.to) bytes = crossing.bytes;
-    }
-    double slowest = 0;
-    for (RankId a : plan.stages[link.from.value].ranks) {
-      for (RankId b : plan.stages[link.to.value].ranks) {
-        slowest = std::max(slowest, transfer_seconds(cluster, a, b, bytes));
-      }
-    }
-    costs.transfer.push_back(slowest);
-  }
-  return costs;
-}
-
-bool has_predictions(const Plan& plan) {
-  for (const PlanStage& stage : plan.stages) {
-    if (stage.forward_s > 0 || stage.backward_s > 0) return true;
-  }
-  return false;
-}
-
 Result<Subject> subject_from_plan(Arguments& arguments, const Plan& plan, const LayerGraph* graph) {
   Problems problems = graph == nullptr ? validate(plan) : validate(plan, *graph);
-  if (graph == nullptr && !has_predictions(plan)) {
+  if (graph == nullptr && !has_predicted_times(plan)) {
     problems.push_back(
         {arguments.string("plan"), "has no predicted times", "give the profile with --profile"});
   }
@@ -187,7 +157,8 @@ int simulate_subject(Arguments& arguments, const Subject& subject, OutputFormat 
   if (arguments.has("draw")) {
     const std::string title =
         to_string(subject.kind) + ", " + std::to_string(subject.shape.microbatches) + " microbatches";
-    const Status drawn = write_file_atomically(arguments.string("draw"), draw_svg(simulation, title));
+    const Status drawn =
+        write_file_atomically(arguments.string("draw"), draw_svg(simulation, subject.shape, title));
     if (!drawn) return exit_with(ExitCode::Usage, drawn.problems());
   }
   const bool print_schedule = arguments.boolean("print-schedule");
