@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -110,13 +111,12 @@ class HostAllocator final : public c10::Allocator {
   HostMemory memory_;
 };
 
-bool installed = false;
+std::atomic<bool> installed{false};
 
 }  // namespace
 
 void install_host_allocator() {
-  if (installed) return;
-  installed = true;
+  if (installed.exchange(true)) return;
   c10::SetCPUAllocator(&HostAllocator::instance(), /*priority=*/1);
 }
 
