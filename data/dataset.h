@@ -59,6 +59,7 @@ struct LoaderOptions {
                                  ///< needs one microbatch per step (evaluation)
   bool want_input = true;
   bool want_target = true;
+  bool page_locked = false;  ///< batches are made where a GPU copies from without waiting; needs a GPU
   /// Which positions this rank will ask for (prefetched); empty: all.
   std::function<bool(std::int64_t position)> mine;
 };

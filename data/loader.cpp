@@ -146,17 +146,21 @@ class Loader final : public BatchSource {
       if (!batch.input.defined()) {
         std::vector<std::int64_t> shape{rows};
         shape.insert(shape.end(), sample.input.sizes().begin(), sample.input.sizes().end());
-        batch.input = at::empty(shape, at::kFloat);
+        batch.input = at::empty(shape, options_of(at::kFloat));
       }
       MILLRACE_CHECK(sample.input.is_contiguous() && sample.input.scalar_type() == at::kFloat);
       std::memcpy(batch.input.mutable_data_ptr<float>() + i * sample.input.numel(),
                   sample.input.const_data_ptr<float>(), sample.input.nbytes());
     }
     if (options_.want_target) {
-      batch.target = at::empty({rows}, at::kLong);
+      batch.target = at::empty({rows}, options_of(at::kLong));
       std::ranges::copy(targets, batch.target.mutable_data_ptr<std::int64_t>());
     }
     return batch;
+  }
+
+  at::TensorOptions options_of(at::ScalarType type) const {
+    return at::TensorOptions(type).pinned_memory(options_.page_locked);
   }
 
   std::shared_ptr<const Dataset> dataset_;

@@ -186,9 +186,16 @@ CommandSpec train_spec() {
        .help =
            "Take every layer's backward from LibTorch's autograd instead of its own: slower, the same bits.",
        .group = "Job"},
+      {.name = "device",
+       .value = "cpu|cuda",
+       .help = "Where to compute; cuda: rank k of a host on its k-th visible GPU, by millrace-worker-cuda.",
+       .fallback = "cpu",
+       .group = "Job"},
       {.name = "backend",
        .value = "NAME",
-       .help = "Transport between processes: shm (ranks of one host), gloo (any), auto (shm where it goes).",
+       .help =
+           "Transport between processes: shm (ranks of one host), gloo (any), nccl (a GPU for every rank), "
+           "auto (nccl or shm where it goes).",
        .fallback = "auto",
        .group = "Job"},
       {.name = "timeout",
@@ -227,6 +234,7 @@ CommandSpec profile_spec() {
        .help = "Accepted for symmetry with train; profiling uses random data.",
        .fallback = "synthetic"},
       {.name = "threads", .value = "N", .help = "Intra-op threads, as the run will use.", .fallback = "1"},
+      {.name = "device", .value = "cpu|cuda", .help = "Where to measure.", .fallback = "cpu"},
       {.name = "seed", .value = "N", .help = "Seed of the initial weights.", .fallback = "0"},
       {.name = "out", .short_name = 'o', .value = "FILE", .help = "Where to write the profile (JSON)."},
       {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},

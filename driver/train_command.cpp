@@ -27,6 +27,7 @@ namespace {
 struct JobEnvironment {
   bool distributed = false;
   int rank = 0;
+  int local_rank = 0;  ///< on its host
   int size = 1;
   std::string store_folder;
   std::string address = "127.0.0.1";
@@ -60,7 +61,12 @@ Result<JobEnvironment> read_environment() {
   const auto rank = environment_integer("RANK", 0, *size - 1);
   if (!rank) return rank.problems();
   job.size = *size;
-  job.rank = *rank;
+  job.rank = job.local_rank = *rank;
+  if (!environment("LOCAL_RANK").empty()) {
+    const auto local = environment_integer("LOCAL_RANK", 0, *size - 1);
+    if (!local) return local.problems();
+    job.local_rank = *local;
+  }
   job.store_folder = environment("MILLRACE_STORE");
   if (job.store_folder.empty()) {
     if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");
@@ -104,6 +110,7 @@ struct TrainSpec {
   bool deterministic = false;
   bool dry_run = false;
   bool json = false;
+  std::string device;
   std::string backend;
   std::chrono::milliseconds deadline{};
   std::int64_t epochs = 0;
@@ -170,6 +177,7 @@ Result<TrainSpec> spec_from(Arguments& a) {
   spec.deterministic = a.boolean("deterministic");
   spec.dry_run = a.boolean("dry-run");
   spec.json = a.string("format") == "json";
+  spec.device = a.string("device");
   spec.backend = a.string("backend");
   spec.deadline =
       std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
@@ -219,6 +227,7 @@ LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
           .workers = spec.workers,
           .want_input = needs.input,
           .want_target = needs.target,
+          .page_locked = spec.device != "cpu",
           .mine = needs.mine};
 }
 
@@ -265,6 +274,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"microbatches", spec.plan.microbatches},
                        {"microbatch", spec.options.microbatch},
                        {"seed", static_cast<std::int64_t>(spec.options.seed)},
+                       {"device", spec.device},
                        {"steps", report.steps},
                        {"stopped_early", report.stopped},
                        {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
@@ -274,6 +284,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"seconds", report.seconds},
                        {"peak_stash", report.peak_stash},
                        {"peak_versions", report.peak_versions},
+                       {"peak_memory_bytes", report.peak_memory_bytes},
                        {"evaluations", evaluations},
                        {"losses", losses}});
 }
@@ -300,16 +311,32 @@ void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank
 }
 
 /// False if it was asked to stop before the last step.
-bool train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator) {
+bool train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
   SteadyClock clock;
-  Trainer trainer({communicator, clock}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
+  device.bind_thread();
+  Trainer trainer({communicator, clock, device}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
   const RunReport report = trainer.run();
   publish_summary(spec, report, communicator.rank());
   return !report.stopped;
 }
 
+void use_threads(const TrainSpec& spec) {
+  set_compute_threads(spec.threads, spec.deterministic,
+                      spec.device == "cpu" ? Missing::Refuse : Missing::Warn);
+}
+
+std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
+                                        const Accelerator& accelerator) {
+  Result<std::shared_ptr<Device>> device = device_from(spec.device, local_rank, accelerator);
+  if (!device) throw ConfigError(to_string(device.problems()));
+  return *device;
+}
+
 /// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
-bool train_threads(const TrainSpec& spec, const Datasets& sets) {
+bool train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int rank = 0; rank < spec.plan.num_ranks(); ++rank)
+    devices.push_back(device_or_throw(spec, rank, accelerator));
   auto communicators = make_local_communicators(spec.plan.num_ranks(), spec.deadline);
   std::mutex mutex;
   std::exception_ptr first;
@@ -319,8 +346,9 @@ bool train_threads(const TrainSpec& spec, const Datasets& sets) {
     for (auto& communicator : communicators) {
       threads.emplace_back([&, c = communicator.get()] {
         try {
-          set_compute_threads(spec.threads, spec.deterministic);
-          if (!train_rank(spec, sets, *c)) completed = false;
+          use_threads(spec);
+          Device& device = *devices[static_cast<std::size_t>(c->rank().value)];
+          if (!train_rank(spec, sets, *c, device)) completed = false;
         } catch (const std::exception& error) {
           {
             std::lock_guard lock(mutex);
@@ -335,14 +363,20 @@ bool train_threads(const TrainSpec& spec, const Datasets& sets) {
   return completed;
 }
 
-bool train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job) {
+bool train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
+                   const Accelerator& accelerator) {
+  const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
   std::shared_ptr<Store> store = job.store_folder.empty()
                                      ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
                                      : make_file_store(job.store_folder);
-  auto communicator = make_communicator(
-      {.backend = spec.backend, .rank = RankId(job.rank), .size = job.size, .deadline = spec.deadline},
-      store);
-  return train_rank(spec, sets, *communicator);
+  CommunicatorOptions options{
+      .backend = spec.backend, .rank = RankId(job.rank), .size = job.size, .deadline = spec.deadline};
+  if (device->is_asynchronous()) {
+    options.device = device->identity();
+    if (accelerator.make_nccl) options.nccl = accelerator.make_nccl(*device);
+  }
+  auto communicator = make_communicator(options, store);
+  return train_rank(spec, sets, *communicator, *device);
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
@@ -361,7 +395,7 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 
 }  // namespace
 
-int train_command(const std::vector<std::string>& args) {
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
     const CommandSpec command = train_spec();
     Result<Arguments> parsed = parse_arguments(command, args);
@@ -373,6 +407,9 @@ int train_command(const std::vector<std::string>& args) {
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     Result<TrainSpec> spec = spec_from(*parsed);
     if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
+    // Before data is read: the device is what a wrong machine lacks.
+    if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
+      return report_problems(device.problems(), ExitCode::Usage);
     if (job->distributed && spec->plan.num_ranks() != job->size) {
       return report_problems(
           {{"--plan",
@@ -405,8 +442,9 @@ int train_command(const std::vector<std::string>& args) {
       spec->options.stop = &stop_flag;
       stop_on_signals();
     }
-    set_compute_threads(spec->threads, spec->deterministic);
-    const bool completed = job->distributed ? train_process(*spec, *sets, *job) : train_threads(*spec, *sets);
+    use_threads(*spec);
+    const bool completed = job->distributed ? train_process(*spec, *sets, *job, accelerator)
+                                            : train_threads(*spec, *sets, accelerator);
     return static_cast<int>(completed ? ExitCode::Done : ExitCode::Requeue);
   });
 }

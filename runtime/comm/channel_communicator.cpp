@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/comm/channel.h"
+#include "runtime/comm/ordered_sum.h"
 
 namespace millrace {
 namespace {
@@ -100,12 +101,6 @@ class WorkerPending final : public Pending {
   std::shared_ptr<Worker::Job> job_;
 };
 
-at::Tensor sum_in_order(const std::vector<at::Tensor>& parts) {
-  at::Tensor sum = at::add(parts[0], parts[1]);
-  for (std::size_t i = 2; i < parts.size(); ++i) sum.add_(parts[i]);
-  return sum;
-}
-
 class DirectReduce final : public Pending {
  public:
   DirectReduce(at::Tensor flat, std::vector<at::Tensor> received,
@@ -116,10 +111,7 @@ class DirectReduce final : public Pending {
     for (auto& message : messages_) message->wait();
     messages_.clear();
     at::NoGradGuard no_grad;
-    if (received_.size() == 2)
-      at::add_out(flat_, received_[0], received_[1]);
-    else
-      flat_.copy_(sum_in_order(received_));
+    sum_in_order(received_, flat_);
     received_.clear();
   }
 
@@ -241,7 +233,7 @@ class ChannelCommunicator final : public Communicator {
     }
     for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? chunks[p] : at::empty_like(chunks[me]);
     all_to_all(chunks, received, tag, what);
-    chunks[me].copy_(sum_in_order(received));
+    sum_in_order(received, chunks[me]);
     all_to_all(std::vector<at::Tensor>(n, chunks[me]), chunks, tag + 1, what);
   }
 

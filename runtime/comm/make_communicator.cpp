@@ -1,6 +1,6 @@
 // The table of transports between processes, and which one joins which ranks.
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -8,7 +8,9 @@
 #include "runtime/comm/channel.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/gloo_channel.h"
+#include "runtime/comm/nccl_communicator.h"
 #include "runtime/comm/shared_memory.h"
+#include "runtime/comm/staged_channel.h"
 
 namespace millrace {
 namespace {
@@ -68,17 +70,57 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
   return near ? std::make_shared<RoutedChannel>(near, local, far) : far;
 }
 
+/// NCCL joins devices, not processes: every rank needs one of its own.
+bool has_own_device(const CommunicatorOptions& options, Store& store) {
+  const std::string mine = shared_memory_domain() + "/" + options.device;
+  store.set("device/" + std::to_string(options.rank.value), mine);
+  std::set<std::string> devices;
+  for (int rank = 0; rank < options.size; ++rank)
+    devices.insert(store.get("device/" + std::to_string(rank), options.rendezvous_deadline));
+  return static_cast<int>(devices.size()) == options.size;
+}
+
+bool use_nccl(const CommunicatorOptions& options, Store& store) {
+  const bool asked = options.backend == "nccl";
+  if (!asked && (options.backend != "auto" || !options.nccl || options.size == 1)) return false;
+  if (!options.nccl) {
+    throw ConfigError("--backend nccl: " + std::string(options.device.empty()
+                                                           ? "NCCL joins GPUs, and this job runs on the CPU"
+                                                           : "this program was built without NCCL"),
+                      options.device.empty() ? "give --device cuda, or --backend auto"
+                                             : "use --backend auto, or build where nccl.h is");
+  }
+  if (has_own_device(options, store)) return true;
+  if (asked)
+    throw ConfigError("--backend nccl: several ranks share a GPU",
+                      "start at most one rank for each GPU, or use --backend auto");
+  if (options.rank.value == 0)
+    log_info("ranks share a GPU, so NCCL cannot join them: tensors travel through page-locked memory");
+  return false;
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options,
                                                 std::shared_ptr<Store> store) {
-  if (options.backend == "gloo")
-    return make_channel_communicator(make_gloo_channel(options, std::move(store)));
+  if (use_nccl(options, *store)) {
+    CommunicatorOptions host = options;
+    host.backend = "auto";
+    host.nccl = nullptr;
+    host.device.clear();
+    auto on_host = make_communicator(host, make_prefix_store("host/", store));
+    return make_nccl_communicator(options, std::move(on_host), std::move(store));
+  }
+  const auto join = [&](std::shared_ptr<Channel> channel) {
+    if (!options.device.empty()) channel = make_staged_channel(std::move(channel));
+    return make_channel_communicator(std::move(channel));
+  };
+  if (options.backend == "gloo") return join(make_gloo_channel(options, std::move(store)));
   if (options.backend == "auto" || options.backend == "shm")
-    return make_channel_communicator(make_shared(options, std::move(store)));
-  const auto near = nearest_name(options.backend, {"auto", "shm", "gloo"});
+    return join(make_shared(options, std::move(store)));
+  const auto near = nearest_name(options.backend, {"auto", "shm", "gloo", "nccl"});
   throw ConfigError("unknown transport '" + options.backend + "' between processes",
-                    near ? "did you mean '" + *near + "'?" : "one of: auto, shm, gloo");
+                    near ? "did you mean '" + *near + "'?" : "one of: auto, shm, gloo, nccl");
 }
 
 }  // namespace millrace

@@ -74,6 +74,11 @@ void StageExecutor::begin(std::int64_t first_position, double lr) {
 void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target) {
   Slot& slot = slots_[microbatch];
   slot.values.resize(tensor_names_.size());
+  if (parts_.device && parts_.device->is_asynchronous()) {
+    if (target.defined()) check_targets(target, parts_.layout.model.num_classes);
+    input = parts_.device->upload(std::move(input));
+    target = parts_.device->upload(std::move(target));
+  }
   slot.values[0] = std::move(input);
   slot.target = std::move(target);
 }
@@ -120,16 +125,7 @@ void StageExecutor::forward(MicrobatchId microbatch) {
         inputs, parts_.store.parameters(version, static_cast<int>(i)),
         parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
   }
-  if (is_last_) {
-    const LossResult result =
-        cross_entropy(slot.values[steps_.back().output], slot.target, training_ ? &slot.loss : nullptr);
-    losses_.loss += result.loss;
-    losses_.sample_loss += result.loss * double(result.samples);
-    losses_.microbatches += 1;
-    losses_.samples += result.samples;
-    losses_.top1 += result.top1;
-    losses_.top5 += result.top5;
-  }
+  if (is_last_) add_loss(slot, slot.values[steps_.back().output]);
   // Only what is still to be sent stays; what the backward needs is in `saved`.
   std::vector<at::Tensor> leaving(tensor_names_.size());
   for (const Crossing& c : parts_.layout.crossings) {
@@ -140,6 +136,36 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   if (!training_) return release_if_sent(microbatch);
   ++stashed_;
   peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+}
+
+/// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
+void StageExecutor::add_loss(Slot& slot, const at::Tensor& logits) {
+  SavedLoss* saved = training_ ? &slot.loss : nullptr;
+  if (!logits.device().is_cpu()) {
+    const at::Tensor sums = cross_entropy_sums(logits, slot.target, saved);
+    loss_on_device_ = loss_on_device_.defined() ? at::add(loss_on_device_, sums) : sums;
+    ++microbatches_on_device_;
+    return;
+  }
+  const LossResult result = cross_entropy(logits, slot.target, saved);
+  losses_.loss += result.loss;
+  losses_.sample_loss += result.loss * double(result.samples);
+  losses_.microbatches += 1;
+  losses_.samples += result.samples;
+  losses_.top1 += result.top1;
+  losses_.top5 += result.top5;
+}
+
+void StageExecutor::collect_losses() {
+  if (!loss_on_device_.defined()) return;
+  const at::Tensor sums = std::exchange(loss_on_device_, {}).cpu();
+  const double* s = sums.const_data_ptr<double>();
+  losses_.loss += s[0];
+  losses_.sample_loss += s[1];
+  losses_.microbatches += std::exchange(microbatches_on_device_, 0);
+  losses_.samples += std::int64_t(s[2]);
+  losses_.top1 += std::int64_t(s[3]);
+  losses_.top5 += std::int64_t(s[4]);
 }
 
 void StageExecutor::start_loss_gradient(Slot& slot) {
@@ -381,6 +407,7 @@ void StageExecutor::reduce() {
   if (!parts_.replicas) return;
   reduce_ready_buckets(0);
   if (is_last_) {
+    collect_losses();
     // Added in the order of ranks, like gradients.
     at::Tensor sums = at::tensor({losses_.loss, losses_.sample_loss, double(losses_.microbatches),
                                   double(losses_.samples), double(losses_.top1), double(losses_.top5)},
@@ -408,6 +435,7 @@ void StageExecutor::update() {
 }
 
 LossSums StageExecutor::take_losses() {
+  collect_losses();
   return std::exchange(losses_, {});
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage/loss.h"
 #include "runtime/stage/parameter_store.h"
@@ -44,6 +45,7 @@ struct ExecutorParts {
   Communicator& world;
   Communicator* replicas = nullptr;
   std::vector<std::vector<RankId>> ranks_of_stage;  ///< empty: this rank holds no other stage
+  Device* device = nullptr;                         ///< null: the CPU
 };
 
 /// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
@@ -78,7 +80,7 @@ class StageExecutor {
   /// Waits for the sends in flight: before this rank rests (checkpoint, evaluation, end).
   void finish_sends();
 
-  LossSums take_losses();  ///< and starts new sums
+  LossSums take_losses();  ///< and starts new sums; waits for the device
   /// Forwarded in training and not yet through.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
@@ -124,6 +126,8 @@ class StageExecutor {
   void accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
   void accept_gradient(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
   void release_if_sent(MicrobatchId microbatch);
+  void add_loss(Slot& slot, const at::Tensor& logits);
+  void collect_losses();
   void start_loss_gradient(Slot& slot);
   void finish_backward(MicrobatchId microbatch);
   void reduce_ready_buckets(int layer);
@@ -150,6 +154,8 @@ class StageExecutor {
   std::unordered_map<std::string, Message> posted_;                      ///< receives, by action text
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   LossSums losses_;
+  at::Tensor loss_on_device_;  // [5] as cross_entropy_sums, not yet in losses_; undefined: nothing
+  std::int64_t microbatches_on_device_ = 0;
   int stashed_ = 0;
   int peak_versions_ = 1;
 };

@@ -56,6 +56,12 @@ SpanKind span_kind(Op op) {
   return SpanKind::Step;
 }
 
+/// What a device does by itself; transfers and data end when the host has them.
+bool is_computation(SpanKind kind) {
+  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
+         kind == SpanKind::BackwardWeight || kind == SpanKind::Update;
+}
+
 double& seconds_of(StepTimes& times, Op op) {
   switch (op) {
     case Op::Forward:
@@ -79,17 +85,44 @@ double& seconds_of(StepTimes& times, Op op) {
 
 template <class Work>
 void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
+  Span span{.kind = kind,
+            .stage = static_cast<std::int16_t>(action.stage.value),
+            .peer = action.peer.value,
+            .microbatch = first_position_ + action.microbatch.value,
+            .step = step_};
+  if (anchor_ && is_computation(kind)) {
+    auto begin = parts_.device->mark();
+    work();
+    open_.push_back({std::move(begin), parts_.device->mark(), span, &seconds});
+    return;
+  }
   const TimePoint start = parts_.clock.now();
   work();
   const TimePoint end = parts_.clock.now();
   seconds += Seconds(end - start).count();
-  parts_.trace.record({.kind = kind,
-                       .stage = static_cast<std::int16_t>(action.stage.value),
-                       .peer = action.peer.value,
-                       .microbatch = first_position_ + action.microbatch.value,
-                       .step = step_,
-                       .start = start.time_since_epoch().count(),
-                       .end = end.time_since_epoch().count()});
+  span.start = start.time_since_epoch().count();
+  span.end = end.time_since_epoch().count();
+  parts_.trace.record(span);
+}
+
+/// Ties the device's time line to the clock's.
+void RankRunner::start_device_time() {
+  if (!parts_.device || !parts_.device->is_asynchronous()) return;
+  anchor_ = parts_.device->mark();
+  anchor_->wait();
+  anchor_time_ = parts_.clock.now();
+}
+
+void RankRunner::settle_device_times() {
+  for (OpenSpan& open : open_) {
+    open.end->wait();
+    const double start = open.begin->seconds_since(*anchor_), length = open.end->seconds_since(*open.begin);
+    *open.seconds += length;
+    open.span.start = anchor_time_.time_since_epoch().count() + static_cast<std::int64_t>(start * 1e9);
+    open.span.end = open.span.start + static_cast<std::int64_t>(length * 1e9);
+    parts_.trace.record(open.span);
+  }
+  open_.clear();
 }
 
 void RankRunner::post_receives(std::span<const Action> actions, std::size_t done) {
@@ -140,6 +173,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
   next_receive_ = 0;
   posted_ = 0;
   std::size_t updated = 0;
+  start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     parts_.status.update(step_, to_string(actions[i]));
     try {
@@ -155,10 +189,12 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
                                            ": " + error.what());
     }
     if (actions[i].op == Op::Update && ++updated % parts_.stages.held().size() == 0) {
+      settle_device_times();
       on_update(actions[i]);
       ++step_;
     }
   }
+  settle_device_times();
 }
 
 }  // namespace millrace

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/schedule/schedule.h"
@@ -26,6 +28,7 @@ struct RunnerParts {
   Clock& clock;
   SpanRing& trace;
   StatusBoard& status;
+  Device* device = nullptr;  ///< null: the CPU
 };
 
 class RankRunner {
@@ -38,6 +41,8 @@ class RankRunner {
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 
+  /// On an asynchronous device, times and spans of computation are the device's own, not those of the host
+  /// that only hands over the work; they are read once a step, after its Update.
   StepTimes take_times() { return std::exchange(times_, {}); }
 
  private:
@@ -46,6 +51,15 @@ class RankRunner {
   void post_receives(std::span<const Action> actions, std::size_t done);
   template <class Work>
   void timed(SpanKind kind, const Action& action, double& seconds, Work&& work);
+  void start_device_time();
+  void settle_device_times();
+
+  /// Work handed to the device whose times are not known yet.
+  struct OpenSpan {
+    std::unique_ptr<DeviceMark> begin, end;
+    Span span;
+    double* seconds;  ///< a member of times_
+  };
 
   RunnerParts parts_;
   StepTimes times_;
@@ -58,6 +72,9 @@ class RankRunner {
   };
   std::unordered_map<std::int64_t, KeptBatch> batches_;  ///< by position
   int posted_ = 0;                                       ///< receives posted and not yet executed
+  std::vector<OpenSpan> open_;
+  std::unique_ptr<DeviceMark> anchor_;  ///< the device was here ...
+  TimePoint anchor_time_{};             ///< ... at this time of the clock
 };
 
 }  // namespace millrace

@@ -20,7 +20,8 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
     HeldStage held{.stage = StageId(s),
                    .replica = static_cast<int>(found - ranks.begin()),
                    .replicas = static_cast<int>(ranks.size())};
-    held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed);
+    held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
+                                                  options.device ? options.device->where() : at::kCPU);
     auto rule = make_update_rule(options.rule, held.store->flat_weights());
     if (!rule) throw ConfigError(to_string(rule.problems()));
     held.rule = std::move(*rule);
@@ -28,7 +29,8 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
     ExecutorOptions executor = options.executor;
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
     held.executor = std::make_unique<StageExecutor>(
-        ExecutorParts{layout, held.stage, *held.store, *held.rule, world, held.group.get(), ranks_of_stage},
+        ExecutorParts{layout, held.stage, *held.store, *held.rule, world, held.group.get(), ranks_of_stage,
+                      options.device},
         executor);
     held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
     held_.push_back(std::move(held));

@@ -24,6 +24,7 @@ struct RankStagesOptions {
   ExecutorOptions executor;
   RuleOptions rule;
   bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
+  Device* device = nullptr;       ///< null: the CPU
 };
 
 /// Passes each action on to the executor of its stage. Not thread-safe.

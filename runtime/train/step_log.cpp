@@ -1,6 +1,5 @@
 #include "runtime/train/step_log.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,16 +10,6 @@
 #include "runtime/train/trainer.h"
 
 namespace millrace {
-namespace {
-
-std::int64_t peak_memory_bytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return std::int64_t{usage.ru_maxrss} * 1024;
-}
-
-}  // namespace
-
 StepLog::StepLog(const std::filesystem::path& folder, int rank, int stage, int ranks, bool append)
     : file_(folder / ("steps.rank" + std::to_string(rank) + ".jsonl"), append) {
   file_.write_line(
@@ -48,7 +37,7 @@ void StepLog::write(const StepRecord& r) {
   line["update_s"] = t.update;
   line["data_s"] = t.data;
   line["bubble_share"] = r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0;
-  line["peak_memory_bytes"] = peak_memory_bytes();
+  line["peak_memory_bytes"] = r.peak_memory_bytes;
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
   line["lr"] = r.lr;

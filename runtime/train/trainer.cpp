@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/schedule/pair_order.h"
 #include "runtime/train/step_log.h"
 
 namespace millrace {
@@ -49,6 +50,10 @@ std::vector<Action> actions_of(const Plan& plan, const PipelineShape& shape, con
         transport == Transport::Rendezvous && check(schedule, shape, Transport::Buffered).empty()
             ? "it needs sends that are buffered: --backend shm, all ranks on one host"
             : "");
+  }
+  if (world.is_ordered()) {
+    if (const Problems problems = check_pair_order(schedule); !problems.empty())
+      throw ConfigError(to_string(problems));
   }
   return std::move(schedule.ranks[world.rank().value]);
 }
@@ -153,7 +158,8 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
                                      .loss_scale = 1.0 / microbatches_per_step(plan),
                                      .bucket_bytes = options.bucket_bytes},
                         .rule = options.rule,
-                        .average_replicas = asynchronous()});
+                        .average_replicas = asynchronous(),
+                        .device = &world.device});
   BatchNeeds train{.input = stages->needs_input(), .target = stages->last() != nullptr};
   std::vector<std::pair<int, int>> readers;  // replica, replicas
   for (const HeldStage& h : stages->held()) {
@@ -209,7 +215,7 @@ std::int64_t Trainer::Impl::steps_to_next_event() const {
 }
 
 void Trainer::Impl::run_segment(std::int64_t steps) {
-  RankRunner runner({*stages, sources.train.get(), world.clock, trace, status});
+  RankRunner runner({*stages, sources.train.get(), world.clock, trace, status, &world.device});
   stages->set_training(true);
   last_update = world.clock.now();
   if (asynchronous()) {
@@ -250,6 +256,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .step_s = seconds,
                     .samples_per_s = double(samples) / seconds,
                     .lr = learning_rate(options.learning_rate, step),
+                    .peak_memory_bytes = world.device.memory().peak,
                     .weight_versions = stages->peak_versions(),
                     .stashed = stages->peak_stash()};
   if (StageExecutor* last = stages->last()) {
@@ -286,7 +293,8 @@ void Trainer::Impl::evaluate() {
   } shifted;
   shifted.inner = sources.evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
-  RankRunner shifted_runner({*stages, shifted.inner ? &shifted : nullptr, world.clock, trace, status});
+  RankRunner shifted_runner(
+      {*stages, shifted.inner ? &shifted : nullptr, world.clock, trace, status, &world.device});
   const std::int64_t last = sources.evaluation.last_samples;
   const std::int64_t whole = last > 0 && last < options.microbatch ? total - 1 : total;
   for (std::int64_t next = 0; next < total;) {
@@ -411,6 +419,7 @@ RunReport Trainer::run() {
   report.samples_per_s = report.median_step_s > 0 ? samples / report.median_step_s : 0;
   report.peak_stash = self.stages->peak_stash();
   report.peak_versions = self.stages->peak_versions();
+  report.peak_memory_bytes = self.world.device.memory().peak;
   self.status.update(self.done, "done");
   return report;
 }

@@ -12,6 +12,7 @@
 #include "runtime/base/files.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/stage/stage_executor.h"
 #include "runtime/train/batch_source.h"
 #include "runtime/train/rank_runner.h"
@@ -23,6 +24,7 @@ namespace millrace {
 struct World {
   Communicator& communicator;
   Clock& clock;
+  Device& device;
 };
 
 struct TrainOptions {
@@ -85,6 +87,7 @@ struct RunReport {
   double median_step_s = 0;
   int peak_stash = 0;
   int peak_versions = 0;
+  std::int64_t peak_memory_bytes = 0;  ///< of this rank's device; on the CPU of its process
 };
 
 /// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.

@@ -11,15 +11,20 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 
+#include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/train/trainer.h"
+#include "tests/comm/fake_nccl.h"
 
 namespace millrace {
 namespace {
@@ -113,7 +118,7 @@ class Pipeline : public ::testing::Test {
 
   Outcome train(const LayeredModel& model, const Plan& plan, TrainOptions options) {
     options.save_weights = (folder_ / "weights.safetensors").string();
-    auto communicators = make_local_communicators(plan.num_ranks(), std::chrono::milliseconds(60'000));
+    auto communicators = make_ranks_(plan.num_ranks(), std::chrono::milliseconds(60'000));
     Outcome outcome;
     outcome.reports.resize(communicators.size());
     std::mutex mutex;
@@ -126,7 +131,8 @@ class Pipeline : public ::testing::Test {
             at::set_num_threads(1);
             SteadyClock clock;
             Trainer trainer(
-                {*communicators[r], clock}, model, plan, options, [&](const BatchNeeds&, const BatchNeeds&) {
+                {*communicators[r], clock, *device_}, model, plan, options,
+                [&](const BatchNeeds&, const BatchNeeds&) {
                   return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch)};
                 });
             outcome.reports[r] = trainer.run();
@@ -166,7 +172,77 @@ class Pipeline : public ::testing::Test {
   }
 
   fs::path folder_;
+  std::function<std::vector<std::unique_ptr<Communicator>>(int size, std::chrono::milliseconds deadline)>
+      make_ranks_ = make_local_communicators;
+  std::shared_ptr<Device> device_ = make_cpu_device();
 };
+
+// Receives posted ahead, one stream for each direction, sums on their own: the order of messages that NCCL
+// relies on, under every schedule that trains. Bitwise, because sums go in the order of ranks there too.
+TEST_F(Pipeline, EqualsItselfOverNcclsLogic) {
+  const LayeredModel model = small_model();
+  const std::vector<std::pair<std::vector<int>, ScheduleKind>> runs{{{1, 1, 1}, ScheduleKind::GPipe},
+                                                                    {{1, 1, 1, 1}, ScheduleKind::OneFOneB},
+                                                                    {{2, 1}, ScheduleKind::OneFOneB},
+                                                                    {{1, 3}, ScheduleKind::OneFOneB},
+                                                                    {{1, 1, 1}, ScheduleKind::PipeDream}};
+  for (const auto& [replicas, kind] : runs) {
+    const Plan plan = plan_for(model, replicas, 6, kind);
+    make_ranks_ = make_local_communicators;
+    const Outcome expected = train(model, plan, options(6));
+    make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
+      return make_fake_nccl_communicators(size, deadline);
+    };
+    expect_equal(train(model, plan, options(6)), expected, to_string(kind));
+  }
+}
+
+/// The host, pretending to work beside its caller.
+class AsynchronousHost final : public Device {
+ public:
+  std::string name() const override { return "host"; }
+  std::string identity() const override { return "host"; }
+  at::Device where() const override { return at::kCPU; }
+  bool is_asynchronous() const override { return true; }
+  void bind_thread() override {}
+  at::Tensor upload(at::Tensor host) override {
+    ++uploads;
+    return host;
+  }
+  std::unique_ptr<DeviceMark> mark() override { return host_->mark(); }
+  void synchronize() override {}
+  DeviceMemory memory() const override { return {.current = 1, .peak = 4321, .total = 9999}; }
+  std::atomic<int> uploads{0};
+
+ private:
+  std::shared_ptr<Device> host_ = make_cpu_device();
+};
+
+TEST_F(Pipeline, AnAsynchronousDeviceIsTimedByItsOwnMarks) {
+  const LayeredModel model = small_model();
+  const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
+  TrainOptions with_log = options(3);
+  const Outcome expected = train(model, plan, with_log);
+  const auto device = std::make_shared<AsynchronousHost>();
+  device_ = device;
+  with_log.output_dir = (folder_ / "run").string();
+  const Outcome outcome = train(model, plan, with_log);
+  expect_equal(outcome, expected, "asynchronous");
+  EXPECT_GT(device->uploads, 0);
+  EXPECT_EQ(outcome.reports[0].peak_memory_bytes, 4321);
+  std::ifstream log(folder_ / "run" / "steps.rank1.jsonl");
+  std::string line;
+  for (int lines = 0; std::getline(log, line); ++lines) {
+    const Result<Json> step = parse_json(line, "steps.rank1.jsonl");
+    ASSERT_TRUE(step);
+    if (lines == 0) continue;
+    for (const char* key : {"forward_s", "backward_s", "update_s"}) {
+      EXPECT_GT(step->find(key)->as_double(), 0) << line;
+      EXPECT_LE(step->find(key)->as_double(), step->find("step_s")->as_double()) << line;
+    }
+    EXPECT_EQ(step->find("peak_memory_bytes")->as_int(), 4321);
+  }
+}
 
 TEST_F(Pipeline, EqualsOneProcessBitForBit) {
   for (const LayeredModel& model : {small_model(), conv_model()}) {
