@@ -74,17 +74,19 @@ class Hierarchy {
   double solve() {
     // Data parallelism is a plan (it stashes nothing, so that the memory test lets it pass) unless replication is
     // forbidden; summed here in another order.
-    constexpr double kRounding = 1 + 1e-12;
-    const double bound =
-        options_.straight ? kInfeasible : data_parallel_time(states_, costs_) * kRounding;
-    // A component that runs the stages of a level is at most one of all the outer components.
-    double share = bound;
-    std::vector<double> bounds(costs_.size());
-    for (std::size_t level = costs_.size(); level-- > 0; share *= costs_[level].machines) bounds[level] = share;
-    for (std::size_t level = 0; level + 1 < costs_.size(); ++level) tabulate(level, bounds[level] * kRounding);
-    top_.emplace(states_, options_, costs_.back(), times_.back());
-    top_->solve(-1, bound, true);
-    return top_->best_of_state(states_.last(), costs_.back().machines);
+    double bound = options_.straight ? kInfeasible : data_parallel_time(states_, costs_) * kRounding;
+    solvers_.reserve(costs_.size());
+    for (std::size_t level = 0; level < costs_.size(); ++level) {
+      // Two components on the outermost level: of what does not begin at the start only what ends at the end counts.
+      const bool only_last = level + 1 == costs_.size() && costs_[level].machines <= 2;
+      if (level > 0) times_[level].use(solvers_[level - 1], costs_[level].workers_below, kInfeasible, only_last);
+      solvers_.emplace_back(states_, options_, costs_[level], times_[level]);
+    }
+    tighten(bound);
+    if (states_.size() > 2 * costs_.back().machines) tighten(bound = solvers_.back().coarse_bound(bound) * kRounding);
+    if (costs_.size() > 1 && costs_.back().machines > 2) times_.back().complete();
+    solvers_.back().solve(-1, bound, true);
+    return solvers_.back().best_of_state(states_.last(), costs_.back().machines);
   }
 
   std::vector<LevelStage> flat_stages() {
@@ -94,21 +96,14 @@ class Hierarchy {
   }
 
  private:
-  // Two components on the outermost level: of what does not begin at the start only what ends at the end counts.
-  bool only_last(std::size_t level, int from) const {
-    return from >= 0 && level + 2 == costs_.size() && costs_.back().machines <= 2;
-  }
+  static constexpr double kRounding = 1 + 1e-12;
 
-  void tabulate(std::size_t level, double bound) {
-    IntervalTimes& times = times_[level + 1];
-    times.reserve_table();
-    LevelSolver solver(states_, options_, costs_[level], times_[level]);
-    for (int from = -1; from < states_.last(); ++from) {
-      solver.solve(from, bound, only_last(level, from));
-      for (std::size_t c = 0; c < solver.candidates().size(); ++c)
-        times.store(from, solver.candidates()[c], solver.best(c, costs_[level].machines));
+  // What a component of a level takes counts at most divided by the components of all outer levels.
+  void tighten(double bound) {
+    for (std::size_t level = costs_.size(); --level > 0;) {
+      bound *= costs_[level].machines * kRounding;
+      times_[level].lower_bound_to(bound);
     }
-    times.finish();
   }
 
   void expand(int level, int from, int to, int replicas, std::vector<LevelStage>& out) {
@@ -117,14 +112,8 @@ class Hierarchy {
       return;
     }
     const auto at = static_cast<std::size_t>(level);
-    std::vector<LevelStage> stages;
-    if (at + 1 == costs_.size()) {
-      stages = top_->stages(to);
-    } else {
-      LevelSolver solver(states_, options_, costs_[at], times_[at]);
-      solver.solve(from, times_[at + 1].at(from, to), to == states_.last());
-      stages = solver.stages(to);
-    }
+    if (at + 1 < costs_.size()) solvers_[at].solve(from, times_[at + 1].at(from, to), to == states_.last());
+    const std::vector<LevelStage> stages = solvers_[at].stages(to);
     for (const LevelStage& stage : stages)
       expand(level - 1, stage.from, stage.to, replicas * stage.machines, out);
   }
@@ -133,7 +122,7 @@ class Hierarchy {
   const PipeDreamOptions& options_;
   const std::vector<LevelCosts> costs_;
   std::vector<IntervalTimes> times_;  // [level]: what a stage of that level takes on one component
-  std::optional<LevelSolver> top_;
+  std::vector<LevelSolver> solvers_;
 };
 
 std::vector<std::string> nodes_of(const PipeDreamGraph& graph, const AntichainStates& states,

@@ -15,21 +15,35 @@ int ceil_ratio(int a, int b) {
 
 }  // namespace
 
-void IntervalTimes::reserve_table() {
-  const std::size_t n = states_->compute_s.size();
-  table_.assign(n * n, kInfeasible);
+void IntervalTimes::use(LevelSolver& below, int workers, double bound, bool only_last) {
+  below_ = &below;
+  share_ = kBoundSlack / workers;
+  bound_ = bound;
+  only_last_ = only_last;
+  rows_.resize(states_->compute_s.size() + 1);
 }
 
-void IntervalTimes::finish() {
+const double* IntervalTimes::find_row(int from) const {
+  below_->solve(from, bound_, only_last_ && from >= 0);
+  std::vector<double>& row = rows_[static_cast<std::size_t>(from + 1)];
+  row.assign(states_->compute_s.size(), kInfeasible);
+  for (std::size_t c = 0; c < below_->candidates().size(); ++c)
+    row[below_->candidates()[c]] = below_->best(c, below_->machines());
+  return row.data();
+}
+
+void IntervalTimes::complete() {
   const std::size_t n = states_->compute_s.size();
-  least_.assign(n * n, kInfeasible);
-  for (std::size_t to = 0; to < n; ++to) {
-    double least = kInfeasible;
-    for (std::size_t from = 1; from < n; ++from) {  // place 0 is the start
-      least = std::min(least, table_[to * n + from]);
-      least_[to * n + from] = least;
+  std::vector<double> least(n, kInfeasible);
+  std::vector<double> all(n * n);
+  for (std::size_t from = 0; from < n; ++from) {
+    const double* times = row(static_cast<int>(from));
+    for (std::size_t to = 0; to < n; ++to) {
+      least[to] = std::min(least[to], times[to]);
+      all[to * n + from] = least[to];
     }
   }
+  least_ = std::move(all);
 }
 
 LevelSolver::LevelSolver(const AntichainStates& states, const PipeDreamOptions& options, LevelCosts costs,
@@ -57,12 +71,14 @@ double LevelSolver::later_stage(int from, int to, int machines, int machines_use
   if (!fits(ceil_ratio(costs_.machines - machines_used, machines), from, to)) return kInfeasible;
   const double sync = sync_per_byte_[machines] * bytes(states_.parameter_bytes, from, to);
   double time = (times_.at(from, to) + sync) / machines;
-  if (options_.activation_compression) {
-    double sent = states_.output_bytes[from];
-    if (to != states_.last()) sent = std::max(sent, states_.output_bytes[to]);
-    time = std::max(time, 2 * sent / (costs_.bandwidth * machines * *options_.activation_compression));
-  }
+  if (options_.activation_compression) time = std::max({time, transfer(from, machines), transfer(to, machines)});
   return time;
+}
+
+// Of a stage on `machines` at one of its cuts; nothing is sent at the end.
+double LevelSolver::transfer(int cut, int machines) const {
+  if (!options_.activation_compression || cut == states_.last()) return 0;
+  return 2 * states_.output_bytes[cut] / (costs_.bandwidth * machines * *options_.activation_compression);
 }
 
 // At most later_stage of `split` and of every split before it, and never growing with `split`: compute times are
@@ -76,9 +92,10 @@ double LevelSolver::lower_bound(std::size_t split, std::size_t at, int last_mach
 
 // Splits before candidate `at` with the last stage on `last_machines`. The last stage shrinks to the right, the
 // rest grows: from where they meet outwards, each direction until the side that only grows there is by itself no
-// better than the best known. `start` moves with `at`.
+// better than the best known, or the best known is `least_useful`. `start` moves with `at`.
 template <bool kFlat>
-void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::size_t& start, double& best) const {
+void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::size_t& start,
+                       double least_useful, double& best) const {
   const int to = candidates_[at];
   const int rest = machines - last_machines;
   const double* const before = row_.data() + index(0, rest);
@@ -92,26 +109,62 @@ void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::siz
     const double time = std::max(before[split], later_stage(candidates_[split], to, last_machines, machines));
     if (time < best && is_before(split, at)) best = time;
   };
-  for (std::size_t k = std::min(start, end); k-- > begin && lower_bound<kFlat>(k, at, last_machines) < best;)
+  for (std::size_t k = std::min(start, end); k-- > begin && lower_bound<kFlat>(k, at, last_machines) < best;) {
+    if (best <= least_useful) return;
     consider(k);
-  for (std::size_t k = start; k < end && least[k] < best; ++k) consider(k);
+  }
+  for (std::size_t k = start; k < end && least[k] < best && best > least_useful; ++k) consider(k);
 }
 
-void LevelSolver::find_candidates(int from) {
-  from_ = from;
-  candidates_.clear();
-  compute_.clear();
-  weights_.clear();
-  most_bytes_.clear();
-  double most = 0;
+void LevelSolver::find_candidates(int from, double bound, bool only_last) {
+  std::vector<int> found;
+  found.reserve(static_cast<std::size_t>(states_.last() - from));
+  const int most = options_.straight ? 1 : std::max(1, costs_.machines - 1);
   for (int state = from + 1; state < states_.size(); ++state) {
-    if (from >= 0 && !states_.precedes(from, state)) continue;
-    most = std::max(most, states_.parameter_bytes[state]);
-    candidates_.push_back(state);
-    compute_.push_back(states_.compute_s[state]);
-    weights_.push_back(states_.parameter_bytes[state]);
-    most_bytes_.push_back(most);
+    if (only_last && transfer(state, most) > bound) continue;  // no stage can begin here
+    if (from < 0 || states_.precedes(from, state)) found.push_back(state);
   }
+  use_candidates(from, std::move(found));
+}
+
+void LevelSolver::use_candidates(int from, std::vector<int> candidates) {
+  from_ = from;
+  candidates_ = std::move(candidates);
+  const std::size_t n = candidates_.size();
+  compute_.resize(n);
+  weights_.resize(n);
+  most_bytes_.resize(n);
+  double most = 0;
+  for (std::size_t c = 0; c < n; ++c) {
+    compute_[c] = states_.compute_s[candidates_[c]];
+    weights_[c] = states_.parameter_bytes[candidates_[c]];
+    most_bytes_[c] = most = std::max(most, weights_[c]);
+  }
+}
+
+// One state or none in each of some equal parts of the compute time: the one that sends least of those that follow
+// the one before. The last one included.
+std::vector<int> LevelSolver::coarse_states() const {
+  const int parts = std::min(4 * costs_.machines, states_.size() / 2);
+  const double step = states_.compute_s.back() / parts;
+  std::vector<int> picked;
+  int state = 0;
+  for (int part = 0; part < parts; ++part) {
+    int best = -1;
+    for (; state < states_.last() && states_.compute_s[state] <= (part + 0.5) * step; ++state) {
+      if (best >= 0 && states_.output_bytes[state] >= states_.output_bytes[best]) continue;
+      if (picked.empty() || states_.precedes(picked.back(), state)) best = state;
+    }
+    if (best >= 0) picked.push_back(best);
+  }
+  picked.push_back(states_.last());
+  return picked;
+}
+
+double LevelSolver::coarse_bound(double bound) {
+  use_candidates(-1, coarse_states());
+  solve_candidates(bound, true);
+  return std::min(bound, best_of_state(states_.last(), costs_.machines));
 }
 
 // The candidates that `machines` components can reach within the bound, and from which the others can go on.
@@ -130,21 +183,27 @@ LevelSolver::Window LevelSolver::window(int machines, double bound, bool only_la
   return {static_cast<std::size_t>(begin - compute_.begin()), static_cast<std::size_t>(end - compute_.begin())};
 }
 
-void LevelSolver::fill(int machines, double bound) {
+void LevelSolver::fill(int machines, double bound, bool only_last) {
   const double limit = std::nextafter(bound, kInfeasible);
   const int most = options_.straight ? std::min(1, machines - 1) : machines - 1;
+  const int others = costs_.machines - machines;
   starts_.assign(static_cast<std::size_t>(most) + 1, 0);
   double* const row = row_.data() + index(0, machines);
   for (std::size_t at = windows_[machines].begin; at < windows_[machines].end; ++at) {
-    double best = first_stage(candidates_[at], machines);
+    const int to = candidates_[at];
+    if (only_last && to != states_.last() && (others == 0 || transfer(to, options_.straight ? 1 : others) > bound))
+      continue;  // no stage can follow
+    double best = first_stage(to, machines);
     if (options_.use_fewer_machines && machines > 1) best = std::min(best, row_[index(at, machines - 1)]);
     // Above the bound nothing matters: start just past it so that the scan stops early.
     best = std::min(best, limit);
     for (int last = 1; last <= most; ++last) {
+      const double least = transfer(to, last);
+      if (least >= best) continue;
       if (times_.is_flat()) {
-        scan<true>(at, machines, last, starts_[last], best);
+        scan<true>(at, machines, last, starts_[last], least, best);
       } else {
-        scan<false>(at, machines, last, starts_[last], best);
+        scan<false>(at, machines, last, starts_[last], least, best);
       }
     }
     row[at] = best < limit ? best : kInfeasible;
@@ -155,14 +214,18 @@ void LevelSolver::fill(int machines, double bound) {
 }
 
 void LevelSolver::solve(int from, double bound, bool only_last) {
-  find_candidates(from);
+  find_candidates(from, bound, only_last);
+  solve_candidates(bound, only_last);
+}
+
+void LevelSolver::solve_candidates(double bound, bool only_last) {
   const std::size_t entries = candidates_.size() * static_cast<std::size_t>(costs_.machines);
   row_.assign(entries, kInfeasible);
   least_.resize(entries);
   windows_.assign(static_cast<std::size_t>(costs_.machines) + 1, {});
   for (int m = 1; m <= costs_.machines; ++m) {
     windows_[m] = window(m, bound, only_last);
-    fill(m, bound);
+    fill(m, bound, only_last);
   }
 }
 

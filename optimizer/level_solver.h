@@ -13,33 +13,46 @@ namespace millrace {
 
 inline constexpr double kInfeasible = std::numeric_limits<double>::infinity();
 
+class LevelSolver;
+
 /// Best time of one component for the layers after state `from` (-1: the start) up to state `to`: prefix sums
-/// at the innermost level, the level below's answers otherwise.
+/// at the innermost level, else the level below's answers, each row found when it is first asked for.
 class IntervalTimes {
  public:
   explicit IntervalTimes(const AntichainStates& states) : states_(&states) {}
 
-  /// Makes room for the level below's answers, none of them known.
-  void reserve_table();
-  /// Rows are stored by growing `from`, -1 first.
-  void store(int from, int to, double time) { table_[place(from, to)] = time; }
-  /// Call once after the last row.
-  void finish();
+  /// `below` answers from now on. Its times above `bound` may be left out, and of rows that do not begin at the
+  /// start all but the last state if `only_last`. `workers`: of all levels below.
+  void use(LevelSolver& below, int workers, double bound, bool only_last);
+  void lower_bound_to(double bound) { bound_ = bound; }  ///< for the rows still to come
+  /// Finds all rows, for better at_most.
+  void complete();
 
-  bool is_flat() const { return table_.empty(); }
-  double flat(int from, int to) const { return states_->compute_s[to] - (from < 0 ? 0 : states_->compute_s[from]); }
-  double at(int from, int to) const { return is_flat() ? flat(from, to) : table_[place(from, to)]; }
+  bool is_flat() const { return below_ == nullptr; }
+  double flat(int from, int to) const {
+    return states_->compute_s[to] - (from < 0 ? 0 : states_->compute_s[from]);
+  }
+  double at(int from, int to) const { return is_flat() ? flat(from, to) : row(from)[to]; }
   /// At most at(k, to) of every state k up to `from` (0 or more), and never growing with `from`.
-  double at_most(int from, int to) const { return is_flat() ? flat(from, to) : least_[place(from, to)]; }
-
- private:
-  std::size_t place(int from, int to) const {
-    return static_cast<std::size_t>(to) * states_->compute_s.size() + static_cast<std::size_t>(from + 1);
+  double at_most(int from, int to) const {
+    if (!least_.empty()) return least_[static_cast<std::size_t>(to) * states_->compute_s.size() + from];
+    return flat(from, to) * share_;
   }
 
+ private:
+  const double* row(int from) const {
+    const std::vector<double>& found = rows_[static_cast<std::size_t>(from + 1)];
+    return found.empty() ? find_row(from) : found.data();
+  }
+  const double* find_row(int from) const;
+
   const AntichainStates* states_;
-  std::vector<double> table_;  ///< empty: prefix sums; else [to][from + 1]
-  std::vector<double> least_;  ///< running minima over from >= 0
+  LevelSolver* below_ = nullptr;
+  double share_ = 1;  // a little less than that of one worker
+  double bound_ = kInfeasible;
+  bool only_last_ = false;
+  mutable std::vector<std::vector<double>> rows_;  // [from + 1][to]; empty: not asked for yet
+  std::vector<double> least_;                      // [to][from]: running minima over from
 };
 
 struct LevelCosts {
@@ -65,8 +78,11 @@ class LevelSolver {
   /// Fills the row. Plans slower than `bound` may be left out. `only_last`: entries from which the last state
   /// cannot be reached within `bound` may be left out too.
   void solve(int from, double bound, bool only_last);
+  /// The same with a few states only, one after the other: an upper bound of what solve finds at the end.
+  double coarse_bound(double bound);
   /// States that can follow `from`, ascending.
   const std::vector<int>& candidates() const { return candidates_; }
+  int machines() const { return costs_.machines; }
   double best(std::size_t candidate, int machines) const { return row_[index(candidate, machines)]; }
   double best_of_state(int to, int machines) const;
 
@@ -79,15 +95,20 @@ class LevelSolver {
     std::size_t end = 0;
   };
 
-  void find_candidates(int from);
+  void find_candidates(int from, double bound, bool only_last);
+  void use_candidates(int from, std::vector<int> candidates);
+  std::vector<int> coarse_states() const;
+  void solve_candidates(double bound, bool only_last);
   Window window(int machines, double bound, bool only_last) const;
-  void fill(int machines, double bound);
+  void fill(int machines, double bound, bool only_last);
   template <bool kFlat>
-  void scan(std::size_t at, int machines, int last_machines, std::size_t& start, double& best) const;
+  void scan(std::size_t at, int machines, int last_machines, std::size_t& start, double least_useful,
+            double& best) const;
   template <bool kFlat>
   double lower_bound(std::size_t split, std::size_t at, int last_machines) const;
   double first_stage(int to, int machines) const;
   double later_stage(int from, int to, int machines, int machines_used) const;
+  double transfer(int cut, int machines) const;
   bool fits(int factor, int from, int to) const;
   bool is_before(std::size_t split, std::size_t at) const {
     return states_.precedes(candidates_[split], candidates_[at]);
