@@ -134,9 +134,10 @@ std::string ratio(double value) {
 }
 
 void print(const std::string& profile, const std::string& levels, const Sum& sum) {
-  std::printf("| %s | %s | %d | %.2f | %.5f | %.3f | %.0f | %d | %s | %s |\n", profile.c_str(), levels.c_str(),
-              sum.records, sum.original_s, sum.plan_s, sum.slowest_s * 1e3, sum.original_s / sum.plan_s,
-              sum.slow, ratio(sum.least_plan_ratio).c_str(), ratio(sum.least_whole_ratio).c_str());
+  std::printf("| %s | %s | %d | %.2f | %.5f | %.3f | %.0f | %d | %s | %s |\n", profile.c_str(),
+              levels.c_str(), sum.records, sum.original_s, sum.plan_s, sum.slowest_s * 1e3,
+              sum.original_s / sum.plan_s, sum.slow, ratio(sum.least_plan_ratio).c_str(),
+              ratio(sum.least_whole_ratio).c_str());
 }
 
 void report(std::vector<Run>& runs) {
@@ -146,8 +147,9 @@ void report(std::vector<Run>& runs) {
     add(sums[{run.profile, run.options.machines.size()}], run);
     add(total, run);
   }
-  std::printf("| profile | levels | records | original, s | ours, s | slowest, ms | ratio | above 0.1 s | "
-              "least ratio | with reading |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| profile | levels | records | original, s | ours, s | slowest, ms | ratio | above 0.1 s | "
+      "least ratio | with reading |\n|---|---|---|---|---|---|---|---|---|---|\n");
   for (const auto& [key, sum] : sums) print(key.first, std::to_string(key.second), sum);
   print("all", "", total);
   std::erase_if(runs, [](const Run& run) { return run.original_s <= 0.1; });
@@ -167,23 +169,27 @@ void report(std::vector<Run>& runs) {
 
 int main_of(int count, char** arguments) {
   if (count != 2 && count != 3) {
-    std::fprintf(stderr, "usage: benchmark_planner FOLDER [REPETITIONS]\n"
-                         "FOLDER holds expected_plans.json and PROFILE/graph.txt\n");
+    std::fprintf(stderr,
+                 "usage: benchmark_planner FOLDER [REPETITIONS]\n"
+                 "FOLDER holds expected_plans.json and PROFILE/graph.txt\n");
     return 64;
   }
   const int repetitions = count == 3 ? std::max(1, std::atoi(arguments[2])) : 15;
   std::vector<Run> runs = load(arguments[1]);
   if (runs.empty()) return 65;
   int wrong = 0;
-  for (int r = 0; r < repetitions; ++r) {  // one after the other, so that no record gets all the quiet moments
+  for (int r = 0; r < repetitions;
+       ++r) {  // one after the other, so that no record gets all the quiet moments
     for (Run& run : runs) wrong += measure(run) ? 0 : 1;
   }
-  std::printf("%zu records, medians of %d runs, CPU time; %d answers differ by more than 1e-9\n\n", runs.size(),
-              repetitions, wrong);
+  std::printf("%zu records, medians of %d runs, CPU time; %d answers differ by more than 1e-9\n\n",
+              runs.size(), repetitions, wrong);
   report(runs);
   return wrong == 0 ? 0 : 1;
 }
 
 }  // namespace millrace
 
-int main(int count, char** arguments) { return millrace::main_of(count, arguments); }
+int main(int count, char** arguments) {
+  return millrace::main_of(count, arguments);
+}

@@ -132,10 +132,11 @@ Result<Relations> relations_of(const PipeDreamGraph& graph) {
   return r;
 }
 
-// ---- costs ----------------------------------------------------------------------------------------------------
+// ---- costs
+// ----------------------------------------------------------------------------------------------------
 
-// Rounded to multiples of a power of two small enough to lose 2^-50 of the total at most, and large enough for
-// every sum of them to be exact.
+// Rounded to multiples of a power of two small enough to lose 2^-50 of the total at most, and large enough
+// for every sum of them to be exact.
 std::vector<double> on_grid(std::vector<double> values) {
   const double total = std::accumulate(values.begin(), values.end(), 0.0);
   if (!(total > 0) || !std::isfinite(total)) return values;
@@ -175,11 +176,12 @@ Problems bad_costs(const PipeDreamGraph& graph) {
   return problems;
 }
 
-// ---- what a cut sends -------------------------------------------------------------------------------------------
+// ---- what a cut sends
+// -------------------------------------------------------------------------------------------
 
 // Which branch points join an antichain when it is augmented: u joins the member s when something else than s
-// still needs u, that is when u has a reader that is neither s nor before s. Only nodes with two readers or more
-// can. extra.of(s): a bit for each of `branches`.
+// still needs u, that is when u has a reader that is neither s nor before s. Only nodes with two readers or
+// more can. extra.of(s): a bit for each of `branches`.
 struct Branches {
   std::vector<int> nodes;
   Sets extra;
@@ -204,7 +206,8 @@ Branches branches_of(const Relations& r, std::size_t words) {
   for (std::size_t b = 0; b < result.nodes.size(); ++b) {
     const int u = result.nodes[b];
     std::fill(joins.begin(), joins.end(), ~Word{0});
-    for (const int* w = r.out.first(u); w != r.out.end(u); ++w) {  // s follows or is each reader: does not join
+    for (const int* w = r.out.first(u); w != r.out.end(u);
+         ++w) {  // s follows or is each reader: does not join
       const Word own = Word{1} << (*w & 63);
       for (std::size_t i = 0; i < words; ++i) {
         joins[i] &= after.of(*w)[i] | (i == static_cast<std::size_t>(*w >> 6) ? own : 0);
@@ -216,14 +219,18 @@ Branches branches_of(const Relations& r, std::size_t words) {
   return result;
 }
 
-// ---- the states -------------------------------------------------------------------------------------------------
+// ---- the states
+// -------------------------------------------------------------------------------------------------
 
-// The states are the closure of start, and with a state every union of it with the closure of a node that one of
-// its members leads to (docs/planning.md 2.1).
+// The states are the closure of start, and with a state every union of it with the closure of a node that one
+// of its members leads to (docs/planning.md 2.1).
 class Enumeration {
  public:
   Enumeration(const PipeDreamGraph& graph, const Relations& r)
-      : r_(r), costs_(costs_of(graph, r)), words_((graph.nodes.size() + 63) / 64), branches_(branches_of(r, words_)) {
+      : r_(r),
+        costs_(costs_of(graph, r)),
+        words_((graph.nodes.size() + 63) / 64),
+        branches_(branches_of(r, words_)) {
     for (const PipeDreamNode& node : graph.nodes) outputs_.push_back(node.activation_bytes());
   }
 
@@ -246,7 +253,8 @@ class Enumeration {
     states.closures.resize(closures_.size());
     for (int k = 0; k < n; ++k) {
       states.output_bytes[k] = output_of(order[k]);
-      std::copy_n(set_of(closures_, order[k]), words_, states.closures.begin() + static_cast<std::ptrdiff_t>(k * words_));
+      std::copy_n(set_of(closures_, order[k]), words_,
+                  states.closures.begin() + static_cast<std::ptrdiff_t>(k * words_));
     }
     return states;
   }
@@ -277,7 +285,8 @@ class Enumeration {
     append_to(activations_);
     for (std::vector<Word>* sets : {&closures_, &tops_}) {
       sets->resize(sets->size() + words_);
-      if (model >= 0) std::copy_n(set_of(*sets, model), words_, sets->end() - static_cast<std::ptrdiff_t>(words_));
+      if (model >= 0)
+        std::copy_n(set_of(*sets, model), words_, sets->end() - static_cast<std::ptrdiff_t>(words_));
     }
   }
 
@@ -288,8 +297,8 @@ class Enumeration {
     activations_[state] += costs_.activation_bytes[v];
   }
 
-  // ---- everything follows the start: the states are the sets that hold it and with every node its writers. Each
-  // is reached once, from the set without its topologically last node.
+  // ---- everything follows the start: the states are the sets that hold it and with every node its writers.
+  // Each is reached once, from the set without its topologically last node.
 
   bool run_from_one_source(int most) {
     append(-1);
@@ -310,7 +319,8 @@ class Enumeration {
     count(state, v);
     insert(closure_of(state), v);
     insert(tops_of(state), v);
-    for (const int* u = r_.in.first(v); u != r_.in.end(v); ++u) tops_of(state)[*u >> 6] &= ~(Word{1} << (*u & 63));
+    for (const int* u = r_.in.first(v); u != r_.in.end(v); ++u)
+      tops_of(state)[*u >> 6] &= ~(Word{1} << (*u & 63));
   }
 
   // The readers of v all of whose writers are there: v was the last of them to come.
@@ -319,7 +329,8 @@ class Enumeration {
     const auto first = static_cast<std::ptrdiff_t>(open_.size());
     for (const int* w = r_.out.first(v); w != r_.out.end(v); ++w) {
       if (!std::all_of(r_.in.first(*w), r_.in.end(*w), is_here)) continue;
-      if (std::find(open_.begin() + first, open_.end(), *w) == open_.end()) open_.push_back(*w);  // parallel edges
+      if (std::find(open_.begin() + first, open_.end(), *w) == open_.end())
+        open_.push_back(*w);  // parallel edges
     }
     open_begin_.push_back(static_cast<int>(open_.size()));
   }
@@ -347,7 +358,8 @@ class Enumeration {
         insert(readers.of(v), *w);
       }
     }
-    std::vector<Word> leads_to(readers.of(r_.start), readers.of(r_.start) + words_);  // [state][words]: not in it
+    std::vector<Word> leads_to(readers.of(r_.start),
+                               readers.of(r_.start) + words_);  // [state][words]: not in it
     std::vector<Word> added(words_);
     append(-1);
     add(0, r_.start);
@@ -471,7 +483,8 @@ std::vector<int> AntichainStates::nodes_between(int from, int to) const {
   for (std::size_t w = 0; w < words; ++w) {
     Word inside = closure(to)[w];
     if (from >= 0) inside &= ~closure(from)[w];
-    for (; inside != 0; inside &= inside - 1) nodes.push_back(static_cast<int>(w * 64) + std::countr_zero(inside));
+    for (; inside != 0; inside &= inside - 1)
+      nodes.push_back(static_cast<int>(w * 64) + std::countr_zero(inside));
   }
   return nodes;
 }

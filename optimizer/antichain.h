@@ -13,9 +13,9 @@
 namespace millrace {
 
 /// Every state with what lies before it, flat arrays indexed by state. States are numbered by growing compute
-/// time, then by size, so what comes before a state has a smaller number and `compute_s` never falls. Times and
-/// bytes are rounded to a grid on which their sums are exact: a difference of two states is the same number
-/// whichever way it was added up.
+/// time, then by size, so what comes before a state has a smaller number and `compute_s` never falls. Times
+/// and bytes are rounded to a grid on which their sums are exact: a difference of two states is the same
+/// number whichever way it was added up.
 struct AntichainStates {
   std::vector<double> compute_s;         ///< forward + backward of the closure
   std::vector<double> parameter_bytes;   ///< of the closure

@@ -72,18 +72,21 @@ class Hierarchy {
   }
 
   double solve() {
-    // Data parallelism is a plan (it stashes nothing, so that the memory test lets it pass) unless replication is
-    // forbidden; summed here in another order.
+    // Data parallelism is a plan (it stashes nothing, so that the memory test lets it pass) unless
+    // replication is forbidden; summed here in another order.
     double bound = options_.straight ? kInfeasible : data_parallel_time(states_, costs_) * kRounding;
     solvers_.reserve(costs_.size());
     for (std::size_t level = 0; level < costs_.size(); ++level) {
-      // Two components on the outermost level: of what does not begin at the start only what ends at the end counts.
+      // Two components on the outermost level: of what does not begin at the start only what ends at the end
+      // counts.
       const bool only_last = level + 1 == costs_.size() && costs_[level].machines <= 2;
-      if (level > 0) times_[level].use(solvers_[level - 1], costs_[level].workers_below, kInfeasible, only_last);
+      if (level > 0)
+        times_[level].use(solvers_[level - 1], costs_[level].workers_below, kInfeasible, only_last);
       solvers_.emplace_back(states_, options_, costs_[level], times_[level]);
     }
     tighten(bound);
-    if (states_.size() > 2 * costs_.back().machines) tighten(bound = solvers_.back().coarse_bound(bound) * kRounding);
+    if (states_.size() > 2 * costs_.back().machines)
+      tighten(bound = solvers_.back().coarse_bound(bound) * kRounding);
     if (costs_.size() > 1 && costs_.back().machines > 2) times_.back().complete();
     solvers_.back().solve(-1, bound, true);
     return solvers_.back().best_of_state(states_.last(), costs_.back().machines);

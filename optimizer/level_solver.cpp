@@ -71,7 +71,8 @@ double LevelSolver::later_stage(int from, int to, int machines, int machines_use
   if (!fits(ceil_ratio(costs_.machines - machines_used, machines), from, to)) return kInfeasible;
   const double sync = sync_per_byte_[machines] * bytes(states_.parameter_bytes, from, to);
   double time = (times_.at(from, to) + sync) / machines;
-  if (options_.activation_compression) time = std::max({time, transfer(from, machines), transfer(to, machines)});
+  if (options_.activation_compression)
+    time = std::max({time, transfer(from, machines), transfer(to, machines)});
   return time;
 }
 
@@ -81,8 +82,8 @@ double LevelSolver::transfer(int cut, int machines) const {
   return 2 * states_.output_bytes[cut] / (costs_.bandwidth * machines * *options_.activation_compression);
 }
 
-// At most later_stage of `split` and of every split before it, and never growing with `split`: compute times are
-// exact and sorted, and each operation is monotone in floating point.
+// At most later_stage of `split` and of every split before it, and never growing with `split`: compute times
+// are exact and sorted, and each operation is monotone in floating point.
 template <bool kFlat>
 double LevelSolver::lower_bound(std::size_t split, std::size_t at, int last_machines) const {
   const double time =
@@ -90,9 +91,9 @@ double LevelSolver::lower_bound(std::size_t split, std::size_t at, int last_mach
   return (time + sync_per_byte_[last_machines] * (weights_[at] - most_bytes_[split])) / last_machines;
 }
 
-// Splits before candidate `at` with the last stage on `last_machines`. The last stage shrinks to the right, the
-// rest grows: from where they meet outwards, each direction until the side that only grows there is by itself no
-// better than the best known, or the best known is `least_useful`. `start` moves with `at`.
+// Splits before candidate `at` with the last stage on `last_machines`. The last stage shrinks to the right,
+// the rest grows: from where they meet outwards, each direction until the side that only grows there is by
+// itself no better than the best known, or the best known is `least_useful`. `start` moves with `at`.
 template <bool kFlat>
 void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::size_t& start,
                        double least_useful, double& best) const {
@@ -109,7 +110,8 @@ void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::siz
     const double time = std::max(before[split], later_stage(candidates_[split], to, last_machines, machines));
     if (time < best && is_before(split, at)) best = time;
   };
-  for (std::size_t k = std::min(start, end); k-- > begin && lower_bound<kFlat>(k, at, last_machines) < best;) {
+  for (std::size_t k = std::min(start, end);
+       k-- > begin && lower_bound<kFlat>(k, at, last_machines) < best;) {
     if (best <= least_useful) return;
     consider(k);
   }
@@ -142,8 +144,8 @@ void LevelSolver::use_candidates(int from, std::vector<int> candidates) {
   }
 }
 
-// One state or none in each of some equal parts of the compute time: the one that sends least of those that follow
-// the one before. The last one included.
+// One state or none in each of some equal parts of the compute time: the one that sends least of those that
+// follow the one before. The last one included.
 std::vector<int> LevelSolver::coarse_states() const {
   const int parts = std::min(4 * costs_.machines, states_.size() / 2);
   const double step = states_.compute_s.back() / parts;
@@ -180,7 +182,8 @@ LevelSolver::Window LevelSolver::window(int machines, double bound, bool only_la
       return total - time > room * (costs_.machines - machines);
     });
   }
-  return {static_cast<std::size_t>(begin - compute_.begin()), static_cast<std::size_t>(end - compute_.begin())};
+  return {static_cast<std::size_t>(begin - compute_.begin()),
+          static_cast<std::size_t>(end - compute_.begin())};
 }
 
 void LevelSolver::fill(int machines, double bound, bool only_last) {
@@ -191,7 +194,8 @@ void LevelSolver::fill(int machines, double bound, bool only_last) {
   double* const row = row_.data() + index(0, machines);
   for (std::size_t at = windows_[machines].begin; at < windows_[machines].end; ++at) {
     const int to = candidates_[at];
-    if (only_last && to != states_.last() && (others == 0 || transfer(to, options_.straight ? 1 : others) > bound))
+    if (only_last && to != states_.last() &&
+        (others == 0 || transfer(to, options_.straight ? 1 : others) > bound))
       continue;  // no stage can follow
     double best = first_stage(to, machines);
     if (options_.use_fewer_machines && machines > 1) best = std::min(best, row_[index(at, machines - 1)]);
@@ -244,8 +248,8 @@ std::vector<LevelStage> LevelSolver::stages(int to) const {
     int next;            // index of the place that follows; -1 at the end
     int stage_machines;  // of the stage between the two
   };
-  const auto last_at = static_cast<std::size_t>(
-      std::lower_bound(candidates_.begin(), candidates_.end(), to) - candidates_.begin());
+  const auto last_at = static_cast<std::size_t>(std::lower_bound(candidates_.begin(), candidates_.end(), to) -
+                                                candidates_.begin());
   const double best_time = best(last_at, costs_.machines);
   const double room = best_time * costs_.workers_below / kBoundSlack;
   std::vector<Place> places{{last_at, costs_.machines, -1, 0}};
@@ -284,12 +288,14 @@ std::vector<LevelStage> LevelSolver::stages(int to) const {
       const int most = options_.straight ? std::min(1, place.machines - 1) : place.machines - 1;
       for (int last = 1; last <= most; ++last) {
         const int rest = place.machines - last;
-        const auto first = std::partition_point(compute_.begin(), compute_.begin() + static_cast<std::ptrdiff_t>(place.at),
-                                                [&](double time) { return compute_[place.at] - time > room * last; });
+        const auto first =
+            std::partition_point(compute_.begin(), compute_.begin() + static_cast<std::ptrdiff_t>(place.at),
+                                 [&](double time) { return compute_[place.at] - time > room * last; });
         for (auto split = static_cast<std::size_t>(first - compute_.begin()); split < place.at; ++split) {
           if (least_[index(split, rest)] > best_time) break;
           if (seen[index(split, rest)] || best(split, rest) > best_time) continue;
-          if (later_stage(candidates_[split], candidates_[place.at], last, place.machines) > best_time) continue;
+          if (later_stage(candidates_[split], candidates_[place.at], last, place.machines) > best_time)
+            continue;
           if (!is_before(split, place.at)) continue;
           seen[index(split, rest)] = 1;
           places.push_back({split, rest, static_cast<int>(i), last});

@@ -21,8 +21,8 @@ class IntervalTimes {
  public:
   explicit IntervalTimes(const AntichainStates& states) : states_(&states) {}
 
-  /// `below` answers from now on. Its times above `bound` may be left out, and of rows that do not begin at the
-  /// start all but the last state if `only_last`. `workers`: of all levels below.
+  /// `below` answers from now on. Its times above `bound` may be left out, and of rows that do not begin at
+  /// the start all but the last state if `only_last`. `workers`: of all levels below.
   void use(LevelSolver& below, int workers, double bound, bool only_last);
   void lower_bound_to(double bound) { bound_ = bound; }  ///< for the rows still to come
   /// Finds all rows, for better at_most.

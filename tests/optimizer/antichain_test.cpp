@@ -165,7 +165,8 @@ TEST(Antichains, RefuseExponentiallyManyStatesInsteadOfEatingMemory) {
   for (int branch = 0; branch < 8; ++branch) edges.push_back({6 * (branch + 1), join});
   const Result<AntichainStates> states = enumerate_antichains(pipedream_graph(layers, edges));
   ASSERT_FALSE(states);
-  EXPECT_NE(to_string(states.problems()).find(std::to_string(kMaxAntichainStates)), std::string::npos) << to_string(states.problems());
+  EXPECT_NE(to_string(states.problems()).find(std::to_string(kMaxAntichainStates)), std::string::npos)
+      << to_string(states.problems());
 }
 
 }  // namespace
