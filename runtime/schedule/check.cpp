@@ -1,15 +1,13 @@
 // What makes a schedule valid, and whether it can get stuck.
 #include <algorithm>
-#include <deque>
-#include <map>
-#include <set>
 #include <string>
-#include <tuple>
 
-#include "runtime/schedule/message.h"
+#include "runtime/schedule/lock_step.h"
 
 namespace millrace {
 namespace {
+
+constexpr std::size_t kMostProblems = 50;
 
 class Checker {
  public:
@@ -25,133 +23,175 @@ class Checker {
     }
     sent_.assign(messages_.size(), 0);
     received_.assign(messages_.size(), 0);
+    cells_.assign(
+        static_cast<std::size_t>(shape_.num_stages()) * static_cast<std::size_t>(shape_.microbatches),
+        Cell{});
     for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) rank(r);
     everything_once();
     return std::move(problems_);
   }
 
-  Problems deadlock(Transport transport);
-
  private:
-  using Cell = std::tuple<int, std::int64_t>;  // stage, microbatch
+  /// What has been done for one microbatch on one stage.
+  struct Cell {
+    bool forward = false, input = false, weight = false;
+  };
+  /// One stage on the rank being read.
+  struct StageState {
+    std::int64_t newest = -1;  ///< last microbatch whose gradients wait for the update
+    bool pending = false, reduced = false;
+    int updates = 0;
+  };
 
+  Cell& cell(StageId stage, MicrobatchId microbatch) {
+    return cells_[static_cast<std::size_t>(stage.value) * static_cast<std::size_t>(shape_.microbatches) +
+                  static_cast<std::size_t>(microbatch.value)];
+  }
   void fail(std::size_t rank, const Action& action, std::string what) {
-    if (problems_.size() < 50)
+    if (problems_.size() < kMostProblems)
       problems_.push_back({"rank " + std::to_string(rank) + ", " + to_string(action), std::move(what), {}});
   }
 
   void rank(std::size_t r) {
-    std::set<Cell> forward, input, weight, pending_gradients;
-    std::set<std::size_t> have;  // messages received on this rank
-    int updates = 0;
+    states_.assign(static_cast<std::size_t>(shape_.num_stages()), StageState{});
+    const RankId self(static_cast<int>(r));
     for (const Action& a : schedule_.ranks[r]) {
-      const Cell cell{a.stage.value, a.microbatch.value};
       if (a.stage.value < 0 || a.stage.value >= shape_.num_stages() || a.microbatch.value < 0 ||
           a.microbatch.value >= shape_.microbatches) {
         fail(r, a, "names a stage or microbatch outside the shape");
-        continue;
-      }
-      if (is_compute(a.op) || is_transfer(a.op)) {
-        if (shape_.rank_of(a.stage, a.microbatch) != RankId(static_cast<int>(r)))
-          fail(r, a, "belongs to rank " + std::to_string(shape_.rank_of(a.stage, a.microbatch).value));
-      }
-      switch (a.op) {
-        case Op::Forward:
-          if (!forward.insert(cell).second) fail(r, a, "appears twice");
-          needs(r, a, have, /*gradient=*/false);
-          break;
-        case Op::Backward:
-        case Op::BackwardInput:
-          if (!forward.contains(cell)) fail(r, a, "comes before its forward");
-          if (!input.insert(cell).second) fail(r, a, "appears twice");
-          if (schedule_.kind == ScheduleKind::PipeDream && !pending_gradients.empty())
-            fail(r, a, "comes before the update of the backward before it");
-          if (a.op == Op::Backward && !weight.insert(cell).second) fail(r, a, "appears twice");
-          needs(r, a, have, /*gradient=*/true);
-          if (weight.contains(cell)) pending_gradients.insert(cell);
-          break;
-        case Op::BackwardWeight:
-          if (!input.contains(cell)) fail(r, a, "comes before its input gradient");
-          if (!weight.insert(cell).second) fail(r, a, "appears twice");
-          pending_gradients.insert(cell);
-          break;
-        case Op::Reduce:
-          if (shape_.replicas(a.stage) < 2) fail(r, a, "the stage has one replica");
-          reduced_ = true;
-          break;
-        case Op::Update:
-          if (pending_gradients.empty()) fail(r, a, "there are no gradients to apply");
-          if (shape_.replicas(a.stage) > 1 && !reduced_) fail(r, a, "comes before its reduce");
-          reduced_ = false;
-          pending_gradients.clear();
-          ++updates;
-          break;
-        default:
-          transfer(r, a, have, forward, input);
+      } else if (const RankId owner = shape_.rank_of(a.stage, a.microbatch); owner != self) {
+        fail(r, a, "belongs to rank " + std::to_string(owner.value));
+      } else if (is_transfer(a.op)) {
+        transfer(r, a);
+      } else if (is_compute(a.op)) {
+        compute(r, a);
+      } else {
+        apply(r, a);
       }
     }
-    if (!pending_gradients.empty())
-      problems_.push_back({"rank " + std::to_string(r), "gradients are left without an update", {}});
-    if (schedule_.kind != ScheduleKind::PipeDream && updates != 1)
-      problems_.push_back({"rank " + std::to_string(r),
-                           "has " + std::to_string(updates) + " updates in a flushing schedule, expected 1",
-                           {}});
-    for (const Cell& cell : forward) done_.insert({0, cell});
-    for (const Cell& cell : input) done_.insert({1, cell});
-    for (const Cell& cell : weight) done_.insert({2, cell});
+    for (int s = 0; s < shape_.num_stages(); ++s) {
+      if (std::ranges::find(shape_.ranks_of_stage[static_cast<std::size_t>(s)], self) !=
+          shape_.ranks_of_stage[static_cast<std::size_t>(s)].end())
+        finish(r, s);
+    }
   }
 
-  /// The messages that a computation consumes must have been received.
-  void needs(std::size_t r, const Action& a, const std::set<std::size_t>& have, bool gradient) {
+  void compute(std::size_t r, const Action& a) {
+    Cell& done = cell(a.stage, a.microbatch);
+    StageState& state = states_[static_cast<std::size_t>(a.stage.value)];
+    const bool flush = schedule_.kind != ScheduleKind::PipeDream;
+    if (flush && state.updates > 0) fail(r, a, "comes after the update of its step");
+    if (a.op == Op::Forward) {
+      if (done.forward) fail(r, a, "appears twice");
+      needs(r, a, /*gradient=*/false);
+      done.forward = true;
+      return;
+    }
+    if (!flush && state.pending) fail(r, a, "comes before the update of the backward before it");
+    if (a.op != Op::BackwardWeight) {
+      if (!done.forward) fail(r, a, "comes before its forward");
+      if (done.input) fail(r, a, "appears twice");
+      needs(r, a, /*gradient=*/true);
+      done.input = true;
+    }
+    if (a.op != Op::BackwardInput) {
+      if (!done.input) fail(r, a, "comes before its input gradient");
+      if (done.weight) fail(r, a, "appears twice");
+      if (state.reduced) fail(r, a, "comes after the reduce");
+      done.weight = state.pending = true;
+      state.newest = std::max(state.newest, a.microbatch.value);
+    }
+  }
+
+  void apply(std::size_t r, const Action& a) {
+    StageState& state = states_[static_cast<std::size_t>(a.stage.value)];
+    const bool replicated = shape_.replicas(a.stage) > 1;
+    if (!state.pending) fail(r, a, "there are no gradients to apply");
+    if (a.microbatch.value != state.newest)
+      fail(r, a, "the last gradient is of microbatch " + std::to_string(state.newest));
+    if (a.op == Op::Reduce) {
+      if (!replicated) fail(r, a, "the stage has one replica");
+      if (state.reduced) fail(r, a, "appears twice");
+      state.reduced = true;
+      return;
+    }
+    if (replicated && !state.reduced) fail(r, a, "comes before its reduce");
+    state.reduced = state.pending = false;
+    ++state.updates;
+  }
+
+  void finish(std::size_t r, int stage) {
+    const StageState& state = states_[static_cast<std::size_t>(stage)];
+    const std::string where = "rank " + std::to_string(r) + ", stage " + std::to_string(stage);
+    if (state.pending) problems_.push_back({where, "gradients are left without an update", {}});
+    if (schedule_.kind != ScheduleKind::PipeDream && state.updates != 1)
+      problems_.push_back(
+          {where,
+           "has " + std::to_string(state.updates) + " updates in a flushing schedule, expected 1",
+           {}});
+  }
+
+  /// What a computation consumes must have been received, or made on this rank, before.
+  void needs(std::size_t r, const Action& a, bool gradient) {
     for (const StageLink& link : messages_.links()) {
       if ((gradient ? link.from : link.to) != a.stage) continue;
       const StageId peer = gradient ? link.to : link.from;
+      if (shape_.is_local(link, a.microbatch)) {
+        const Cell& made = cell(peer, a.microbatch);
+        if (!(gradient ? made.input : made.forward))
+          fail(r, a, "its tensor of stage " + std::to_string(peer.value) + " was not made before");
+        continue;
+      }
       const Action recv{gradient ? Op::RecvGradient : Op::RecvActivation, a.stage, a.microbatch, peer, {}};
-      if (!have.contains(static_cast<std::size_t>(messages_.of(recv))))
+      if (!received_[static_cast<std::size_t>(messages_.of(recv))])
         fail(r, a, "its tensor from stage " + std::to_string(peer.value) + " was not received before");
     }
   }
 
-  void transfer(std::size_t r, const Action& a, std::set<std::size_t>& have, const std::set<Cell>& forward,
-                const std::set<Cell>& input) {
+  void transfer(std::size_t r, const Action& a) {
     const std::int64_t message = messages_.of(a);
     if (message < 0) return fail(r, a, "no link joins these stages");
-    if (shape_.rank_of(a.peer_stage, a.microbatch) != a.peer)
-      fail(r, a, "the peer must be rank " + std::to_string(shape_.rank_of(a.peer_stage, a.microbatch).value));
-    const Cell cell{a.stage.value, a.microbatch.value};
+    const RankId peer = shape_.rank_of(a.peer_stage, a.microbatch);
+    if (peer != a.peer) fail(r, a, "the peer must be rank " + std::to_string(peer.value));
+    if (peer.value == static_cast<int>(r)) fail(r, a, "both stages are on this rank: no transfer is needed");
     if (is_send(a.op)) {
       if (sent_[static_cast<std::size_t>(message)]++) fail(r, a, "is sent twice");
-      const auto& made = a.op == Op::SendActivation ? forward : input;
-      if (!made.contains(cell)) fail(r, a, "comes before the computation that makes it");
-    } else {
-      if (received_[static_cast<std::size_t>(message)]++) fail(r, a, "is received twice");
-      have.insert(static_cast<std::size_t>(message));
+      const Cell& made = cell(a.stage, a.microbatch);
+      if (!(a.op == Op::SendActivation ? made.forward : made.input))
+        fail(r, a, "comes before the computation that makes it");
+    } else if (received_[static_cast<std::size_t>(message)]++) {
+      fail(r, a, "is received twice");
     }
   }
 
   void everything_once() {
     for (int s = 0; s < shape_.num_stages(); ++s) {
       for (std::int64_t m = 0; m < shape_.microbatches; ++m) {
-        for (int kind = 0; kind < 3; ++kind) {
-          if (done_.contains({kind, {s, m}})) continue;
-          static const char* names[] = {"forward", "input gradient", "weight gradient"};
-          problems_.push_back(
-              {"stage " + std::to_string(s),
-               std::string("the ") + names[kind] + " of microbatch " + std::to_string(m) + " is missing",
-               {}});
-          if (problems_.size() > 50) return;
-        }
+        const Cell& done = cell(StageId(s), MicrobatchId(m));
+        if (!done.forward) missing(s, "forward", m);
+        if (!done.input) missing(s, "input gradient", m);
+        if (!done.weight) missing(s, "weight gradient", m);
+        if (problems_.size() > kMostProblems) return;
       }
     }
     for (std::size_t i = 0; i < messages_.size(); ++i) {
-      if (sent_[i] != 1 || received_[i] != 1) {
-        problems_.push_back({"link " + std::to_string(messages_.link_of(i)),
-                             "a message is sent " + std::to_string(sent_[i]) + " and received " +
-                                 std::to_string(received_[i]) + " times",
-                             {}});
-        if (problems_.size() > 50) return;
-      }
+      const MicrobatchId microbatch(messages_.microbatch_of(i));
+      const StageLink& link = messages_.links()[messages_.link_of(i)];
+      const int expected = shape_.is_local(link, microbatch) ? 0 : 1;
+      if (sent_[i] == expected && received_[i] == expected) continue;
+      problems_.push_back({"link " + std::to_string(link.from.value) + " to " + std::to_string(link.to.value),
+                           "a message of microbatch " + std::to_string(microbatch.value) + " is sent " +
+                               std::to_string(sent_[i]) + " and received " + std::to_string(received_[i]) +
+                               " times",
+                           {}});
+      if (problems_.size() > kMostProblems) return;
     }
+  }
+  void missing(int stage, const char* what, std::int64_t microbatch) {
+    problems_.push_back(
+        {"stage " + std::to_string(stage),
+         std::string("the ") + what + " of microbatch " + std::to_string(microbatch) + " is missing",
+         {}});
   }
 
   const Schedule& schedule_;
@@ -159,71 +199,24 @@ class Checker {
   MessageIndex messages_;
   Problems problems_;
   std::vector<int> sent_, received_;
-  std::set<std::pair<int, Cell>> done_;
-  bool reduced_ = false;
+  std::vector<Cell> cells_;
+  std::vector<StageState> states_;
 };
 
-/// Executes all ranks symbolically. A run of adjacent transfers is posted at once and completed as a whole; a
-/// receive completes when the send was posted, a blocking send when the receive was posted.
-Problems Checker::deadlock(Transport transport) {
-  const std::size_t ranks = schedule_.ranks.size();
-  std::vector<std::size_t> at(ranks, 0), posted_until(ranks, 0), reduces(ranks, 0);
-  std::vector<char> send_posted(messages_.size(), 0), recv_posted(messages_.size(), 0);
-  const auto run_end = [&](std::size_t r, std::size_t i) {
-    while (i < schedule_.ranks[r].size() && is_transfer(schedule_.ranks[r][i].op)) ++i;
-    return i;
-  };
-  const auto run_done = [&](std::size_t r, std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      const Action& a = schedule_.ranks[r][i];
-      const auto message = static_cast<std::size_t>(messages_.of(a));
-      if (is_send(a.op) ? transport == Transport::Rendezvous && !recv_posted[message] : !send_posted[message])
-        return false;
-    }
-    return true;
-  };
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      while (at[r] < schedule_.ranks[r].size()) {
-        const Action& a = schedule_.ranks[r][at[r]];
-        if (is_transfer(a.op)) {
-          const std::size_t end = run_end(r, at[r]);
-          for (std::size_t i = std::max(at[r], posted_until[r]); i < end; ++i) {
-            const Action& t = schedule_.ranks[r][i];
-            (is_send(t.op) ? send_posted : recv_posted)[static_cast<std::size_t>(messages_.of(t))] = 1;
-            progress = true;
-          }
-          posted_until[r] = end;
-          if (!run_done(r, at[r], end)) break;
-          at[r] = end;
-        } else if (a.op == Op::Reduce) {
-          // A barrier of the replicas: the k-th reduce of each.
-          const bool arrived = reduces[r] % 2 == 0;
-          if (arrived) ++reduces[r], progress = true;
-          const auto& group = shape_.ranks_of_stage[static_cast<std::size_t>(a.stage.value)];
-          const bool all = std::ranges::all_of(
-              group, [&](RankId p) { return reduces[static_cast<std::size_t>(p.value)] >= reduces[r]; });
-          if (!all) break;
-          ++reduces[r];
-          ++at[r];
-        } else {
-          ++at[r];
-        }
-        progress = true;
-      }
-    }
-  }
+Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transport transport) {
+  auto ranks = schedule.ranks;  // LockStep may move receives; here it only reads
+  LockStep lock_step(ranks, shape, transport);
+  if (lock_step.run()) return {};
   Problems problems;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (at[r] < schedule_.ranks[r].size()) {
-      problems.push_back(
-          {"rank " + std::to_string(r),
-           "is stuck at " + to_string(schedule_.ranks[r][at[r]]) + " (action " + std::to_string(at[r] + 1) +
-               " of " + std::to_string(schedule_.ranks[r].size()) + ")",
-           transport == Transport::Rendezvous ? "sends block here: adjacent transfers must form one exchange"
-                                              : ""});
-    }
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const std::size_t at = lock_step.positions()[r];
+    if (at >= ranks[r].size()) continue;
+    problems.push_back({"rank " + std::to_string(r),
+                        "is stuck at " + to_string(ranks[r][at]) + " (action " + std::to_string(at + 1) +
+                            " of " + std::to_string(ranks[r].size()) + ")",
+                        transport == Transport::Rendezvous
+                            ? "sends block here: adjacent transfers must form one exchange"
+                            : ""});
   }
   return problems;
 }
@@ -231,9 +224,8 @@ Problems Checker::deadlock(Transport transport) {
 }  // namespace
 
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport) {
-  Checker checker(schedule, shape);
-  if (Problems problems = checker.structure(); !problems.empty()) return problems;
-  return checker.deadlock(transport);
+  if (Problems problems = Checker(schedule, shape).structure(); !problems.empty()) return problems;
+  return deadlock(schedule, shape, transport);
 }
 
 }  // namespace millrace

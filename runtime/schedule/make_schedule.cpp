@@ -79,6 +79,7 @@ std::vector<Action> add_transfers(const std::vector<Action>& computations, const
     }
     const bool forward = action.op == Op::Forward, backward = action.op == Op::Backward;
     for (auto link = links.rbegin(); link != links.rend(); ++link) {
+      if (shape.is_local(*link, action.microbatch)) continue;
       if (forward && link->to == action.stage) transfer(Op::RecvActivation, action, link->from);
       if (backward && link->from == action.stage) transfer(Op::RecvGradient, action, link->to);
     }
@@ -86,6 +87,7 @@ std::vector<Action> add_transfers(const std::vector<Action>& computations, const
     updates.clear();
     actions.push_back(action);
     for (const StageLink& link : links) {
+      if (shape.is_local(link, action.microbatch)) continue;
       if (forward && link.from == action.stage) transfer(Op::SendActivation, action, link.to);
       if (backward && link.to == action.stage) transfer(Op::SendGradient, action, link.from);
     }

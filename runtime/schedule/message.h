@@ -16,6 +16,9 @@ class MessageIndex {
   std::size_t link_of(std::size_t message) const {
     return message / 2 / static_cast<std::size_t>(microbatches_);
   }
+  std::int64_t microbatch_of(std::size_t message) const {
+    return static_cast<std::int64_t>(message / 2 % static_cast<std::size_t>(microbatches_));
+  }
   const std::vector<StageLink>& links() const { return links_; }
 
  private:

@@ -47,18 +47,31 @@ struct StageLink {
 };
 
 /// What a generator needs to know. Microbatch m runs on replica m mod r of each stage (round robin).
+/// A rank may hold several stages ("chunks"): it then appears in several entries of ranks_of_stage.
+/// A link whose two ends are on one rank (for a given microbatch) needs no wire: there are no transfers for
+/// it; the rank hands the tensor over in memory, and the order of its list satisfies the dependency.
 struct PipelineShape {
   int microbatches = 1;
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<StageLink> links;  ///< empty: the chain 0->1->2...
 
   int num_stages() const { return static_cast<int>(ranks_of_stage.size()); }
-  int num_ranks() const;
+  int num_ranks() const;  ///< distinct ranks
   int replicas(StageId stage) const;
   RankId rank_of(StageId stage, MicrobatchId microbatch) const;
   std::vector<StageLink> all_links() const;  ///< `links`, or the chain
+  /// Whether the tensors of `link` stay on one rank for `microbatch`.
+  bool is_local(const StageLink& link, MicrobatchId microbatch) const;
+  /// The stages of each rank, ascending. Index: RankId.
+  std::vector<std::vector<StageId>> stages_of_ranks() const;
+  bool has_chunks() const;  ///< some rank holds several stages
 };
-
+/// Stage s on ranks s*replicas .. s*replicas+replicas-1.
+PipelineShape chain_shape(int stages, int microbatches, int replicas = 1);
+/// p*v stages, stage s where stage s mod p is: arXiv 2104.04473. p*replicas ranks.
+PipelineShape interleaved_shape(int p, int v, int microbatches, int replicas = 1);
+/// 2p stages, stages r and 2p-1-r together: first and last stage share a rank. arXiv 2405.15362.
+PipelineShape v_shape(int p, int microbatches, int replicas = 1);
 /// The shape of a plan for `microbatches` (its own count if 0); links from its crossings.
 PipelineShape shape_of(const Plan& plan, int microbatches = 0);
 
@@ -80,8 +93,9 @@ enum class Transport {
   Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
 };
 
-/// Every violation: an action missing or twice, a dependency not met, a transfer without its peer, backward
-/// on another replica than its forward, deadlock under `transport`. Empty: the schedule is valid.
+/// Every violation: an action missing or twice, a dependency not met, a transfer without its peer or for a
+/// link that needs none, backward on another replica than its forward, an update that misses a gradient or
+/// comes between the computations of a step, deadlock under `transport`. Empty: the schedule is valid.
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
 
 /// Seconds. Index: stage. `transfer_s`/`latency_s`: per microbatch and link, by order of all_links().
@@ -94,6 +108,14 @@ struct ScheduleCosts {
   std::vector<double> transfer;  ///< by link; empty: 0
 };
 
+/// What a rank holds at most, by the order of its list alone (no times). Index: RankId.
+struct Peaks {
+  std::vector<int> stash;  ///< (stage, microbatch) pairs forwarded whose weight gradient is still to come
+  std::vector<int>
+      versions;  ///< live weight versions of a stage, the current one included; most of its stages
+};
+Peaks peaks_of(const Schedule& schedule, const PipelineShape& shape);
+
 struct TimedAction {
   Action action;
   double start = 0;
@@ -103,14 +125,21 @@ struct TimedAction {
 struct Simulation {
   double makespan = 0;
   std::vector<std::vector<TimedAction>> ranks;
-  std::vector<double> busy;             ///< compute seconds per rank
-  std::vector<double> bubble_fraction;  ///< 1 - busy / makespan
-  std::vector<int> peak_stash;          ///< microbatches forwarded and not yet backwarded, at most
-  std::vector<int> peak_versions;       ///< live weight versions, the current one included
+  std::vector<double> busy;                  ///< compute seconds per rank
+  std::vector<double> bubble_fraction;       ///< 1 - busy / makespan
+  std::vector<int> peak_stash;               ///< see Peaks
+  std::vector<int> peak_versions;            ///< see Peaks
+  std::vector<double> span;                  ///< seconds from a rank's first computation to its last
+  std::vector<double> span_bubble_fraction;  ///< 1 - computing / span: how the zero-bubble papers count
+  std::vector<double> peak_bytes;            ///< per rank; empty unless SimulationOptions has bytes per stage
+  std::vector<double> arrival;               ///< of each message (message.h)
+  std::vector<double> link_bytes;            ///< by link, both directions; empty unless bytes were given
 };
 
-/// Runs the lists with buffered sends; the wire of a link carries one message at a time in each direction and
-/// overlaps computation. Throws InternalError on a deadlock (check first).
+/// Runs the lists with buffered sends; the wire between two ranks carries one message at a time in each
+/// direction and overlaps computation. Throws InternalError on a deadlock (check first). Linear in the number
+/// of actions. simulate.h has a richer model (latency, contention, jitter, ...) with these figures at its
+/// zero.
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs);
 
 /// `2F0`, `1SEND_F0>0@2` (own stage 1, microbatch 0, to stage 0? no: `>peer_stage@peer_rank`), `0UPDATE3`.
@@ -119,8 +148,7 @@ std::string to_string(const Action& action);
 std::string to_string(const Schedule& schedule);
 Result<Schedule> parse_schedule(std::string_view text, const std::string& name);
 
-/// Terminal picture: one row per rank, one cell per time unit; and the same as a self-contained SVG.
+/// Terminal picture: one row per rank: F, B, I, W, R(educe), U(pdate), '.' for idle. gantt.h has the SVG.
 std::string draw_text(const Simulation& simulation, int columns = 100);
-std::string draw_svg(const Simulation& simulation, const std::string& title);
 
 }  // namespace millrace

@@ -17,11 +17,10 @@ bool is_compute(Op op) {
 }
 
 int PipelineShape::num_ranks() const {
-  std::size_t count = 0;
-  for (const auto& ranks : ranks_of_stage) count += ranks.size();
-  return static_cast<int>(count);
+  std::set<RankId> distinct;
+  for (const auto& ranks : ranks_of_stage) distinct.insert(ranks.begin(), ranks.end());
+  return static_cast<int>(distinct.size());
 }
-
 int PipelineShape::replicas(StageId stage) const {
   return static_cast<int>(ranks_of_stage[stage.value].size());
 }
@@ -36,6 +35,52 @@ std::vector<StageLink> PipelineShape::all_links() const {
   std::vector<StageLink> chain;
   for (int s = 0; s + 1 < num_stages(); ++s) chain.push_back({StageId(s), StageId(s + 1)});
   return chain;
+}
+
+bool PipelineShape::is_local(const StageLink& link, MicrobatchId microbatch) const {
+  return rank_of(link.from, microbatch) == rank_of(link.to, microbatch);
+}
+
+std::vector<std::vector<StageId>> PipelineShape::stages_of_ranks() const {
+  std::vector<std::vector<StageId>> stages(static_cast<std::size_t>(num_ranks()));
+  for (int s = 0; s < num_stages(); ++s) {
+    for (RankId rank : ranks_of_stage[static_cast<std::size_t>(s)])
+      if (rank.value >= 0 && rank.value < static_cast<int>(stages.size()))
+        stages[static_cast<std::size_t>(rank.value)].emplace_back(s);
+  }
+  return stages;
+}
+
+bool PipelineShape::has_chunks() const {
+  std::size_t places = 0;
+  for (const auto& ranks : ranks_of_stage) places += ranks.size();
+  return static_cast<int>(places) != num_ranks();
+}
+
+namespace {
+/// The replicas of place `place`: consecutive ranks.
+std::vector<RankId> place_ranks(int place, int replicas) {
+  std::vector<RankId> ranks;
+  for (int i = 0; i < replicas; ++i) ranks.emplace_back(place * replicas + i);
+  return ranks;
+}
+}  // namespace
+
+PipelineShape chain_shape(int stages, int microbatches, int replicas) {
+  return interleaved_shape(stages, 1, microbatches, replicas);
+}
+
+PipelineShape interleaved_shape(int p, int v, int microbatches, int replicas) {
+  PipelineShape shape{.microbatches = microbatches};
+  for (int s = 0; s < p * v; ++s) shape.ranks_of_stage.push_back(place_ranks(s % p, replicas));
+  return shape;
+}
+
+PipelineShape v_shape(int p, int microbatches, int replicas) {
+  PipelineShape shape{.microbatches = microbatches};
+  for (int s = 0; s < 2 * p; ++s)
+    shape.ranks_of_stage.push_back(place_ranks(std::min(s, 2 * p - 1 - s), replicas));
+  return shape;
 }
 
 PipelineShape shape_of(const Plan& plan, int microbatches) {

@@ -1,0 +1,49 @@
+// Runs the lists of all ranks symbolically: no times, only who waits for whom. Internal to this folder.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "runtime/schedule/message.h"
+
+namespace millrace {
+
+/// Adjacent transfers form one group: all are posted at once and the group completes as a whole. A receive
+/// completes when its send was posted; under Rendezvous a send completes when its receive was posted. The
+/// k-th Reduce of a stage completes when all replicas of the stage have reached theirs.
+/// Linear in the number of actions. The transfers must belong to the shape (Checker::structure first).
+class LockStep {
+ public:
+  LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport);
+  /// Runs until nothing can move. True if every rank came to its end.
+  bool run();
+  /// After run() was false: moves the receives for which a posted send waits to where their rank stands, so
+  /// that the sends complete. False if there is none, i.e. the lists deadlock under any transport.
+  /// Moving a receive up needs no new dependency: its send is already posted.
+  bool hoist_receives();
+  const std::vector<std::size_t>& positions() const { return at_; }
+
+ private:
+  struct Barrier {
+    int arrived = 0;
+    std::vector<std::size_t> waiting;
+  };
+
+  void advance(std::size_t rank);
+  bool post_group(std::size_t rank);
+  bool pass_reduce(std::size_t rank, const Action& action);
+  void wake(std::size_t rank);
+  std::size_t message_of(const Action& a) const { return static_cast<std::size_t>(messages_.of(a)); }
+
+  std::vector<std::vector<Action>>& ranks_;
+  const PipelineShape& shape_;
+  Transport transport_;
+  MessageIndex messages_;
+  std::vector<std::size_t> at_, posted_until_, ready_;
+  std::vector<char> is_ready_, in_barrier_, released_;
+  std::vector<char> send_posted_, recv_posted_;
+  std::map<int, Barrier> barriers_;  ///< by stage
+};
+
+}  // namespace millrace
