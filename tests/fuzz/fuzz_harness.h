@@ -22,7 +22,8 @@ inline void require(bool holds) {
 /// A refusal names its place and says something; printing it must work too.
 template <class T>
 void require_explained(const Result<T>& result) {
-  for (const Problem& problem : result.problems()) require(!problem.what.empty() && !to_string(problem).empty());
+  for (const Problem& problem : result.problems())
+    require(!problem.what.empty() && !to_string(problem).empty());
 }
 
 }  // namespace millrace
