@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-constexpr int kBox = 208, kGap = 104, kMargin = 14, kTop = 12, kHead = 92, kLine = 17;
+constexpr int kBox = 240, kGap = 96, kMargin = 14, kTop = 12, kHead = 92, kLine = 17;
 constexpr std::size_t kShownLayers = 9;
 
 std::string shortened(const std::string& name, std::size_t longest) {
