@@ -50,13 +50,20 @@ double bandwidth_of(const std::vector<MessageTime>& times, double latency_s) {
   return std::min(bandwidth, kMostBandwidth);
 }
 
+/// Four digits: more would be noise in the file.
+double rounded(double value) {
+  if (!(value > 0)) return value;
+  const double scale = std::pow(10.0, 3 - std::floor(std::log10(value)));
+  return std::round(value * scale) / scale;
+}
+
 ClusterLink typical_of(const std::vector<ClusterLink>& links) {
   std::vector<double> bandwidths, latencies;
   for (const ClusterLink& link : links) {
     bandwidths.push_back(link.bandwidth);
     latencies.push_back(link.latency_s);
   }
-  return {median_of(std::move(bandwidths)), median_of(std::move(latencies))};
+  return {rounded(median_of(std::move(bandwidths))), rounded(median_of(std::move(latencies)))};
 }
 
 bool are_alike(const ClusterLink& a, const ClusterLink& b, double tolerance) {
@@ -155,7 +162,7 @@ ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasu
   std::vector<RankLink> unlike;
   for (const LinkMeasurement& m : measured) {
     const ClusterLink link = m.link();
-    if (!are_alike(link, cluster.link(m.from, m.to), tolerance)) unlike.push_back({m.from, m.to, link});
+    if (!are_alike(link, cluster.link(m.from, m.to), tolerance)) unlike.push_back({m.from, m.to, typical_of({link})});
   }
   std::sort(unlike.begin(), unlike.end(), [](const RankLink& a, const RankLink& b) {
     return std::pair(a.from, a.to) < std::pair(b.from, b.to);
