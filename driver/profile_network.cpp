@@ -154,6 +154,10 @@ NetworkAnswer measure(Communicator& communicator, Device& device, const NetworkJ
   const std::vector<std::int64_t> machines = machines_of_ranks(communicator);
   NetworkAnswer answer{.notes = notes_on_hosts(job.cluster, machines)};
   answer.num_machines = std::set<std::int64_t>(machines.begin(), machines.end()).size();
+  if (communicator.rank() == RankId(0)) {
+    log_info("measuring ranks=" + std::to_string(communicator.size()) +
+             " machines=" + std::to_string(answer.num_machines) + " backend=" + job.backend);
+  }
   answer.measured =
       profile_network(communicator, device, clock, {.round_trips = job.round_trips, .largest = job.largest});
   answer.cluster = with_measured_links(job.cluster, answer.measured.links, job.tolerance);
