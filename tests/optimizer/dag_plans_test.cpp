@@ -287,7 +287,7 @@ std::optional<Plan> plan_of_record(const Json& record, const LayerGraph& graph, 
   return plan;
 }
 
-TEST(RecordedPlans, OursIsNeverWorseUnderOurCostModel) {
+TEST(PipeDreamsPlans, OursIsNeverWorseUnderOurCostModel) {
   const char* folder = std::getenv("MILLRACE_DATA");
   if (folder == nullptr) GTEST_SKIP() << "MILLRACE_DATA is not set";
   const std::string base = std::string(folder) + "/pipedream-profiles/";
