@@ -152,11 +152,6 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
   if (arguments.has("ranks") && arguments.has("cluster")) {
     problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
   }
-  const std::size_t compared = arguments.strings("compare").size();
-  if (arguments.has("compare") && compared != 2) {
-    problems.push_back(
-        {"--compare", "compares two plans, " + std::to_string(compared) + " given", "--compare A B"});
-  }
   return options;
 }
 
@@ -359,16 +354,6 @@ int plan_for_layers(Arguments& arguments) {
   return 0;
 }
 
-/// `--compare A B` as `--compare A --compare B`.
-std::vector<std::string> with_both_compared(std::vector<std::string> args) {
-  for (std::size_t i = 0; i + 2 < args.size(); ++i) {
-    if (args[i] != "--compare" || args[i + 2].rfind("-", 0) == 0) continue;
-    args.insert(args.begin() + static_cast<std::ptrdiff_t>(i) + 2, "--compare");
-    break;
-  }
-  return args;
-}
-
 }  // namespace
 
 CommandSpec plan_spec() {
@@ -431,8 +416,7 @@ CommandSpec plan_spec() {
       {.name = "compare",
        .value = "A B",
        .help = "Instead of planning: two plan files side by side under this profile and cluster.",
-       .group = "Our profiles",
-       .repeatable = true},
+       .group = "Our profiles"},
       {.name = "emit-conf",
        .value = "FILE",
        .help = "Write PipeDream's *_conf.json, one module for each stage.",
@@ -473,7 +457,7 @@ CommandSpec plan_spec() {
 
 int plan_command(const std::vector<std::string>& args) {
   const CommandSpec spec = plan_spec();
-  Result<Arguments> arguments = parse_arguments(spec, with_both_compared(args));
+  Result<Arguments> arguments = parse_arguments(spec, args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
   if (arguments->wants_help()) {
     std::printf("%s", help_text(spec).c_str());

@@ -2,18 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "runtime/base/text.h"
 #include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {
-
-std::string printed(const char* pattern, auto... values) {
-  char buffer[400];
-  std::snprintf(buffer, sizeof buffer, pattern, values...);
-  return buffer;
-}
 
 struct Term {
   const char* name;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <unordered_map>
 
+#include "runtime/base/text.h"
 #include "runtime/plan/quantities.h"
 #include "runtime/schedule/gantt.h"
 
@@ -28,12 +28,6 @@ constexpr std::array<Colours, 8> kColours{{{"#eef4ff", "#cfe0ff", "#3b6fd4"},
                                            {"#eaf9fb", "#bfe9ef", "#177f91"},
                                            {"#fbf8e3", "#efe6a1", "#8d7a0c"},
                                            {"#f1f2f4", "#d6dae0", "#55606e"}}};
-
-std::string printed(const char* pattern, auto... values) {
-  char buffer[400];
-  std::snprintf(buffer, sizeof buffer, pattern, values...);
-  return buffer;
-}
 
 struct Box {
   int stage = 0;

@@ -1,19 +1,10 @@
 #include "runtime/plan/quantities.h"
 
 #include <cmath>
-#include <cstdio>
+
+#include "runtime/base/text.h"
 
 namespace millrace {
-namespace {
-
-std::string printed(const char* pattern, auto... values) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, pattern, values...);
-  return buffer;
-}
-
-}  // namespace
-
 std::string bytes_text(Bytes bytes) {
   const double value = static_cast<double>(bytes);
   if (value < 1024) return std::to_string(bytes) + " B";

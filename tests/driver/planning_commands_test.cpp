@@ -204,8 +204,8 @@ TEST_F(PlanningCommands, ComparesTwoPlansUnderOneProfile) {
   const Outcome text = run(plan_command, {"--profile", profile(), "--ranks", "2", "--compare", a, b});
   ASSERT_EQ(text.code, 0) << text.errors;
   EXPECT_NE(text.output.find("the second takes"), std::string::npos) << text.output;
-  const Json json = json_of(
-      run(plan_command, {"--profile", profile(), "--compare", a, "--compare", b, "--format", "json"}));
+  const Json json =
+      json_of(run(plan_command, {"--profile", profile(), "--compare=" + a, b, "--format", "json"}));
   const Json::Array& plans = json.find("plans")->items();
   ASSERT_EQ(plans.size(), 2u);
   EXPECT_LT(plans[0].find("predicted_step_s")->as_double(), plans[1].find("predicted_step_s")->as_double());

@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::infinity();
+constexpr double kNoPlan = std::numeric_limits<double>::infinity();
 
 LayerGraph random_layers(RandomStream& random, int layers) {
   LayerGraph graph;
@@ -122,7 +122,7 @@ class EveryCut {
   const std::vector<unsigned> sets_;
   std::vector<RankId> devices_;
   Plan plan_;
-  double least_ = kNone;
+  double least_ = kNoPlan;
 };
 
 ClusterSpec ranks(int count, double bandwidth = 1e9) {
@@ -179,7 +179,7 @@ TEST(RandomDags, MemoryLimitsAndMixedDevicesAreExactToo) {
     if (seed % 3 != 0 && seed % 2 == 0) options.memory_per_rank = 100'000'000;  // also in the kinds' place
     const double least = EveryCut(graph, cluster, options).least();
     const Result<Plan> plan = plan_layers(graph, cluster, options);
-    ASSERT_EQ(plan.has_value(), least < kNone) << "seed " << seed;
+    ASSERT_EQ(plan.has_value(), least < kNoPlan) << "seed " << seed;
     if (!plan) continue;
     ++answered;
     EXPECT_NEAR(plan->predicted_step_s / 4, least, 1e-9 * least) << "seed " << seed;
@@ -287,7 +287,7 @@ std::optional<Plan> plan_of_record(const Json& record, const LayerGraph& graph, 
   return plan;
 }
 
-TEST(RecordedPlans, OursIsNeverWorseUnderOurCostModel) {
+TEST(PipeDreamsPlans, OursIsNeverWorseUnderOurCostModel) {
   const char* folder = std::getenv("MILLRACE_DATA");
   if (folder == nullptr) GTEST_SKIP() << "MILLRACE_DATA is not set";
   const std::string base = std::string(folder) + "/pipedream-profiles/";
@@ -296,7 +296,7 @@ TEST(RecordedPlans, OursIsNeverWorseUnderOurCostModel) {
   std::map<std::string, LayerGraph> graphs;
   std::map<std::string, Plan> ours;
   int compared = 0;
-  double least = kNone;
+  double least = kNoPlan;
   double most = 0;
   for (const Json& record : file->find("records")->items()) {
     const std::string name = record.find("profile")->as_string();
