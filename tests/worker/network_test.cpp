@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <thread>
 
 #include "runtime/base/json.h"
@@ -133,6 +134,52 @@ TEST_F(Network, AKilledRankEndsAllAndIsNamed) {
         << ran.output;
     EXPECT_FALSE(fs::exists(folder_ / "measured.yaml"));
   }
+}
+
+/// Two network namespaces joined by a virtual cable of a known rate: what is measured is the cable, and the
+/// ranks find each other at addresses that are not loopback.
+TEST_F(Network, FindsTheRateOfACable) {
+  const char* allowed = std::getenv("MILLRACE_NETNS");
+  if (!allowed || !*allowed) GTEST_SKIP() << "MILLRACE_NETNS is not set (needs root, ip and tc)";
+  const std::string id = std::to_string(::getpid()), a = "mra" + id, b = "mrb" + id;
+  const auto shell = [](const std::string& line) { return std::system(line.c_str()); };
+  const auto end_of = [](const std::string& ns, const std::string& cable, const std::string& address) {
+    const std::string in = "ip -n " + ns;
+    return in + " addr add " + address + "/24 dev " + cable + " && " + in + " link set " + cable + " up && " +
+           in + " link set lo up && ip netns exec " + ns + " tc qdisc add dev " + cable +
+           " root tbf rate 80mbit burst 128kb latency 1s";
+  };
+  const std::string made = "ip netns add " + a + " && ip netns add " + b + " && ip link add va netns " + a +
+                           " type veth peer name vb netns " + b + " && " + end_of(a, "va", "10.77.0.1") +
+                           " && " + end_of(b, "vb", "10.77.0.2");
+  const std::string removed = "ip netns delete " + a + "; ip netns delete " + b;
+  const int made_code = shell(made);
+  if (made_code != 0) {
+    shell(removed);
+    FAIL() << "no network namespaces: " << made;
+  }
+  write("cluster.yaml", "hosts: [{name: a}, {name: b}]\nnetwork: {bandwidth: 7}\n");
+  const auto rank = [&](const std::string& ns, const std::string& number) {
+    return "cd " + folder_.string() + " && RANK=" + number +
+           " WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=23111 ip netns exec " + ns +
+           " timeout 60 " MILLRACE_BIN_DIR
+           "/millrace profile --network --cluster cluster.yaml --out measured.yaml "
+           "--backend gloo --round-trips 20 --largest 512KiB >rank" +
+           number + ".log 2>&1";
+  };
+  int codes[2] = {-1, -1};
+  {
+    std::jthread first([&] { codes[0] = shell(rank(a, "0")); });
+    codes[1] = shell(rank(b, "1"));
+  }
+  shell(removed);
+  ASSERT_EQ(codes[0], 0) << bytes("rank0.log") << bytes("rank1.log");
+  ASSERT_EQ(codes[1], 0) << bytes("rank0.log") << bytes("rank1.log");
+  const auto cluster = ClusterSpec::load((folder_ / "measured.yaml").string());
+  ASSERT_TRUE(cluster) << bytes("measured.yaml");
+  // 1448 of the 1514 bytes of a frame are ours.
+  const double expected = 80e6 / 8 * 1448 / 1514;
+  EXPECT_NEAR(cluster->network.bandwidth / expected, 1, 0.1) << bytes("rank0.log");
 }
 
 TEST_F(Network, BadInputMeetsAClearErrorAndItsExitCode) {
