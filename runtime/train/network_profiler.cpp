@@ -18,6 +18,8 @@ constexpr int kWarmupTrips = 20;       // the first ones wake processors and map
 constexpr int kLeastRepetitions = 3;   // of a size
 constexpr int kMostRepetitions = 200;  // of a size
 constexpr double kSlowMessage = 0.5;   // seconds; on a slow link larger sizes are left out after such a one
+constexpr Bytes kRotation = 16 * kMiB;
+constexpr std::size_t kMostRotated = 64;
 constexpr int kReduces = 7;
 enum Tag : std::uint64_t { kOrder = 1, kPing = 2, kPong = 3 };
 
@@ -40,18 +42,20 @@ class Pair {
   Pair(Communicator& communicator, Device& device, Clock& clock, RankId peer)
       : communicator_(communicator), device_(device), clock_(clock), peer_(peer) {}
 
-  /// Seconds of each round trip: `out` bytes to the peer, `in` bytes back.
+  /// Seconds of each round trip: `out` bytes to the peer, `in` bytes back. One more goes before them, while
+  /// the peer makes its tensors.
   std::vector<double> trips(Bytes out, Bytes in, int count) {
-    order({out, in, count});
-    const at::Tensor ping = message(out), pong = message(in);
+    order({out, in, count + 1});
+    const std::vector<at::Tensor> pings = messages(out), pongs = messages(in);
     std::vector<double> seconds;
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i <= count; ++i) {
+      const at::Tensor &ping = turn(pings, i), &pong = turn(pongs, i);
       const TimePoint start = clock_.now();
       const Transfer transfers[] = {{Direction::Receive, peer_, kPong, pong, "answer of network profile"},
                                     {Direction::Send, peer_, kPing, ping, "message of network profile"}};
       communicator_.exchange(transfers)->wait();
       finish();
-      seconds.push_back(Seconds(clock_.now() - start).count());
+      if (i > 0) seconds.push_back(Seconds(clock_.now() - start).count());
     }
     return seconds;
   }
@@ -65,8 +69,9 @@ class Pair {
       receive(next, kOrder, "order of network profile");
       const auto* numbers = next.const_data_ptr<std::int64_t>();
       if (numbers[2] == 0) return;
-      const at::Tensor ping = message(numbers[0]), pong = message(numbers[1]);
+      const std::vector<at::Tensor> pings = messages(numbers[0]), pongs = messages(numbers[1]);
       for (std::int64_t i = 0; i < numbers[2]; ++i) {
+        const at::Tensor &ping = turn(pings, i), &pong = turn(pongs, i);
         receive(ping, kPing, "message of network profile");
         finish();
         send(pong, kPong, "answer of network profile");
@@ -75,8 +80,17 @@ class Pair {
   }
 
  private:
-  at::Tensor message(Bytes bytes) const {
-    return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device_.where()));
+  /// So many that a message is not where the last one was: a training step computes in between.
+  std::vector<at::Tensor> messages(Bytes bytes) const {
+    std::vector<at::Tensor> tensors;
+    for (Bytes sum = 0; tensors.empty() || sum < kRotation; sum += bytes) {
+      if (tensors.size() == kMostRotated) break;
+      tensors.push_back(at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device_.where())));
+    }
+    return tensors;
+  }
+  static const at::Tensor& turn(const std::vector<at::Tensor>& tensors, std::int64_t i) {
+    return tensors[static_cast<std::size_t>(i) % tensors.size()];
   }
   void order(const std::array<std::int64_t, 3>& numbers) {
     const at::Tensor next = at::zeros({3}, at::kLong);
@@ -136,7 +150,7 @@ class Row {
 
 /// The median of as many trips as fit into the time.
 double timed(Pair& pair, Bytes out, Bytes in, double seconds_a_size) {
-  const double once = pair.trips(out, in, 2).back();
+  const double once = pair.trips(out, in, 1).front();
   const double fitting = seconds_a_size / std::max(once, 1e-9);
   const int count =
       static_cast<int>(std::clamp(fitting, double(kLeastRepetitions), double(kMostRepetitions)));
