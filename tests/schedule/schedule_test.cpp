@@ -132,10 +132,6 @@ TEST(Check, AllGeneratedSchedulesAreValidUnderBothTransports) {
         ASSERT_EQ(schedule.has_value(), kind != ScheduleKind::PipeDream || divides);
         if (!schedule) continue;
         for (Transport transport : {Transport::Buffered, Transport::Rendezvous}) {
-          // Replicas that reduce after every backward form a cycle with blocking sends: asynchronous
-          // schedules of replicated stages need buffered ones (3-1: two replicas wait in the reduce for the
-          // third, which waits to send to the last stage, which waits to send to the first replica).
-          if (kind == ScheduleKind::PipeDream && most > 1 && transport == Transport::Rendezvous) continue;
           const Problems problems = check(*schedule, shape, transport);
           ASSERT_TRUE(problems.empty())
               << to_string(kind) << " m=" << m << " replicas " << ::testing::PrintToString(replicas) << "\n"
