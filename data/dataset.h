@@ -53,10 +53,13 @@ struct LoaderOptions {
   int microbatches_per_step = 1;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int workers = 1;   ///< 0: load in get()
-  int prefetch = 4;  ///< microbatches ahead
+  int workers = 1;               ///< 0: load in get()
+  int prefetch = 8;              ///< microbatches ahead, at most; refilled when half of them are used
+  bool keep_incomplete = false;  ///< an epoch ends with what is left, even if it is no whole microbatch;
+                                 ///< needs one microbatch per step (evaluation)
   bool want_input = true;
   bool want_target = true;
+  bool page_locked = false;  ///< batches are made where a GPU copies from without waiting; needs a GPU
   /// Which positions this rank will ask for (prefetched); empty: all.
   std::function<bool(std::int64_t position)> mine;
 };

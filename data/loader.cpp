@@ -2,6 +2,7 @@
 // only.
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -72,8 +73,10 @@ class Loader final : public BatchSource {
 
   void drop_front() { jobs_.pop_front(); }
 
-  /// Adds jobs for coming positions of this rank up to the prefetch limit.
+  /// Adds jobs for coming positions of this rank up to the prefetch limit, once half of them are used up: a
+  /// worker that is woken for every microbatch costs more than a small one's making.
   void fill() {
+    if (static_cast<int>(jobs_.size()) > options_.prefetch / 2) return;
     const std::int64_t horizon = next_ + 100'000;  // a rank without work ahead must not search for ever
     while (static_cast<int>(jobs_.size()) < options_.prefetch && next_ < horizon) {
       const std::int64_t position = next_++;
@@ -130,7 +133,10 @@ class Loader final : public BatchSource {
       order = {epoch, epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle)};
     Batch batch;
     std::vector<std::int64_t> targets;
-    for (int i = 0; i < options_.microbatch; ++i) {
+    // Less than a microbatch only at the end of an epoch that keeps it.
+    const auto rows = static_cast<int>(
+        std::min<std::int64_t>(options_.microbatch, dataset_->size() - within * options_.microbatch));
+    for (int i = 0; i < rows; ++i) {
       const std::int64_t index = order.samples[static_cast<std::size_t>(within * options_.microbatch + i)];
       const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
                                                 static_cast<std::uint64_t>(index));
@@ -138,17 +144,23 @@ class Loader final : public BatchSource {
       targets.push_back(sample.target);
       if (!options_.want_input) continue;
       if (!batch.input.defined()) {
-        std::vector<std::int64_t> shape{options_.microbatch};
+        std::vector<std::int64_t> shape{rows};
         shape.insert(shape.end(), sample.input.sizes().begin(), sample.input.sizes().end());
-        batch.input = at::empty(shape, at::kFloat);
+        batch.input = at::empty(shape, options_of(at::kFloat));
       }
-      batch.input.select(0, i).copy_(sample.input);
+      MILLRACE_CHECK(sample.input.is_contiguous() && sample.input.scalar_type() == at::kFloat);
+      std::memcpy(batch.input.mutable_data_ptr<float>() + i * sample.input.numel(),
+                  sample.input.const_data_ptr<float>(), sample.input.nbytes());
     }
     if (options_.want_target) {
-      batch.target = at::empty({options_.microbatch}, at::kLong);
+      batch.target = at::empty({rows}, options_of(at::kLong));
       std::ranges::copy(targets, batch.target.mutable_data_ptr<std::int64_t>());
     }
     return batch;
+  }
+
+  at::TensorOptions options_of(at::ScalarType type) const {
+    return at::TensorOptions(type).pinned_memory(options_.page_locked);
   }
 
   std::shared_ptr<const Dataset> dataset_;
@@ -167,11 +179,13 @@ class Loader final : public BatchSource {
 }  // namespace
 
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options) {
-  return dataset.size() / (std::int64_t{options.microbatch} * options.microbatches_per_step);
+  const std::int64_t samples = std::int64_t{options.microbatch} * options.microbatches_per_step;
+  return options.keep_incomplete ? (dataset.size() + samples - 1) / samples : dataset.size() / samples;
 }
 
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options) {
+  MILLRACE_CHECK(!options.keep_incomplete || options.microbatches_per_step == 1);
   if (steps_per_epoch(*dataset, options) < 1) {
     return Problem{"--data",
                    "the data set has " + std::to_string(dataset->size()) + " samples, one step needs " +

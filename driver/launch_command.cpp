@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "driver/command_support.h"
+#include "driver/program_paths.h"
 #include "runtime/base/files.h"
 
 namespace millrace {
@@ -93,6 +94,11 @@ RankStatus status_of(const std::string& output_dir, int rank) {
 
 std::string log_path(const JobSpec& job, int rank) {
   return (fs::path(job.output_dir) / "logs" / ("rank_" + std::to_string(rank))).string();
+}
+
+std::string device_of(const JobSpec& job) {
+  const std::string* device = job.find("device");
+  return device ? *device : "cpu";
 }
 
 std::string padded(std::string text, std::size_t width) {
@@ -273,12 +279,15 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
   return text;
 }
 
+std::string worker_of(const JobSpec& job) {
+  return worker_path(device_of(job));
+}
+
 Problems check_job(const JobSpec& job, const std::string& worker) {
   Problems problems;
   std::error_code ignored;
   if (::access(worker.c_str(), X_OK) != 0) {
-    problems.push_back({worker, "is missing: it is the program that trains",
-                        "build with LibTorch (scripts/build), or set MILLRACE_WORKER"});
+    problems.push_back({worker, "is missing: it is the program that trains", worker_hint(device_of(job))});
   }
   if (const std::string* data = job.find("data");
       data && !is_synthetic(*data) && !fs::exists(*data, ignored)) {
@@ -298,7 +307,7 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   return problems;
 }
 
-int launch_command(const std::vector<std::string>& args, const std::string& worker) {
+int launch_command(const std::vector<std::string>& args) {
   const CommandSpec spec = launch_spec();
   const Result<Arguments> arguments = parse_arguments(spec, args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
@@ -320,6 +329,7 @@ int launch_command(const std::vector<std::string>& args, const std::string& work
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
     std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
+  const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
   if (arguments->boolean("dry-run")) {

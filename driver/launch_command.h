@@ -13,8 +13,7 @@ namespace millrace {
 CommandSpec launch_spec();
 
 /// Returns 0, 2 for a job that cannot start, or the code of the first rank that failed (128+n for signals).
-/// `worker` is the program that trains.
-int launch_command(const std::vector<std::string>& args, const std::string& worker);
+int launch_command(const std::vector<std::string>& args);
 
 /// What one rank runs: `worker train ...` with the environment that torchrun gives, and our file store.
 std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
@@ -23,6 +22,9 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
 /// Who failed first, where it was, the others, the logs, and how to go on. Reads DIR/status.rank<k>.json.
 std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
                             const std::string& resume_command);
+
+/// The program that trains this job, by its `device`.
+std::string worker_of(const JobSpec& job);
 
 /// Everything that can be known before a start: the worker, the data, the output folder. Touches nothing.
 Problems check_job(const JobSpec& job, const std::string& worker);

@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -100,11 +102,46 @@ class SignalGuard {
   struct sigaction old_pipe_ {};
 };
 
+/// Where lines go. On a terminal the last line is a progress bar, made of the ranks' own `step=K/N ...`
+/// lines; elsewhere every line is a line.
+class Console {
+ public:
+  explicit Console(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {}
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+  ~Console() {
+    if (!bar_.empty()) write_all(fd_, "\n");
+  }
+
+  void print(const std::string& line) {
+    if (!terminal_) return write_all(fd_, line + "\n");
+    if (std::string bar = bar_of(line); !bar.empty()) {
+      bar_ = std::move(bar);
+      return write_all(fd_, "\r\x1b[K" + bar_);
+    }
+    write_all(fd_, (bar_.empty() ? "" : "\r\x1b[K") + line + "\n" + bar_);
+  }
+
+ private:
+  /// "... step=12/50 loss=0.7 ..." -> "[#####....] step=12/50 loss=0.7 ..."; anything else -> "".
+  static std::string bar_of(const std::string& line) {
+    const std::size_t at = line.find(" step=");
+    long long done = 0, total = 0;
+    if (at == std::string::npos || std::sscanf(line.c_str() + at, " step=%lld/%lld ", &done, &total) != 2)
+      return "";
+    return progress_bar(done, total) + line.substr(at);
+  }
+
+  int fd_;
+  bool terminal_;
+  std::string bar_;
+};
+
 /// One output stream of a rank: raw into the log, line by line to the console.
 class Stream {
  public:
-  Stream(Descriptor pipe, Descriptor log, int console, std::string prefix)
-      : pipe_(std::move(pipe)), log_(std::move(log)), console_(console), prefix_(std::move(prefix)) {}
+  Stream(Descriptor pipe, Descriptor log, Console& console, std::string prefix)
+      : pipe_(std::move(pipe)), log_(std::move(log)), console_(&console), prefix_(std::move(prefix)) {}
 
   int descriptor() const { return pipe_.get(); }
   bool is_open() const { return pipe_.is_open(); }
@@ -150,7 +187,7 @@ class Stream {
   void pass_on(const std::string& line) {
     // The log lines of a rank name it themselves.
     const bool named = prefix_.empty() || line.rfind("[rank", 0) == 0;
-    write_all(console_, (named ? line : prefix_ + line) + "\n");
+    console_->print(named ? line : prefix_ + line);
     if (line.empty()) return;
     lines_.push_back(line);
     if (lines_.size() > kKeptLines) lines_.pop_front();
@@ -158,7 +195,7 @@ class Stream {
 
   Descriptor pipe_;
   Descriptor log_;
-  int console_;
+  Console* console_;
   std::string prefix_;
   std::string pending_;
   std::deque<std::string> lines_;
@@ -246,7 +283,7 @@ struct Running {
 class Launch {
  public:
   Launch(const LaunchOptions& options, Clock& clock)
-      : options_(options), clock_(clock), start_(clock.now()) {}
+      : options_(options), clock_(clock), start_(clock.now()), out_(options.out), err_(options.err) {}
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   /// Only with live processes when something was thrown.
@@ -272,8 +309,8 @@ class Launch {
     if (error != 0)
       throw_errno("rank " + std::to_string(process.rank) + " cannot be started (" + argv[0] + ")", error);
     ranks_.push_back({.result = {.rank = process.rank, .stage = process.stage, .pid = pid},
-                      .out = Stream(std::move(out.read), std::move(out_log), options_.out, ""),
-                      .err = Stream(std::move(err.read), std::move(err_log), options_.err,
+                      .out = Stream(std::move(out.read), std::move(out_log), out_, ""),
+                      .err = Stream(std::move(err.read), std::move(err_log), err_,
                                     "[rank " + std::to_string(process.rank) + "] ")});
   }
 
@@ -419,7 +456,9 @@ class Launch {
   Clock& clock_;
   TimePoint start_;
   SignalGuard signals_;
-  std::vector<Running> ranks_;
+  Console out_;
+  Console err_;
+  std::vector<Running> ranks_;  // after the consoles they print to
   std::optional<TimePoint> kill_at_;
   bool stopping_ = false;
   bool killed_ = false;

@@ -4,10 +4,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "driver/compute_specs.h"
 #include "driver/launch_command.h"
 #include "driver/plan_command.h"
+#include "driver/program_paths.h"
 #include "driver/simulate_command.h"
 #include "experiments/report_command.h"
 #include "runtime/base/error.h"
@@ -27,30 +26,21 @@
 namespace millrace {
 namespace {
 
-/// MILLRACE_WORKER, or millrace-worker in the folder of this program.
-std::string worker_path() {
-  if (const char* named = std::getenv("MILLRACE_WORKER"); named && *named) return named;
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "millrace-worker" : (self.parent_path() / "millrace-worker").string();
-}
-
 /// Becomes the worker. Its --help needs no LibTorch and is printed here.
 int hand_over(const CommandSpec& spec, const std::string& command, const std::vector<std::string>& args) {
-  if (const Result<Arguments> arguments = parse_arguments(spec, args); arguments && arguments->wants_help()) {
-    return std::fputs(help_text(spec).c_str(), stdout), 0;
-  }
-  const std::string worker = worker_path();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (arguments && arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  // Wrong flags are the worker's to report.
+  const std::string device = arguments ? arguments->string("device") : "cpu";
+  const std::string worker = worker_path(device);
   std::vector<std::string> words{worker, command};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   ::execv(worker.c_str(), argv.data());
-  std::fprintf(
-      stderr,
-      "millrace %s: cannot start %s: %s. Hint: build with LibTorch (scripts/build), or set MILLRACE_WORKER\n",
-      command.c_str(), worker.c_str(), std::strerror(errno));
+  std::fprintf(stderr, "millrace %s: cannot start %s: %s. Hint: %s\n", command.c_str(), worker.c_str(),
+               std::strerror(errno), worker_hint(device).c_str());
   return static_cast<int>(ExitCode::Usage);
 }
 
@@ -69,8 +59,7 @@ constexpr Command kCommands[] = {
     {"simulate", "Plan", simulate_spec, simulate_command},
     {"train", "Run", train_spec,
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
-    {"launch", "Run", launch_spec,
-     [](const std::vector<std::string>& a) { return launch_command(a, worker_path()); }},
+    {"launch", "Run", launch_spec, launch_command},
     {"report", "Look", report_spec, report_command},
 };
 

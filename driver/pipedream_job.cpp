@@ -146,10 +146,8 @@ class Converter {
     writer_.put("weight-decay", in_.number("weight_decay", 1e-4), in_.any("weight_decay"));
     writer_.put("epochs", Json(in_.integer("epochs", 90)), in_.any("epochs"));
     writer_.copy("print-every", in_.any("print_frequency"));
-    if (in_.boolean("lr_warmup", false)) {
-      in_.problem("lr_warmup", "lr_warmup counts epochs, we count steps",
-                  "remove it and give --set warmup-steps=N");
-    }
+    // Five epochs, linear (pipedream: main_with_runtime.py's --lr_warmup).
+    if (in_.boolean("lr_warmup", false)) writer_.put("warmup-epochs", 5, in_.any("lr_warmup"));
   }
 
   void read_learning_rate_policy() {

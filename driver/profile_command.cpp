@@ -26,7 +26,7 @@ void print_table(const LayerGraph& graph) {
 
 }  // namespace
 
-int profile_command(const std::vector<std::string>& args) {
+int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
     const CommandSpec spec = profile_spec();
     Result<Arguments> parsed = parse_arguments(spec, args);
@@ -42,9 +42,11 @@ int profile_command(const std::vector<std::string>& args) {
     const int threads = static_cast<int>(parsed->integer("threads", 1, 1024));
     Result<LayeredModel> model = model_from(*parsed);
     if (!model) return report_problems(model.problems(), ExitCode::Usage);
+    const Result<std::shared_ptr<Device>> device = device_from(parsed->string("device"), 0, accelerator);
+    if (!device) return report_problems(device.problems(), ExitCode::Usage);
     set_compute_threads(threads, false);
     SteadyClock clock;
-    const LayerGraph graph = profile_model(*model, options, clock);
+    const LayerGraph graph = profile_model(*model, options, clock, **device);
     if (parsed->has("out")) {
       if (Status saved = graph.save(parsed->string("out")); !saved)
         return report_problems(saved.problems(), ExitCode::Usage);

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <optional>
+#include <map>
 
 #include "driver/command_support.h"
-#include "optimizer/cost_model.h"
+#include "driver/simulate_subject.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
-#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/gantt.h"
 
 namespace millrace {
 namespace {
@@ -17,212 +17,323 @@ namespace {
 constexpr std::int64_t kMostRanks = 4096;
 constexpr std::int64_t kMostMicrobatches = 1 << 20;
 constexpr long kMostActions = 20'000'000;
-constexpr const char* kShapeFlags[] = {"stages", "replicas", "forward", "backward", "transfer"};
-
-// What is simulated, whichever way it was given.
-struct Subject {
-  ScheduleKind kind = ScheduleKind::OneFOneB;
-  PipelineShape shape;
-  ScheduleCosts costs;
-};
+constexpr std::size_t kMostDrawnRanks = 64;  // in a terminal
+constexpr std::size_t kMostCauses = 8;       // of the makespan, in text
 
 void append(Problems& to, const Problems& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// One value for every stage, or one for each.
-std::vector<double> per_stage(Arguments& arguments, const char* flag, std::size_t stages,
-                              Problems& problems) {
-  std::vector<double> values = arguments.numbers(flag);
-  if (values.size() == 1) values.resize(stages, values.front());
-  for (double value : values) {
-    if (!(value >= 0)) problems.push_back({long_name(flag), "a number is below 0", ""});
-  }
-  if (values.size() != stages) {
-    problems.push_back({long_name(flag),
-                        std::to_string(values.size()) + " values for " + std::to_string(stages) + " stages",
-                        "give one value, or one for each stage"});
-    values.resize(stages, 0);
-  }
-  return values;
+std::string names_of(const std::vector<StageId>& stages) {
+  std::string text;
+  for (StageId s : stages) text += (text.empty() ? "" : ",") + std::to_string(s.value);
+  return text;
 }
 
-Subject subject_from_flags(Arguments& arguments, Problems& problems) {
-  Subject subject;
-  const auto stages = static_cast<std::size_t>(arguments.integer("stages", 1, kMostRanks));
-  subject.shape.microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostMicrobatches));
-  int rank = 0;
-  for (double replicas : per_stage(arguments, "replicas", stages, problems)) {
-    if (replicas < 1 || replicas != std::floor(replicas) || replicas > static_cast<double>(kMostRanks)) {
-      problems.push_back({"--replicas", "a stage needs a whole number of ranks, at least 1", ""});
-      replicas = 1;
+// ---- one schedule
+// ----------------------------------------------------------------------------------------------
+
+Result<Schedule> schedule_of(const SimulationSubject& subject) {
+  const long actions = 6L * subject.shape.num_stages() * subject.shape.microbatches;
+  if (actions > kMostActions)
+    return Problem{"--microbatches", "stages x microbatches is too large to simulate",
+                   "at most " + std::to_string(kMostActions / 6)};
+  Result<Schedule> schedule = make_schedule(subject.kind, subject.shape);
+  const bool blocks = subject.options.transport == Transport::Rendezvous;
+  if (!schedule || !(blocks || subject.shape.has_chunks())) return schedule;
+  if (const Problems stuck = check(*schedule, subject.shape, subject.options.transport); !stuck.empty()) {
+    Problems problems{{blocks ? "--sends" : "--chunks", "the schedule does not work this way",
+                       blocks ? "use overlap or block" : "this kind takes one stage a rank"}};
+    append(problems, stuck);
+    return problems;
+  }
+  return schedule;
+}
+
+/// What the chain of waits that ends at the makespan is made of, longest first.
+struct Cause {
+  std::string what;
+  double seconds = 0;
+};
+
+std::vector<Cause> causes_of(const SimulationSubject& subject, const Simulation& simulation) {
+  static const char* const names[] = {"forward", "backward", "input gradient", "weight gradient", "", "",
+                                      "",        "",         "reduce",         "update"};
+  const std::vector<StageLink> links = subject.shape.all_links();
+  std::map<std::string, double> seconds;
+  for (const CriticalStep& step : critical_path(simulation, subject.shape, subject.options.transport)) {
+    std::string what;
+    if (step.link >= 0) {
+      const StageLink& link = links[static_cast<std::size_t>(step.link)];
+      what = "transfer between stages " + std::to_string(link.from.value) + " and " +
+             std::to_string(link.to.value);
+    } else {
+      what = std::string(names[static_cast<std::size_t>(step.action.op)]) + " of stage " +
+             std::to_string(step.action.stage.value);
     }
-    auto& ranks = subject.shape.ranks_of_stage.emplace_back();
-    for (int r = 0; r < static_cast<int>(replicas); ++r) ranks.push_back(RankId(rank++));
+    seconds[what] += step.end - step.start;
   }
-  subject.costs.forward = per_stage(arguments, "forward", stages, problems);
-  for (double backward : per_stage(arguments, "backward", stages, problems)) {
-    subject.costs.backward_input.push_back(backward / 2);
-    subject.costs.backward_weight.push_back(backward / 2);
-  }
-  const double transfer = arguments.number("transfer", 0, 1e9);
-  subject.costs.transfer.assign(subject.shape.all_links().size(), transfer);
-  return subject;
+  std::vector<Cause> causes;
+  for (const auto& [what, s] : seconds) causes.push_back({what, s});
+  std::ranges::stable_sort(causes, std::greater<>(), &Cause::seconds);
+  return causes;
 }
 
-// The plan's own predictions, when there is no profile to compute them from.
-ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster) {
-  ScheduleCosts costs;
-  for (const PlanStage& stage : plan.stages) {
-    costs.forward.push_back(stage.forward_s);
-    costs.backward_input.push_back(stage.backward_s / 2);
-    costs.backward_weight.push_back(stage.backward_s / 2);
-    costs.reduce.push_back(all_reduce_seconds(cluster, stage.ranks, stage.parameter_bytes));
-  }
-  for (const StageLink& link : shape.all_links()) {
-    Bytes bytes = 0;
-    for (const PlanCrossing& crossing : plan.crossings) {
-      if (crossing.from == link.from && crossing.to == link.to) bytes = crossing.bytes;
-    }
-    double slowest = 0;
-    for (RankId a : plan.stages[link.from.value].ranks) {
-      for (RankId b : plan.stages[link.to.value].ranks) {
-        slowest = std::max(slowest, transfer_seconds(cluster, a, b, bytes));
-      }
-    }
-    costs.transfer.push_back(slowest);
-  }
-  return costs;
-}
-
-bool has_predictions(const Plan& plan) {
-  for (const PlanStage& stage : plan.stages) {
-    if (stage.forward_s > 0 || stage.backward_s > 0) return true;
-  }
-  return false;
-}
-
-Result<Subject> subject_from_plan(Arguments& arguments, const Plan& plan, const LayerGraph* graph) {
-  Problems problems = graph == nullptr ? validate(plan) : validate(plan, *graph);
-  if (graph == nullptr && !has_predictions(plan)) {
-    problems.push_back(
-        {arguments.string("plan"), "has no predicted times", "give the profile with --profile"});
-  }
-  const Result<ClusterSpec> cluster = cluster_of(arguments, std::max(1, plan.num_ranks()));
-  if (!cluster) append(problems, cluster.problems());
-  if (cluster && cluster->num_ranks() < plan.num_ranks()) {
-    problems.push_back({"--cluster",
-                        "has " + std::to_string(cluster->num_ranks()) + " ranks, the plan needs " +
-                            std::to_string(plan.num_ranks()),
-                        ""});
-  }
-  Subject subject;
-  subject.kind = plan.schedule;
-  int microbatches = plan.microbatches;
-  if (arguments.has("microbatches")) {
-    microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostMicrobatches));
-  }
-  append(problems, arguments.problems());
-  if (!problems.empty()) return problems;
-  if (graph != nullptr) {
-    const CostModel model(*graph, *cluster);
-    const std::vector<CutStage> stages = model.stages_of(plan);
-    subject.shape = model.shape_of(stages, microbatches);
-    subject.costs = model.costs_of(stages, subject.shape);
-  } else {
-    subject.shape = shape_of(plan, microbatches);
-    subject.costs = predicted_costs(plan, subject.shape, *cluster);
-  }
-  return subject;
-}
-
-int stage_of_rank(const PipelineShape& shape, int rank) {
-  for (int s = 0; s < shape.num_stages(); ++s) {
-    for (RankId r : shape.ranks_of_stage[s]) {
-      if (r.value == rank) return s;
-    }
-  }
-  return -1;
-}
-
-void print_text(const Subject& subject, const Simulation& simulation) {
+void print_text(const SimulationSubject& subject, const Simulation& simulation, bool critical) {
   std::printf("%s, %d stages, %d microbatches: makespan %.9g s\n", to_string(subject.kind).c_str(),
               subject.shape.num_stages(), subject.shape.microbatches, simulation.makespan);
-  std::printf("%-6s %-6s %14s %9s %10s %8s\n", "rank", "stage", "busy s", "bubble", "peak stash", "versions");
+  const bool bytes = !simulation.peak_bytes.empty();
+  std::printf("%-6s %-8s %14s %9s %9s %10s %8s%s\n", "rank", "stage", "busy s", "bubble", "in span",
+              "peak stash", "versions", bytes ? "      peak MiB" : "");
+  const auto stages = subject.shape.stages_of_ranks();
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
-    std::printf("%-6zu %-6d %14.9g %8.1f%% %10d %8d\n", r, stage_of_rank(subject.shape, static_cast<int>(r)),
-                simulation.busy[r], simulation.bubble_fraction[r] * 100, simulation.peak_stash[r],
+    std::printf("%-6zu %-8s %14.9g %8.1f%% %8.1f%% %10d %8d", r, names_of(stages[r]).c_str(),
+                simulation.busy[r], simulation.bubble_fraction[r] * 100,
+                simulation.span_bubble_fraction[r] * 100, simulation.peak_stash[r],
                 simulation.peak_versions[r]);
+    if (bytes) std::printf(" %13.1f", simulation.peak_bytes[r] / (1 << 20));
+    std::printf("\n");
   }
-  std::printf("\n%s", draw_text(simulation).c_str());
+  if (!simulation.link_bytes.empty()) {
+    std::printf("\n%-12s %14s\n", "link", "MiB, both ways");
+    const std::vector<StageLink> links = subject.shape.all_links();
+    for (std::size_t i = 0; i < links.size(); ++i) {
+      const std::string name =
+          std::to_string(links[i].from.value) + " to " + std::to_string(links[i].to.value);
+      std::printf("%-12s %14.3f\n", name.c_str(), simulation.link_bytes[i] / (1 << 20));
+    }
+  }
+  if (critical) {
+    std::printf("\nThe makespan is bound by\n");
+    const std::vector<Cause> causes = causes_of(subject, simulation);
+    for (std::size_t i = 0; i < std::min(causes.size(), kMostCauses); ++i) {
+      std::printf("  %5.1f%%  %.6g s  %s\n", causes[i].seconds / simulation.makespan * 100, causes[i].seconds,
+                  causes[i].what.c_str());
+    }
+    if (causes.size() > kMostCauses) std::printf("  and %zu more\n", causes.size() - kMostCauses);
+  }
+  if (simulation.ranks.size() <= kMostDrawnRanks) {
+    std::printf("\n%s", draw_text(simulation).c_str());
+  } else {
+    std::printf("\n%zu ranks are too many for a terminal: --draw FILE.svg\n", simulation.ranks.size());
+  }
 }
 
-Json to_json(const Subject& subject, const Simulation& simulation) {
+Json to_json(const SimulationSubject& subject, const Simulation& simulation, bool critical) {
   Json ranks = Json::array();
+  const auto stages = subject.shape.stages_of_ranks();
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
-    const int rank = static_cast<int>(r);
-    ranks.push_back(Json::object({{"rank", rank},
-                                  {"stage", stage_of_rank(subject.shape, rank)},
-                                  {"busy_s", simulation.busy[r]},
-                                  {"bubble_fraction", simulation.bubble_fraction[r]},
-                                  {"peak_stash", simulation.peak_stash[r]},
-                                  {"peak_versions", simulation.peak_versions[r]}}));
+    Json held = Json::array();
+    for (StageId s : stages[r]) held.push_back(s.value);
+    Json rank = Json::object({{"rank", static_cast<int>(r)},
+                              {"stage", stages[r].empty() ? -1 : stages[r].front().value},
+                              {"stages", held},
+                              {"busy_s", simulation.busy[r]},
+                              {"bubble_fraction", simulation.bubble_fraction[r]},
+                              {"span_s", simulation.span[r]},
+                              {"span_bubble_fraction", simulation.span_bubble_fraction[r]},
+                              {"peak_stash", simulation.peak_stash[r]},
+                              {"peak_versions", simulation.peak_versions[r]}});
+    if (!simulation.peak_bytes.empty()) rank["peak_bytes"] = simulation.peak_bytes[r];
+    ranks.push_back(std::move(rank));
   }
-  return Json::object({{"schedule", to_string(subject.kind)},
-                       {"stages", subject.shape.num_stages()},
-                       {"microbatches", subject.shape.microbatches},
-                       {"makespan_s", simulation.makespan},
-                       {"ranks", ranks}});
+  Json json = Json::object({{"schedule", to_string(subject.kind)},
+                            {"stages", subject.shape.num_stages()},
+                            {"microbatches", subject.shape.microbatches},
+                            {"makespan_s", simulation.makespan},
+                            {"ranks", ranks}});
+  if (!simulation.link_bytes.empty()) {
+    Json links = Json::array();
+    const std::vector<StageLink> all = subject.shape.all_links();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      links.push_back(Json::object(
+          {{"from", all[i].from.value}, {"to", all[i].to.value}, {"bytes", simulation.link_bytes[i]}}));
+    }
+    json["links"] = links;
+  }
+  if (critical) {
+    Json causes = Json::array();
+    for (const Cause& cause : causes_of(subject, simulation))
+      causes.push_back(Json::object({{"what", cause.what}, {"seconds", cause.seconds}}));
+    json["critical_path"] = causes;
+  }
+  return json;
 }
 
-int simulate_subject(Arguments& arguments, const Subject& subject, OutputFormat format) {
-  const long actions = 6L * subject.shape.num_stages() * subject.shape.microbatches;
-  if (actions > kMostActions) {
-    return exit_with(ExitCode::Usage,
-                     {{"--microbatches", "stages x microbatches is too large to simulate", ""}});
-  }
-  const Result<Schedule> schedule = make_schedule(subject.kind, subject.shape);
+std::string title_of(const SimulationSubject& subject) {
+  const int ranks = subject.shape.num_ranks();
+  return to_string(subject.kind) + " · " + std::to_string(subject.shape.num_stages()) + " stages on " +
+         std::to_string(ranks) + (ranks == 1 ? " rank · " : " ranks · ") +
+         std::to_string(subject.shape.microbatches) + " microbatches";
+}
+
+int simulate_subject(Arguments& arguments, const SimulationSubject& subject, OutputFormat format) {
+  const Result<Schedule> schedule = schedule_of(subject);
   if (!schedule) return exit_with(ExitCode::Usage, schedule.problems());
-  const Simulation simulation = simulate(*schedule, subject.shape, subject.costs);
+  const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
   if (arguments.has("draw")) {
-    const std::string title =
-        to_string(subject.kind) + ", " + std::to_string(subject.shape.microbatches) + " microbatches";
-    const Status drawn = write_file_atomically(arguments.string("draw"), draw_svg(simulation, title));
+    const Status drawn = write_file_atomically(arguments.string("draw"),
+                                               draw_svg(simulation, subject.shape, title_of(subject)));
     if (!drawn) return exit_with(ExitCode::Usage, drawn.problems());
   }
-  const bool print_schedule = arguments.boolean("print-schedule");
+  const bool print_schedule = arguments.boolean("print-schedule"),
+             critical = arguments.boolean("critical-path");
   if (format == OutputFormat::Json) {
-    Json json = to_json(subject, simulation);
+    Json json = to_json(subject, simulation, critical);
     if (print_schedule) json["schedule_text"] = to_string(*schedule);
     std::printf("%s\n", json.dump(2).c_str());
     return 0;
   }
-  print_text(subject, simulation);
+  print_text(subject, simulation, critical);
   if (print_schedule) std::printf("\n%s\n", to_string(*schedule).c_str());
   return 0;
 }
 
+// ---- many
+// ------------------------------------------------------------------------------------------------------
+
+struct SweepRow {
+  ScheduleKind kind = ScheduleKind::OneFOneB;
+  int stages = 0, microbatches = 0;
+  Problems problems;  ///< why there are no figures
+  double makespan = 0, bubble = 0;
+  int stash = 0, versions = 0;
+  bool best = false;  ///< of its stages and microbatches
+};
+
+std::vector<int> whole_numbers(Arguments& arguments, const char* flag, std::vector<int> fallback,
+                               std::int64_t most, Problems& problems) {
+  if (!arguments.has(flag)) return fallback;
+  std::vector<int> result;
+  for (double value : arguments.numbers(flag)) {
+    if (!(value >= 1) || value != std::floor(value) || value > static_cast<double>(most)) {
+      problems.push_back({long_name(flag), "needs whole numbers from 1 to " + std::to_string(most), ""});
+      return fallback;
+    }
+    result.push_back(static_cast<int>(value));
+  }
+  return result;
+}
+
+std::vector<ScheduleKind> kinds_of(Arguments& arguments, Problems& problems) {
+  if (!arguments.has("schedule"))
+    return {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream};
+  std::vector<ScheduleKind> kinds;
+  std::string list = arguments.string("schedule") + ",";
+  for (std::size_t at = 0, comma; (comma = list.find(',', at)) != std::string::npos; at = comma + 1) {
+    const Result<ScheduleKind> kind = parse_schedule_kind(list.substr(at, comma - at), "--schedule");
+    if (kind) {
+      kinds.push_back(*kind);
+    } else {
+      append(problems, kind.problems());
+    }
+  }
+  return kinds;
+}
+
+SweepRow sweep_one(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
+                   Problems& problems) {
+  SweepRow row{.kind = kind, .stages = stages, .microbatches = microbatches};
+  const SimulationSubject subject = subject_from_flags(arguments, kind, stages, microbatches, problems);
+  if (!problems.empty()) return row;
+  const Result<Schedule> schedule = schedule_of(subject);
+  if (!schedule) {
+    row.problems = schedule.problems();
+    return row;
+  }
+  const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
+  row.makespan = simulation.makespan;
+  row.bubble = std::ranges::min(simulation.bubble_fraction);
+  row.stash = std::ranges::max(simulation.peak_stash);
+  row.versions = std::ranges::max(simulation.peak_versions);
+  return row;
+}
+
+void mark_best(std::vector<SweepRow>& rows) {
+  for (SweepRow& row : rows) {
+    row.best = row.problems.empty() && std::ranges::none_of(rows, [&](const SweepRow& other) {
+                 return other.problems.empty() && other.stages == row.stages &&
+                        other.microbatches == row.microbatches && other.makespan < row.makespan;
+               });
+  }
+}
+
+void print_sweep(const std::vector<SweepRow>& rows) {
+  std::printf("%6s %6s  %-16s %12s %16s %8s %10s %8s\n", "stages", "microb", "schedule", "makespan s",
+              "s a microbatch", "bubble", "peak stash", "versions");
+  const SweepRow* last = nullptr;
+  for (const SweepRow& row : rows) {
+    if (last != nullptr && last->stages != row.stages) std::printf("\n");
+    std::printf("%6d %6d  %-14s %c ", row.stages, row.microbatches, to_string(row.kind).c_str(),
+                row.best ? '*' : ' ');
+    if (row.problems.empty()) {
+      std::printf("%12.6g %16.6g %7.1f%% %10d %8d\n", row.makespan, row.makespan / row.microbatches,
+                  row.bubble * 100, row.stash, row.versions);
+    } else {
+      std::printf("%s\n", row.problems.front().what.c_str());
+    }
+    last = &row;
+  }
+  std::printf("\n* fastest of its stages and microbatches; bubble: of the busiest rank\n");
+}
+
+Json to_json(const std::vector<SweepRow>& rows) {
+  Json list = Json::array();
+  for (const SweepRow& row : rows) {
+    Json json = Json::object(
+        {{"schedule", to_string(row.kind)}, {"stages", row.stages}, {"microbatches", row.microbatches}});
+    if (row.problems.empty()) {
+      json["makespan_s"] = row.makespan;
+      json["makespan_per_microbatch_s"] = row.makespan / row.microbatches;
+      json["bubble_fraction"] = row.bubble;
+      json["peak_stash"] = row.stash;
+      json["peak_versions"] = row.versions;
+      json["fastest"] = row.best;
+    } else {
+      json["problem"] = to_string(row.problems.front());
+    }
+    list.push_back(std::move(json));
+  }
+  return Json::object({{"sweep", list}});
+}
+
+int sweep(Arguments& arguments, OutputFormat format, Problems problems) {
+  for (const char* flag : {"draw", "print-schedule", "critical-path"}) {
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
+  }
+  const std::vector<ScheduleKind> kinds = kinds_of(arguments, problems);
+  const std::vector<int> stages = whole_numbers(arguments, "stages", {2, 4, 8}, kMostRanks, problems);
+  const std::vector<int> microbatches =
+      whole_numbers(arguments, "microbatches", {4, 8, 16, 32}, kMostMicrobatches, problems);
+  std::vector<SweepRow> rows;
+  for (int s : stages) {
+    for (int m : microbatches) {
+      for (ScheduleKind kind : kinds) {
+        if (!problems.empty()) break;
+        rows.push_back(sweep_one(arguments, kind, s, m, problems));
+        append(problems, arguments.problems());
+      }
+    }
+  }
+  append(problems, arguments.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  mark_best(rows);
+  if (format == OutputFormat::Json) {
+    std::printf("%s\n", to_json(rows).dump(2).c_str());
+  } else {
+    print_sweep(rows);
+  }
+  return 0;
+}
+
 int simulate_plan(Arguments& arguments, OutputFormat format, Problems problems) {
-  for (const char* flag : kShapeFlags) {
+  for (const char* flag : shape_flags()) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "the plan says it", "leave it out"});
   }
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  Result<Plan> plan = Plan::load(arguments.string("plan"));
-  if (!plan) return exit_with(ExitCode::Usage, plan.problems());
-  if (arguments.has("schedule")) {
-    const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
-    if (!kind) return exit_with(ExitCode::Usage, kind.problems());
-    plan->schedule = *kind;
-    plan->versions = *kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
-  }
-  std::optional<LayerGraph> graph;
-  if (arguments.has("profile")) {
-    Result<LayerGraph> loaded = LayerGraph::load(arguments.string("profile"));
-    if (!loaded) return exit_with(ExitCode::InputData, loaded.problems());
-    graph = std::move(*loaded);
-  }
-  const Result<Subject> subject = subject_from_plan(arguments, *plan, graph ? &*graph : nullptr);
-  if (!subject) return exit_with(ExitCode::Usage, subject.problems());
+  int code = 0;
+  const Result<SimulationSubject> subject = subject_from_plan(arguments, code);
+  if (!subject) return exit_with(static_cast<ExitCode>(code), subject.problems());
   return simulate_subject(arguments, *subject, format);
 }
 
@@ -230,13 +341,13 @@ int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems)
   for (const char* flag : {"profile", "cluster"}) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --plan", ""});
   }
-  Subject subject = subject_from_flags(arguments, problems);
+  if (arguments.boolean("sweep")) return sweep(arguments, format, std::move(problems));
   const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
-  if (kind) {
-    subject.kind = *kind;
-  } else {
-    append(problems, kind.problems());
-  }
+  if (!kind) append(problems, kind.problems());
+  const int stages = static_cast<int>(arguments.integer("stages", 1, kMostRanks));
+  const int microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostMicrobatches));
+  const SimulationSubject subject =
+      subject_from_flags(arguments, kind ? *kind : ScheduleKind::OneFOneB, stages, microbatches, problems);
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   return simulate_subject(arguments, subject, format);
@@ -247,9 +358,7 @@ int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems)
 CommandSpec simulate_spec() {
   CommandSpec spec;
   spec.command = "simulate";
-  spec.summary = "Run a schedule's actions against costs: makespan, bubbles, stash, and a picture.";
-  const char* const shape = "Shape";
-  const char* const plan = "A plan";
+  spec.summary = "Run a schedule's actions against costs: makespan, bubbles, memory, and a picture.";
   spec.flags = {
       {.name = "schedule",
        .value = "KIND",
@@ -260,41 +369,19 @@ CommandSpec simulate_spec() {
        .value = "N",
        .help = "Microbatches of the step (with --plan: the plan's).",
        .fallback = "4"},
+      {.name = "sweep",
+       .help = "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 2,4,8 "
+               "stages, 4,8,16,32 microbatches)."},
       {.name = "draw", .value = "FILE", .help = "Write the timeline as SVG."},
+      {.name = "critical-path", .help = "Say which actions and links bound the makespan."},
       {.name = "print-schedule", .help = "Print the actions of each rank as well."},
       {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
-      {.name = "stages", .value = "N", .help = "Number of stages.", .fallback = "4", .group = shape},
-      {.name = "replicas",
-       .value = "LIST",
-       .help = "Ranks of each stage, e.g. 2,1.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "forward",
-       .value = "LIST",
-       .help = "Seconds of a forward, one value or one for each stage.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "backward",
-       .value = "LIST",
-       .help = "Seconds of a backward, one value or one for each stage.",
-       .fallback = "2",
-       .group = shape},
-      {.name = "transfer",
-       .value = "S",
-       .help = "Seconds of a transfer between stages.",
-       .fallback = "0",
-       .group = shape},
-      {.name = "plan", .value = "FILE", .help = "plan.json to simulate.", .group = plan},
-      {.name = "profile",
-       .value = "FILE",
-       .help = "profile.json for the costs (default: the plan's predictions).",
-       .group = plan},
-      {.name = "cluster",
-       .value = "FILE",
-       .help = "cluster.yaml for the links (default: this host).",
-       .group = plan},
   };
-  spec.examples = {"millrace simulate --schedule 1f1b --stages 4 --microbatches 8",
+  for (Flag& flag : simulation_subject_flags()) spec.flags.push_back(std::move(flag));
+  spec.examples = {"millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",
+                   "millrace simulate --sweep --stages 4,8 --microbatches 8,32 --latency 0.1",
+                   "millrace simulate --stages 4 --activation-bytes 8e6 --bandwidth 1e9 --ranks-per-host 2 "
+                   "--straggler 1:1.5 --critical-path",
                    "millrace simulate --plan plan.json --profile profile.json --draw schedule.svg"};
   return spec;
 }

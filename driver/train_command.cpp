@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -16,6 +17,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/store.h"
+#include "runtime/layers/autograd_layer.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -25,6 +27,7 @@ namespace {
 struct JobEnvironment {
   bool distributed = false;
   int rank = 0;
+  int local_rank = 0;  ///< on its host
   int size = 1;
   std::string store_folder;
   std::string address = "127.0.0.1";
@@ -58,7 +61,12 @@ Result<JobEnvironment> read_environment() {
   const auto rank = environment_integer("RANK", 0, *size - 1);
   if (!rank) return rank.problems();
   job.size = *size;
-  job.rank = *rank;
+  job.rank = job.local_rank = *rank;
+  if (!environment("LOCAL_RANK").empty()) {
+    const auto local = environment_integer("LOCAL_RANK", 0, *size - 1);
+    if (!local) return local.problems();
+    job.local_rank = *local;
+  }
   job.store_folder = environment("MILLRACE_STORE");
   if (job.store_folder.empty()) {
     if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");
@@ -80,6 +88,16 @@ void die_with_launcher() {
   if (std::to_string(::getppid()) != launcher) std::exit(static_cast<int>(ExitCode::Peer));
 }
 
+StopFlag stop_flag{false};
+
+/// SIGINT or SIGTERM: finish the step, save, exit with 75. The second one ends the process at once.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_flag.store(true); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+}
+
 /// Everything the flags say, with the files they name loaded.
 struct TrainSpec {
   LayeredModel model;
@@ -92,9 +110,11 @@ struct TrainSpec {
   bool deterministic = false;
   bool dry_run = false;
   bool json = false;
+  std::string device;
   std::string backend;
   std::chrono::milliseconds deadline{};
   std::int64_t epochs = 0;
+  std::int64_t warmup_epochs = 0;
 };
 
 Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
@@ -124,7 +144,11 @@ Result<TrainSpec> spec_from(Arguments& a) {
   Result<LayeredModel> model = model_from(a);
   if (!model) return model.problems();
   spec.model = *std::move(model);
+  if (a.boolean("autograd")) {
+    for (NamedLayer& named : spec.model.layers) named.layer = through_autograd(named.layer);
+  }
   Result<Plan> plan = plan_from(a, spec.model);
+  Problems problems;
   TrainOptions& o = spec.options;
   o.steps = a.integer("steps", 0, INT64_MAX / 1024);
   o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
@@ -153,11 +177,15 @@ Result<TrainSpec> spec_from(Arguments& a) {
   spec.deterministic = a.boolean("deterministic");
   spec.dry_run = a.boolean("dry-run");
   spec.json = a.string("format") == "json";
+  spec.device = a.string("device");
   spec.backend = a.string("backend");
   spec.deadline =
       std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
   spec.epochs = a.integer("epochs", 0, 1'000'000);
-  Problems problems = a.problems();
+  spec.warmup_epochs = a.integer("warmup-epochs", 0, 1'000'000);
+  if (spec.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
+    problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
+  problems.insert(problems.begin(), a.problems().begin(), a.problems().end());
   if (!plan) problems.insert(problems.end(), plan.problems().begin(), plan.problems().end());
   for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
   if (o.checkpoint_every > 0 && o.output_dir.empty())
@@ -199,6 +227,7 @@ LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
           .workers = spec.workers,
           .want_input = needs.input,
           .want_target = needs.target,
+          .page_locked = spec.device != "cpu",
           .mine = needs.mine};
 }
 
@@ -217,10 +246,12 @@ MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
       LoaderOptions options = loader_options(spec, evaluation);
       options.microbatches_per_step = 1;
       options.shuffle = false;
-      sources.evaluation.microbatches = sets.test->size() / spec.options.microbatch;
-      if (sources.evaluation.microbatches > 0 && (evaluation.input || evaluation.target)) {
+      options.keep_incomplete = true;
+      sources.evaluation.microbatches = steps_per_epoch(*sets.test, options);
+      sources.evaluation.last_samples =
+          sets.test->size() - (sources.evaluation.microbatches - 1) * spec.options.microbatch;
+      if (evaluation.input || evaluation.target)
         sources.evaluation.batches = loader_or_throw(sets.test, options);
-      }
     }
     return sources;
   };
@@ -243,7 +274,9 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"microbatches", spec.plan.microbatches},
                        {"microbatch", spec.options.microbatch},
                        {"seed", static_cast<std::int64_t>(spec.options.seed)},
+                       {"device", spec.device},
                        {"steps", report.steps},
+                       {"stopped_early", report.stopped},
                        {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
                        {"median_step_s", report.median_step_s},
                        {"predicted_step_s", spec.plan.predicted_step_s},
@@ -251,6 +284,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"seconds", report.seconds},
                        {"peak_stash", report.peak_stash},
                        {"peak_versions", report.peak_versions},
+                       {"peak_memory_bytes", report.peak_memory_bytes},
                        {"evaluations", evaluations},
                        {"losses", losses}});
 }
@@ -276,24 +310,45 @@ void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank
                 report.evaluations.back().top5, report.evaluations.back().loss);
 }
 
-void train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator) {
+/// False if it was asked to stop before the last step.
+bool train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
   SteadyClock clock;
-  Trainer trainer({communicator, clock}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
-  publish_summary(spec, trainer.run(), communicator.rank());
+  device.bind_thread();
+  Trainer trainer({communicator, clock, device}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
+  const RunReport report = trainer.run();
+  publish_summary(spec, report, communicator.rank());
+  return !report.stopped;
+}
+
+void use_threads(const TrainSpec& spec) {
+  set_compute_threads(spec.threads, spec.deterministic,
+                      spec.device == "cpu" ? Missing::Refuse : Missing::Warn);
+}
+
+std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
+                                        const Accelerator& accelerator) {
+  Result<std::shared_ptr<Device>> device = device_from(spec.device, local_rank, accelerator);
+  if (!device) throw ConfigError(to_string(device.problems()));
+  return *device;
 }
 
 /// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
-void train_threads(const TrainSpec& spec, const Datasets& sets) {
+bool train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int rank = 0; rank < spec.plan.num_ranks(); ++rank)
+    devices.push_back(device_or_throw(spec, rank, accelerator));
   auto communicators = make_local_communicators(spec.plan.num_ranks(), spec.deadline);
   std::mutex mutex;
   std::exception_ptr first;
+  std::atomic<bool> completed{true};
   {
     std::vector<std::jthread> threads;
     for (auto& communicator : communicators) {
       threads.emplace_back([&, c = communicator.get()] {
         try {
-          set_compute_threads(spec.threads, spec.deterministic);
-          train_rank(spec, sets, *c);
+          use_threads(spec);
+          Device& device = *devices[static_cast<std::size_t>(c->rank().value)];
+          if (!train_rank(spec, sets, *c, device)) completed = false;
         } catch (const std::exception& error) {
           {
             std::lock_guard lock(mutex);
@@ -305,18 +360,23 @@ void train_threads(const TrainSpec& spec, const Datasets& sets) {
     }
   }
   if (first) std::rethrow_exception(first);
+  return completed;
 }
 
-void train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job) {
+bool train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
+                   const Accelerator& accelerator) {
+  const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
   std::shared_ptr<Store> store = job.store_folder.empty()
                                      ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
                                      : make_file_store(job.store_folder);
-  auto communicator = make_communicator({.backend = spec.backend == "auto" ? "gloo" : spec.backend,
-                                         .rank = RankId(job.rank),
-                                         .size = job.size,
-                                         .deadline = spec.deadline},
-                                        store);
-  train_rank(spec, sets, *communicator);
+  CommunicatorOptions options{
+      .backend = spec.backend, .rank = RankId(job.rank), .size = job.size, .deadline = spec.deadline};
+  if (device->is_asynchronous()) {
+    options.device = device->identity();
+    if (accelerator.make_nccl) options.nccl = accelerator.make_nccl(*device);
+  }
+  auto communicator = make_communicator(options, store);
+  return train_rank(spec, sets, *communicator, *device);
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
@@ -335,7 +395,7 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 
 }  // namespace
 
-int train_command(const std::vector<std::string>& args) {
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
     const CommandSpec command = train_spec();
     Result<Arguments> parsed = parse_arguments(command, args);
@@ -347,6 +407,9 @@ int train_command(const std::vector<std::string>& args) {
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
     Result<TrainSpec> spec = spec_from(*parsed);
     if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
+    // Before data is read: the device is what a wrong machine lacks.
+    if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
+      return report_problems(device.problems(), ExitCode::Usage);
     if (job->distributed && spec->plan.num_ranks() != job->size) {
       return report_problems(
           {{"--plan",
@@ -357,8 +420,9 @@ int train_command(const std::vector<std::string>& args) {
     }
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
+    const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
+    if (spec->warmup_epochs > 0) spec->options.learning_rate.warmup_steps = steps * spec->warmup_epochs;
     if (spec->epochs > 0) {
-      const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
       spec->options.steps = steps * spec->epochs;
       if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;
       if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
@@ -374,12 +438,14 @@ int train_command(const std::vector<std::string>& args) {
           return report_problems(saved.problems(), ExitCode::Usage);
       }
     }
-    set_compute_threads(spec->threads, spec->deterministic);
-    if (job->distributed)
-      train_process(*spec, *sets, *job);
-    else
-      train_threads(*spec, *sets);
-    return 0;
+    if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
+      spec->options.stop = &stop_flag;
+      stop_on_signals();
+    }
+    use_threads(*spec);
+    const bool completed = job->distributed ? train_process(*spec, *sets, *job, accelerator)
+                                            : train_threads(*spec, *sets, accelerator);
+    return static_cast<int>(completed ? ExitCode::Done : ExitCode::Requeue);
   });
 }
 

@@ -6,6 +6,9 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include "driver/program_paths.h"
+#include "runtime/device/host_memory.h"
+
 namespace millrace {
 
 Result<LayeredModel> model_from(Arguments& arguments) {
@@ -18,9 +21,22 @@ Result<LayeredModel> model_from(Arguments& arguments) {
   return make_model(arguments.string("model"), options);
 }
 
-void set_compute_threads(int threads, bool deterministic) {
+Result<std::shared_ptr<Device>> device_from(const std::string& kind, int local_rank,
+                                            const Accelerator& accelerator) {
+  if (kind == "cpu") return make_cpu_device();
+  if (kind != "cuda") return Problem{"--device", "'" + kind + "' is not a device", "one of: cpu, cuda"};
+  if (!accelerator.make_device) {
+    return Problem{"--device cuda", "this program computes on the CPU only",
+                   "`millrace` starts millrace-worker-cuda for it (" + worker_hint(kind) + ")"};
+  }
+  return accelerator.make_device(local_rank);
+}
+
+void set_compute_threads(int threads, bool deterministic, Missing missing) {
+  install_host_allocator();
   if (threads > 0) at::set_num_threads(threads);
-  if (deterministic) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  if (deterministic)
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/missing == Missing::Warn);
 }
 
 int report_problems(const Problems& problems, ExitCode code) {
@@ -41,6 +57,18 @@ int guarded(const std::function<int()>& body) {
     std::fprintf(stderr, "error: %s\n", error.what());
   }
   return static_cast<int>(ExitCode::RunFailed);
+}
+
+int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  const std::string command = args.empty() ? "" : args[0];
+  const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
+  if (command == "train") return train_command(rest, accelerator);
+  if (command == "profile") return profile_command(rest, accelerator);
+  std::fprintf(stderr,
+               "millrace-worker: '%s' is not a command of the worker (train, profile).\nHint: type `millrace "
+               "--help`\n",
+               command.c_str());
+  return static_cast<int>(ExitCode::Usage);
 }
 
 }  // namespace millrace

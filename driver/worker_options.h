@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,21 +10,37 @@
 #include "driver/compute_specs.h"
 #include "models/registry.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/nccl_api.h"
+#include "runtime/device/device.h"
 
 namespace millrace {
 
 /// Problems for flags and model together.
 Result<LayeredModel> model_from(Arguments& arguments);
 
-/// --threads and --deterministic for this process.
-void set_compute_threads(int threads, bool deterministic);
+/// What a program computes on besides the CPU; millrace-worker has none.
+struct Accelerator {
+  std::function<Result<std::shared_ptr<Device>>(int local_rank)> make_device;
+  std::function<std::shared_ptr<NcclApi>(const Device& device)> make_nccl;  ///< empty: built without NCCL
+};
+
+/// The device of a rank by --device. Problem: this program has none of that kind, or none is visible.
+Result<std::shared_ptr<Device>> device_from(const std::string& kind, int local_rank,
+                                            const Accelerator& accelerator);
+
+/// --threads and --deterministic for this process. Some of LibTorch's CUDA kernels (backward of max pooling)
+/// have no deterministic form: with `Missing::Warn` they run all the same, and say so.
+enum class Missing { Refuse, Warn };
+void set_compute_threads(int threads, bool deterministic, Missing missing = Missing::Refuse);
 
 /// Prints problems to stderr and returns the code.
 int report_problems(const Problems& problems, ExitCode code);
 /// Runs a command's body; maps exceptions to messages and exit codes.
 int guarded(const std::function<int()>& body);
 
-int train_command(const std::vector<std::string>& args);
-int profile_command(const std::vector<std::string>& args);
+/// main() of the workers: `args` without the program's name.
+int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator);
+int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator);
 
 }  // namespace millrace

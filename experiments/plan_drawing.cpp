@@ -2,21 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "runtime/schedule/gantt.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kBox = 208, kGap = 104, kMargin = 14, kTop = 12, kHead = 92, kLine = 17;
+constexpr int kBox = 240, kGap = 96, kMargin = 14, kTop = 12, kHead = 92, kLine = 17;
 constexpr std::size_t kShownLayers = 9;
-
-std::string text(const char* pattern, auto... values) {
-  char buffer[320];
-  std::snprintf(buffer, sizeof buffer, pattern, values...);
-  return buffer;
-}
 
 std::string shortened(const std::string& name, std::size_t longest) {
   if (name.size() <= longest) return name;
@@ -41,37 +34,38 @@ int box_x(int stage) {
 
 std::string draw_stage(const PlanStage& stage, int index, int height, double slowest) {
   const int x = box_x(index);
-  std::string svg = text("<g><rect class=\"box\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"10\"/>", x,
-                         kTop, kBox, height);
+  std::string svg =
+      svg_text("<g><rect class=\"box\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"10\"/>", x, kTop,
+               kBox, height);
   std::string names;
   for (const std::string& layer : stage.layers) names += layer + "\n";
   svg += "<title>" + escape_xml(names) + "</title>";
-  svg += text("<text class=\"title\" x=\"%d\" y=\"%d\">Stage %d</text>", x + 14, kTop + 25, index);
-  svg += text("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", x + kBox - 14, kTop + 25) +
+  svg += svg_text("<text class=\"title\" x=\"%d\" y=\"%d\">Stage %d</text>", x + 14, kTop + 25, index);
+  svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", x + kBox - 14, kTop + 25) +
          escape_xml(ranks_text(stage.ranks)) + "</text>";
   // Length: time of a microbatch divided among the replicas, against the slowest stage.
   const double total = stage.forward_s + stage.backward_s;
   if (total > 0 && slowest > 0) {
     const double full = kBox - 28.0, share = total / static_cast<double>(stage.ranks.size()) / slowest;
     const double forward = full * share * stage.forward_s / total, backward = full * share - forward;
-    svg += text("<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>", x + 14,
-                kTop + 37, forward, colour_of("forward"));
-    svg += text("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>",
-                x + 14 + forward, kTop + 37, backward, colour_of("backward"));
-    svg += text("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 61) + "forward " +
+    svg += svg_text("<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>", x + 14,
+                    kTop + 37, forward, colour_of("forward"));
+    svg += svg_text("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>",
+                    x + 14 + forward, kTop + 37, backward, colour_of("backward"));
+    svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 61) + "forward " +
            duration_text(stage.forward_s) + ", back " + duration_text(stage.backward_s) + "</text>";
   }
-  svg += text("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 78) +
+  svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 78) +
          std::to_string(stage.layers.size()) + (stage.layers.size() == 1 ? " layer" : " layers") +
          (stage.parameter_bytes > 0 ? ", " + bytes_text(stage.parameter_bytes) + " of weights" : "") +
          "</text>";
   int y = kTop + kHead;
-  svg += text("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", x + 14, x + kBox - 14, y - 4,
-              y - 4);
+  svg += svg_text("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", x + 14, x + kBox - 14,
+                  y - 4, y - 4);
   for (const std::string& layer : shown_layers(stage.layers)) {
     y += kLine;
-    svg += text("<text class=\"mono\" x=\"%d\" y=\"%d\">", x + 14, y - 4) + escape_xml(shortened(layer, 25)) +
-           "</text>";
+    svg += svg_text("<text class=\"mono\" x=\"%d\" y=\"%d\">", x + 14, y - 4) +
+           escape_xml(shortened(layer, 25)) + "</text>";
   }
   return svg + "</g>";
 }
@@ -85,7 +79,7 @@ std::string draw_crossing(const PlanCrossing& crossing, int height, int depth) {
                             "</title>";
   if (to == from + 1) {
     const int x0 = box_x(from) + kBox + 4, x1 = box_x(to) - 5, y = kTop + 46;
-    return text(
+    return svg_text(
                "<g><path class=\"arrow\" d=\"M%d %dH%d\" marker-end=\"url(#head)\"/><text class=\"tick\" "
                "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
                x0, y, x1 - 4, (x0 + x1) / 2.0 - 2, y - 8) +
@@ -94,7 +88,7 @@ std::string draw_crossing(const PlanCrossing& crossing, int height, int depth) {
   // A skip over stages runs below the boxes.
   const int x0 = box_x(from) + kBox / 2 + 12 * depth, x1 = box_x(to) + kBox / 2 - 12 * depth,
             bottom = kTop + height, y = bottom + 24 + 20 * depth;
-  return text(
+  return svg_text(
              "<g><path class=\"arrow\" d=\"M%d %dV%dH%dV%d\" marker-end=\"url(#head)\"/><text class=\"tick\" "
              "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
              x0, bottom, y, x1, bottom + 8, (x0 + x1) / 2.0, y - 5) +
@@ -110,7 +104,7 @@ std::string bytes_text(Bytes bytes) {
   double shown = value / 1024;
   std::size_t unit = 0;
   while (shown >= 1024 && unit < 3) shown /= 1024, ++unit;
-  return text(shown < 10 ? "%.2f %s" : shown < 100 ? "%.1f %s" : "%.0f %s", shown, units[unit]);
+  return svg_text(shown < 10 ? "%.2f %s" : shown < 100 ? "%.1f %s" : "%.0f %s", shown, units[unit]);
 }
 
 std::string ranks_text(const std::vector<RankId>& ranks) {
@@ -127,8 +121,8 @@ std::string ranks_text(const std::vector<RankId>& ranks) {
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds)) return "n/a";
   const double size = std::abs(seconds);
-  if (size >= 1 || size == 0) return text("%.4g s", seconds);
-  return size >= 1e-3 ? text("%.4g ms", seconds * 1e3) : text("%.4g µs", seconds * 1e6);
+  if (size >= 1 || size == 0) return svg_text("%.4g s", seconds);
+  return size >= 1e-3 ? svg_text("%.4g ms", seconds * 1e3) : svg_text("%.4g µs", seconds * 1e6);
 }
 
 std::string plan_svg(const Plan& plan) {
@@ -156,7 +150,7 @@ std::string plan_svg(const Plan& plan) {
   }
   const int width = box_x(plan.num_stages()) - kGap + kMargin,
             total = kTop + height + 14 + (skips > 0 ? 22 + 20 * skips : 0);
-  std::string svg = text(
+  std::string svg = svg_text(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plan\" viewBox=\"0 0 %d %d\" width=\"%d\" "
       "height=\"%d\" role=\"img\" aria-label=\"plan\">",
       width, total, width, total);

@@ -10,6 +10,7 @@
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
 #include "optimizer/cost_model.h"
+#include "optimizer/predicted_costs.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
@@ -58,29 +59,6 @@ std::string text(const char* pattern, auto... values) {
 // ---- simulated schedule
 // -------------------------------------------------------------------------------------
 
-Bytes bytes_of(const Plan& plan, const StageLink& link) {
-  for (const PlanCrossing& crossing : plan.crossings) {
-    if (crossing.from == link.from && crossing.to == link.to) return crossing.bytes;
-  }
-  return 0;
-}
-
-ScheduleCosts costs_of(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster) {
-  ScheduleCosts costs;
-  for (const PlanStage& stage : plan.stages) {
-    costs.forward.push_back(stage.forward_s);
-    costs.backward_input.push_back(stage.backward_s / 2);
-    costs.backward_weight.push_back(stage.backward_s / 2);
-    costs.reduce.push_back(all_reduce_seconds(cluster, stage.ranks, stage.parameter_bytes));
-  }
-  for (const StageLink& link : shape.all_links()) {
-    const RankId from = plan.stages[static_cast<std::size_t>(link.from.value)].ranks.front();
-    const RankId to = plan.stages[static_cast<std::size_t>(link.to.value)].ranks.front();
-    costs.transfer.push_back(transfer_seconds(cluster, from, to, bytes_of(plan, link)));
-  }
-  return costs;
-}
-
 /// With the profile the planner's own costs, else those that the plan carries.
 std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
   if (!run.plan || !validate(*run.plan).empty()) return std::nullopt;
@@ -98,11 +76,8 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
     shape = model.shape_of(stages, microbatches);
     costs = model.costs_of(stages, shape);
   } else {
-    const bool predicted = std::any_of(plan.stages.begin(), plan.stages.end(), [](const PlanStage& s) {
-      return s.forward_s > 0 || s.backward_s > 0;
-    });
-    if (!predicted) return std::nullopt;
-    costs = costs_of(plan, shape, cluster);
+    if (!has_predicted_times(plan)) return std::nullopt;
+    costs = predicted_costs(plan, shape, cluster);
   }
   const Result<Schedule> schedule = make_schedule(plan.schedule, shape);
   if (!schedule || !check(*schedule, shape, Transport::Buffered).empty()) return std::nullopt;
@@ -114,8 +89,9 @@ const char* bar_kind(Op op) {
     case Op::Forward:
       return "forward";
     case Op::Backward:
-    case Op::BackwardInput:
       return "backward";
+    case Op::BackwardInput:
+      return "input";
     case Op::BackwardWeight:
       return "weight";
     case Op::Reduce:
@@ -132,8 +108,9 @@ const char* bar_kind(SpanKind kind) {
     case SpanKind::Forward:
       return "forward";
     case SpanKind::Backward:
-    case SpanKind::BackwardInput:
       return "backward";
+    case SpanKind::BackwardInput:
+      return "input";
     case SpanKind::BackwardWeight:
       return "weight";
     case SpanKind::Send:
@@ -249,7 +226,7 @@ svg .title{font-size:14px;font-weight:650;fill:var(--text)}
 svg .tick{font-size:11.5px;font-weight:400;fill:var(--tick)}
 svg .label{font-size:12.5px;fill:var(--text)}
 svg .mono{font:11.5px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
-svg .inbar{font-size:11px;fill:#fff}
+svg .inbar{font-size:11px;fill:#16202b}
 svg .grid{stroke:var(--grid)}svg .axis{stroke:var(--edge)}
 svg .box{fill:var(--box);stroke:var(--edge)}
 svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var(--soft)}
@@ -257,8 +234,9 @@ svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var
 .gantt svg{width:100%}
 .gantt svg>rect:first-child{fill:var(--box)}
 .gantt svg text[fill="#1f2933"]{fill:var(--text)}
-.gantt svg text[fill="#7b8794"],.gantt svg text[fill="#52606d"]{fill:var(--tick)}
-.gantt svg text[fill="#fff"]{fill:#fff;font-size:11px}
+.gantt svg text[fill="#52606d"]{fill:var(--tick)}
+.gantt svg text[fill="#16202b"]{fill:#16202b;font-size:11px}
+.gantt svg rect[fill="#eef1f5"]{fill:var(--grid)}
 .gantt svg line{stroke:var(--grid)}
 .gantt svg rect[stroke="#fff"]{stroke:var(--box)}
 .gantt svg rect[fill="#d9dde3"]{fill:var(--edge)}

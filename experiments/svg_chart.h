@@ -41,9 +41,6 @@ struct StackedRow {
 std::string stacked_bars_svg(const std::vector<StackedPart>& parts, const std::vector<StackedRow>& rows,
                              const std::string& unit, double scale, int width = 1100);
 
-/// Round numbers that cover [low, high] in about `count` steps: first tick, step.
-std::pair<double, double> round_ticks(double low, double high, int count);
-
 /// Exponential moving average with bias correction; `window` points have most of the weight.
 std::vector<std::pair<double, double>> smoothed(const std::vector<std::pair<double, double>>& points,
                                                 double window);

@@ -13,8 +13,6 @@ namespace {
 // Two levels need a table of states x states.
 constexpr int kMaxStatesOfLevels = 6'000;
 constexpr int kMaxWorkers = 4'096;
-// A first pass over this many states gives a bound that makes the full pass short.
-constexpr int kCoarseStates = 32;
 
 Problems check_levels(const PipeDreamOptions& options) {
   Problems problems;
@@ -55,38 +53,43 @@ std::vector<LevelCosts> level_costs(const PipeDreamOptions& options) {
   return costs;
 }
 
-std::vector<int> every_state(const AntichainStates& states) {
-  std::vector<int> all(states.compute_s.size());
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-// States at even steps of compute time, the last one included.
-std::vector<int> coarse_states(const AntichainStates& states) {
-  std::vector<int> picked;
-  const double step = states.compute_s.back() / kCoarseStates;
-  for (int i = 0; i <= kCoarseStates; ++i) {
-    const auto at = std::lower_bound(states.compute_s.begin(), states.compute_s.end(), i * step);
-    const int state = std::min(static_cast<int>(at - states.compute_s.begin()), states.last());
-    if (picked.empty() || state > picked.back()) picked.push_back(state);
+double data_parallel_time(const AntichainStates& states, const std::vector<LevelCosts>& levels) {
+  double time = states.compute_s.back();
+  for (const LevelCosts& level : levels) {
+    const double m = level.machines;
+    const double sync = 4 * (m - 1) * states.parameter_bytes.back() / (level.bandwidth * m);
+    time = (time + sync / level.machines_below) / m;
   }
-  if (picked.back() != states.last()) picked.push_back(states.last());
-  return picked;
+  return time;
 }
 
 // The levels' answers from the inside out, and the plan from the outside in.
 class Hierarchy {
  public:
   Hierarchy(const AntichainStates& states, const PipeDreamOptions& options)
-      : states_(states), options_(options), costs_(level_costs(options)), all_(every_state(states)) {
-    times_.resize(costs_.size());
-    for (IntervalTimes& times : times_) times.states = &states_;
+      : states_(states), options_(options), costs_(level_costs(options)) {
+    times_.assign(costs_.size(), IntervalTimes(states_));
   }
 
   double solve() {
-    for (std::size_t level = 0; level + 1 < costs_.size(); ++level) tabulate(level);
-    top().solve(-1, all_, bound(), true);
-    return top_->best(states_.last(), costs_.back().machines);
+    // Data parallelism is a plan (it stashes nothing, so that the memory test lets it pass) unless
+    // replication is forbidden; summed here in another order.
+    double bound = options_.straight ? kInfeasible : data_parallel_time(states_, costs_) * kRounding;
+    solvers_.reserve(costs_.size());
+    for (std::size_t level = 0; level < costs_.size(); ++level) {
+      // Two components on the outermost level: of what does not begin at the start only what ends at the end
+      // counts.
+      const bool only_last = level + 1 == costs_.size() && costs_[level].machines <= 2;
+      if (level > 0)
+        times_[level].use(solvers_[level - 1], costs_[level].workers_below, kInfeasible, only_last);
+      solvers_.emplace_back(states_, options_, costs_[level], times_[level]);
+    }
+    tighten(bound);
+    if (states_.size() > 2 * costs_.back().machines)
+      tighten(bound = solvers_.back().coarse_bound(bound) * kRounding);
+    if (costs_.size() > 1 && costs_.back().machines > 2) times_.back().complete();
+    solvers_.back().solve(-1, bound, true);
+    return solvers_.back().best_of_state(states_.last(), costs_.back().machines);
   }
 
   std::vector<LevelStage> flat_stages() {
@@ -96,29 +99,13 @@ class Hierarchy {
   }
 
  private:
-  LevelSolver& top() {
-    top_.emplace(states_, options_, costs_.back(), times_.back());
-    return *top_;
-  }
+  static constexpr double kRounding = 1 + 1e-12;
 
-  double bound() {
-    if (states_.size() < 2 * kCoarseStates) return kInfeasible;
-    LevelSolver coarse(states_, options_, costs_.back(), times_.back());
-    coarse.solve(-1, coarse_states(states_), kInfeasible, true);
-    return coarse.best(states_.last(), costs_.back().machines);
-  }
-
-  void tabulate(std::size_t level) {
-    const auto n = states_.compute_s.size();
-    std::vector<double>& table = times_[level + 1].table;
-    table.assign((n + 1) * n, kInfeasible);
-    LevelSolver solver(states_, options_, costs_[level], times_[level]);
-    for (int from = -1; from < states_.last(); ++from) {
-      solver.solve(from, all_, kInfeasible, false);
-      for (int to = from + 1; to < states_.size(); ++to) {
-        table[static_cast<std::size_t>(from + 1) * n + static_cast<std::size_t>(to)] =
-            solver.best(to, costs_[level].machines);
-      }
+  // What a component of a level takes counts at most divided by the components of all outer levels.
+  void tighten(double bound) {
+    for (std::size_t level = costs_.size(); --level > 0;) {
+      bound *= costs_[level].machines * kRounding;
+      times_[level].lower_bound_to(bound);
     }
   }
 
@@ -128,14 +115,8 @@ class Hierarchy {
       return;
     }
     const auto at = static_cast<std::size_t>(level);
-    std::vector<LevelStage> stages;
-    if (at + 1 == costs_.size()) {
-      stages = top_->stages(to);
-    } else {
-      LevelSolver solver(states_, options_, costs_[at], times_[at]);
-      solver.solve(from, all_, kInfeasible, false);
-      stages = solver.stages(to);
-    }
+    if (at + 1 < costs_.size()) solvers_[at].solve(from, times_[at + 1].at(from, to), to == states_.last());
+    const std::vector<LevelStage> stages = solvers_[at].stages(to);
     for (const LevelStage& stage : stages)
       expand(level - 1, stage.from, stage.to, replicas * stage.machines, out);
   }
@@ -143,32 +124,21 @@ class Hierarchy {
   const AntichainStates& states_;
   const PipeDreamOptions& options_;
   const std::vector<LevelCosts> costs_;
-  const std::vector<int> all_;
   std::vector<IntervalTimes> times_;  // [level]: what a stage of that level takes on one component
-  std::optional<LevelSolver> top_;
+  std::vector<LevelSolver> solvers_;
 };
 
-std::vector<std::string> nodes_between(const PipeDreamGraph& graph, const AntichainStates& states,
-                                       const LevelStage& stage) {
-  BitSet inside = states.closure[stage.to];
-  if (stage.from >= 0) {
-    inside -= states.closure[stage.from];
-  } else {
-    for (int input : states.inputs) inside.insert(input);
+std::vector<std::string> nodes_of(const PipeDreamGraph& graph, const AntichainStates& states,
+                                  const LevelStage& stage) {
+  std::vector<int> nodes = states.nodes_between(stage.from, stage.to);
+  if (stage.from < 0) {
+    nodes.insert(nodes.end(), states.inputs.begin(), states.inputs.end());
+    std::sort(nodes.begin(), nodes.end());
   }
   std::vector<std::string> ids;
-  for (int v : inside.members()) ids.push_back(graph.nodes[v].id);
+  ids.reserve(nodes.size());
+  for (int v : nodes) ids.push_back(graph.nodes[v].id);
   return ids;
-}
-
-double data_parallel_time(const AntichainStates& states, const std::vector<LevelCosts>& levels) {
-  double time = states.compute_s.back();
-  for (const LevelCosts& level : levels) {
-    const double m = level.machines;
-    const double sync = 4 * (m - 1) * states.parameter_bytes.back() / (level.bandwidth * m);
-    time = (time + sync / level.machines_below) / m;
-  }
-  return time;
 }
 
 Problem no_plan(const AntichainStates& states, const PipeDreamOptions& options) {
@@ -206,7 +176,7 @@ Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDr
   for (const LevelStage& stage : hierarchy.flat_stages()) {
     const double before = stage.from < 0 ? 0 : states.compute_s[stage.from];
     answer.stages.push_back(
-        {states.compute_s[stage.to] - before, stage.machines, nodes_between(graph, states, stage)});
+        {states.compute_s[stage.to] - before, stage.machines, nodes_of(graph, states, stage)});
   }
   return answer;
 }
@@ -316,6 +286,14 @@ class Evaluator {
   const std::vector<int> replicas_;  // product over levels
 };
 
+// -1: none.
+int state_of(const AntichainStates& states, const std::vector<std::uint64_t>& closure) {
+  for (int state = 0; state < states.size(); ++state) {
+    if (std::equal(closure.begin(), closure.end(), states.closure(state))) return state;
+  }
+  return -1;
+}
+
 }  // namespace
 
 Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options,
@@ -326,8 +304,9 @@ Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOp
   std::unordered_map<std::string, int> index;
   for (std::size_t v = 0; v < graph.nodes.size(); ++v) index.emplace(graph.nodes[v].id, static_cast<int>(v));
 
-  const BitSet& everything = found->closure.back();
-  BitSet before(graph.nodes.size());
+  const auto bit = [](int v) { return std::uint64_t{1} << (v & 63); };
+  const std::uint64_t* const everything = found->closure(found->last());
+  std::vector<std::uint64_t> before(found->words);
   std::vector<int> ends;
   std::vector<int> replicas;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -335,11 +314,11 @@ Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOp
     for (const std::string& id : stages[s].nodes) {
       const auto node = index.find(id);
       if (node == index.end()) return Problem{where, "unknown node " + id, ""};
-      if (everything.test(node->second)) before.insert(node->second);
+      before[node->second >> 6] |= everything[node->second >> 6] & bit(node->second);
     }
-    const auto state = std::find(found->closure.begin(), found->closure.end(), before);
-    if (state == found->closure.end()) return Problem{where, "does not end at a cut of the graph", ""};
-    ends.push_back(static_cast<int>(state - found->closure.begin()));
+    const int state = state_of(*found, before);
+    if (state < 0) return Problem{where, "does not end at a cut of the graph", ""};
+    ends.push_back(state);
     replicas.push_back(stages[s].replication);
     if (ends.size() > 1 && ends[s] <= ends[s - 1]) return Problem{where, "has no layers", ""};
   }

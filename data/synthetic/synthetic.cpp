@@ -4,6 +4,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 
+#include <mutex>
+#include <vector>
+
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -18,6 +21,8 @@ class Synthetic final : public Dataset {
     shape.insert(shape.end(), options.sample_shape.begin(), options.sample_shape.end());
     prototypes_ = at::empty(shape, at::kFloat)
                       .normal_(0, 1, at::detail::createCPUGenerator(derive_seed(options.seed, "prototypes")));
+    const auto sample_bytes = static_cast<std::int64_t>(prototypes_.nbytes()) / prototypes_.size(0);
+    if (size <= kKeptBytes / sample_bytes) kept_.resize(static_cast<std::size_t>(size));
   }
 
   std::int64_t size() const override { return size_; }
@@ -27,11 +32,16 @@ class Synthetic final : public Dataset {
     const std::uint64_t seed = derive_seed(options_.seed, options_.split, static_cast<std::uint64_t>(index));
     const auto target = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(options_.num_classes));
     if (!want_input) return {{}, target};
-    at::Tensor input =
-        at::empty(options_.sample_shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
-    const std::int64_t row = target % prototypes_.size(0), round = target / prototypes_.size(0);
-    input.add_(prototypes_.select(0, row), round % 2 ? -1 : 1).add_(0.25 * double(round / 2));
-    return {input, target};
+    if (kept_.empty()) return {make(seed, target), target};
+    std::unique_lock lock(mutex_);
+    at::Tensor& kept = kept_[static_cast<std::size_t>(index)];
+    if (!kept.defined()) {
+      lock.unlock();
+      at::Tensor input = make(seed, target);
+      lock.lock();
+      kept = std::move(input);
+    }
+    return {kept, target};
   }
 
   std::string describe() const override {
@@ -40,9 +50,21 @@ class Synthetic final : public Dataset {
   }
 
  private:
+  // Drawing a sample takes longer than a small model's step, so a small set is drawn once.
+  static constexpr std::int64_t kKeptBytes = 64 << 20;
+
+  at::Tensor make(std::uint64_t seed, std::int64_t target) const {
+    at::Tensor input =
+        at::empty(options_.sample_shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
+    const std::int64_t row = target % prototypes_.size(0), round = target / prototypes_.size(0);
+    return input.add_(prototypes_.select(0, row), round % 2 ? -1 : 1).add_(0.25 * double(round / 2));
+  }
+
   DatasetOptions options_;
   std::int64_t size_;
   at::Tensor prototypes_;
+  mutable std::mutex mutex_;              // guards kept_'s elements
+  mutable std::vector<at::Tensor> kept_;  // by index, undefined until asked for; empty: the set is too large
 };
 
 }  // namespace

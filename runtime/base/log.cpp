@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -57,6 +58,14 @@ void log_line(LogLevel level, std::string_view message) {
   for (char c : message) line += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;
   line += '\n';
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+std::string progress_bar(std::int64_t done, std::int64_t total) {
+  constexpr std::int64_t kWidth = 24;
+  const std::int64_t full =
+      std::clamp<std::int64_t>(kWidth * done / std::max<std::int64_t>(1, total), 0, kWidth);
+  return "[" + std::string(static_cast<std::size_t>(full), '#') +
+         std::string(static_cast<std::size_t>(kWidth - full), '.') + "]";
 }
 
 }  // namespace millrace

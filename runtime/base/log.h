@@ -1,6 +1,7 @@
 // One event, one line: `[rank3 stage1] 2026-01-02T03:04:05.678Z INFO step=120 loss=2.31`. To stderr.
 #pragma once
 
+#include <cstdint>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -25,5 +26,8 @@ inline void log_warning(std::string_view m) {
 inline void log_error(std::string_view m) {
   log_line(LogLevel::Error, m);
 }
+
+/// "[######..................]" for `done` of `total`, for a terminal.
+std::string progress_bar(std::int64_t done, std::int64_t total);
 
 }  // namespace millrace

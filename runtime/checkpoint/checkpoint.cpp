@@ -156,12 +156,12 @@ NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule) {
   return result;
 }
 
-void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info, int stage,
-                     int num_stages, bool writes, const NamedTensors& state, int keep) {
+void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info,
+                     int num_stages, const std::vector<StageTensors>& mine, int keep) {
   const fs::path final_folder = fs::path(folder) / step_name(info.step);
   const fs::path temporary = fs::path(folder) / (step_name(info.step) + ".tmp");
   throw_if(make_writable_folder(temporary));
-  if (writes) write_safetensors(temporary / shard_name(stage), state);
+  for (const StageTensors& part : mine) write_safetensors(temporary / shard_name(part.stage), part.tensors);
   world.barrier();
   if (world.rank() == RankId(0)) {
     throw_if(write_file_atomically(temporary / "manifest.json", manifest_text(info, temporary, num_stages)));
@@ -220,10 +220,10 @@ Problems load_stage(const Checkpoint& checkpoint, const std::string& model, Para
   return problems;
 }
 
-void save_weights(Communicator& world, const std::string& path, int stage, int num_stages, bool writes,
-                  const NamedTensors& weights) {
+void save_weights(Communicator& world, const std::string& path, int num_stages,
+                  const std::vector<StageTensors>& mine) {
   const auto part = [&](int s) { return path + ".part" + std::to_string(s); };
-  if (writes) write_safetensors(part(stage), weights);
+  for (const StageTensors& own : mine) write_safetensors(part(own.stage), own.tensors);
   world.barrier();
   if (world.rank() == RankId(0)) {
     NamedTensors parameters;

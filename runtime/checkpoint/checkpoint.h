@@ -31,11 +31,17 @@ NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule);
 /// Weights and buffers in the model's order (state_dict).
 NamedTensors stage_weights(const ParameterStore& store);
 
-/// Collective over `world`. The ranks with `writes` write one shard each; rank 0 then checks that all are
+/// What a rank writes of one stage; replicas leave it to the first of them.
+struct StageTensors {
+  int stage = 0;
+  NamedTensors tensors;
+};
+
+/// Collective over `world`. Each rank writes a shard for each of `mine`; rank 0 then checks that all are
 /// there, writes the manifest, renames the folder into place, updates `latest` and removes the oldest beyond
 /// `keep`. A reader sees the old or the new checkpoint, never a mixture. Throws CheckpointError.
-void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info, int stage,
-                     int num_stages, bool writes, const NamedTensors& state, int keep = 3);
+void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info,
+                     int num_stages, const std::vector<StageTensors>& mine, int keep = 3);
 
 /// An opened checkpoint: manifest and shards are verified (sizes, checksums).
 struct Checkpoint {
@@ -54,7 +60,7 @@ Problems load_stage(const Checkpoint& checkpoint, const std::string& model, Para
                     UpdateRule& rule);
 
 /// Collective. The whole model's weights and buffers by name in one file, whatever the plan: the same bytes.
-void save_weights(Communicator& world, const std::string& path, int stage, int num_stages, bool writes,
-                  const NamedTensors& weights);
+void save_weights(Communicator& world, const std::string& path, int num_stages,
+                  const std::vector<StageTensors>& mine);
 
 }  // namespace millrace

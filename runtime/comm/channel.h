@@ -18,6 +18,7 @@ class Channel {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::chrono::milliseconds deadline() const = 0;
+  virtual bool buffers_sends() const = 0;  ///< see Communicator
   /// `tensor` is contiguous and must not change before the Pending is done.
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
   virtual void abort(const std::string& reason) noexcept = 0;

@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/comm/channel.h"
+#include "runtime/comm/ordered_sum.h"
 
 namespace millrace {
 namespace {
@@ -100,6 +101,26 @@ class WorkerPending final : public Pending {
   std::shared_ptr<Worker::Job> job_;
 };
 
+class DirectReduce final : public Pending {
+ public:
+  DirectReduce(at::Tensor flat, std::vector<at::Tensor> received,
+               std::vector<std::unique_ptr<Pending>> messages)
+      : flat_(std::move(flat)), received_(std::move(received)), messages_(std::move(messages)) {}
+  void wait() override {
+    if (messages_.empty()) return;
+    for (auto& message : messages_) message->wait();
+    messages_.clear();
+    at::NoGradGuard no_grad;
+    sum_in_order(received_, flat_);
+    received_.clear();
+  }
+
+ private:
+  at::Tensor flat_;
+  std::vector<at::Tensor> received_;
+  std::vector<std::unique_ptr<Pending>> messages_;
+};
+
 class ChannelCommunicator final : public Communicator {
  public:
   ChannelCommunicator(std::shared_ptr<Channel> channel, std::vector<int> members, std::uint64_t group)
@@ -111,6 +132,7 @@ class ChannelCommunicator final : public Communicator {
 
   RankId rank() const override { return RankId(rank_); }
   int size() const override { return static_cast<int>(members_.size()); }
+  bool buffers_sends() const override { return channel_->buffers_sends(); }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
     std::vector<std::unique_ptr<Pending>> parts;
@@ -123,8 +145,12 @@ class ChannelCommunicator final : public Communicator {
 
   std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) override {
     MILLRACE_CHECK(tensor.is_contiguous());
-    if (!worker_) worker_ = std::make_shared<Worker>();
     const std::uint64_t sequence = collectives_++;
+    if (size() == 1) return std::make_unique<AllOf>(std::vector<std::unique_ptr<Pending>>{});
+    // Two ranks exchange no more bytes this way than by halves.
+    if (size() == 2 || static_cast<std::int64_t>(tensor.nbytes()) <= kSmallBytes)
+      return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
+    if (!worker_) worker_ = std::make_shared<Worker>();
     return std::make_unique<WorkerPending>(worker_,
                                            worker_->start([=, this] { reduce(tensor, sequence, what); }));
   }
@@ -164,15 +190,15 @@ class ChannelCommunicator final : public Communicator {
   /// Two tags for each collective.
   static std::uint64_t next_tag(std::uint64_t sequence) { return (sequence * 2) & (kCollective - 1); }
 
-  static at::Tensor sum_in_order(const std::vector<at::Tensor>& parts) {
-    at::Tensor sum = at::add(parts[0], parts[1]);
-    for (std::size_t i = 2; i < parts.size(); ++i) sum.add_(parts[i]);
-    return sum;
-  }
-
   /// Sends `mine[peer]` to each peer and receives from each into `theirs[peer]`.
   void all_to_all(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& theirs,
                   std::uint64_t tag, const std::string& what) {
+    for (auto& part : start_all_to_all(mine, theirs, tag, what)) part->wait();
+  }
+
+  std::vector<std::unique_ptr<Pending>> start_all_to_all(const std::vector<at::Tensor>& mine,
+                                                         const std::vector<at::Tensor>& theirs,
+                                                         std::uint64_t tag, const std::string& what) {
     std::vector<std::unique_ptr<Pending>> parts;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
@@ -180,21 +206,24 @@ class ChannelCommunicator final : public Communicator {
           post({Direction::Receive, RankId(peer), tag, theirs[static_cast<std::size_t>(peer)], what}));
       parts.push_back(post({Direction::Send, RankId(peer), tag, mine[static_cast<std::size_t>(peer)], what}));
     }
-    for (auto& part : parts) part->wait();
+    return parts;
+  }
+
+  /// Every rank gets every rank's whole tensor; posted now, added up by the caller's wait(): no thread and
+  /// one round trip.
+  std::unique_ptr<Pending> start_direct_reduce(at::Tensor flat, std::uint64_t tag, const std::string& what) {
+    const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
+    std::vector<at::Tensor> received(n);
+    for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? flat : at::empty_like(flat);
+    auto messages = start_all_to_all(std::vector<at::Tensor>(n, flat), received, tag, what);
+    return std::make_unique<DirectReduce>(std::move(flat), std::move(received), std::move(messages));
   }
 
   void reduce(at::Tensor tensor, std::uint64_t sequence, const std::string& what) {
-    if (size() == 1) return;
     const std::uint64_t tag = kCollective | next_tag(sequence);
     const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
     at::Tensor flat = tensor.view({-1});
     std::vector<at::Tensor> received(n);
-    if (static_cast<std::int64_t>(flat.nbytes()) <= kSmallBytes || flat.numel() < size()) {
-      for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? flat : at::empty_like(flat);
-      all_to_all(std::vector<at::Tensor>(n, flat), received, tag, what);
-      flat.copy_(sum_in_order(received));
-      return;
-    }
     // Reduce-scatter: each rank sums its chunk in the order of ranks; then everybody gets every chunk.
     const std::int64_t chunk = (flat.numel() + size() - 1) / size();
     std::vector<at::Tensor> chunks(n);
@@ -204,7 +233,7 @@ class ChannelCommunicator final : public Communicator {
     }
     for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? chunks[p] : at::empty_like(chunks[me]);
     all_to_all(chunks, received, tag, what);
-    chunks[me].copy_(sum_in_order(received));
+    sum_in_order(received, chunks[me]);
     all_to_all(std::vector<at::Tensor>(n, chunks[me]), chunks, tag + 1, what);
   }
 

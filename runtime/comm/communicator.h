@@ -42,6 +42,12 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual RankId rank() const = 0;
   virtual int size() const = 0;
+  /// A send is copied when it is posted, so that it completes whatever the peer does and its tensor is free
+  /// at once; otherwise it may complete no earlier than its receive.
+  virtual bool buffers_sends() const = 0;
+  /// Messages from one rank to another meet in the order of posting, whatever their tags (NCCL has none):
+  /// both ends must post them in the same order.
+  virtual bool is_ordered() const { return false; }
 
   /// Posts all transfers as one group and returns at once; no order among them is assumed. Sends may finish
   /// before the peer receives, but need not.
@@ -62,13 +68,18 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
+class NcclApi;  // nccl_api.h
+
 struct CommunicatorOptions {
-  std::string backend = "gloo";  ///< "local" (threads), "gloo", "nccl"
+  std::string backend = "gloo";  ///< "shm", "gloo", "nccl", "auto"; threads: make_local_communicators
   RankId rank;
   int size = 1;
   std::chrono::milliseconds deadline{100'000};
   std::chrono::milliseconds rendezvous_deadline{60'000};
   std::string interface_address = "127.0.0.1";
+  /// Tensors may live on a device: Device::identity() of this rank's. Empty: all tensors are on the CPU.
+  std::string device;
+  std::shared_ptr<NcclApi> nccl;  ///< null: this program, or its device, has no NCCL
 };
 
 /// `size` communicators that share memory, one for each thread; index = rank.

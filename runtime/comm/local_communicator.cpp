@@ -71,6 +71,7 @@ class LocalChannel final : public Channel {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::chrono::milliseconds deadline() const override { return deadline_; }
+  bool buffers_sends() const override { return true; }
 
   std::unique_ptr<Pending> post(const Transfer& t) override {
     if (t.direction == Direction::Receive) return std::make_unique<Received>(boxes_, rank_, t, deadline_);

@@ -1,16 +1,126 @@
+// The table of transports between processes, and which one joins which ranks.
+#include <algorithm>
+#include <set>
+
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/channel.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/comm/gloo_communicator.h"
+#include "runtime/comm/gloo_channel.h"
+#include "runtime/comm/nccl_communicator.h"
+#include "runtime/comm/shared_memory.h"
+#include "runtime/comm/staged_channel.h"
 
 namespace millrace {
+namespace {
+
+/// Shared memory for the ranks of this host, another channel for the rest.
+class RoutedChannel final : public Channel {
+ public:
+  RoutedChannel(std::shared_ptr<Channel> near, std::vector<int> near_ranks, std::shared_ptr<Channel> far)
+      : near_(std::move(near)), near_ranks_(std::move(near_ranks)), far_(std::move(far)) {}
+  int rank() const override { return far_->rank(); }
+  int size() const override { return far_->size(); }
+  std::chrono::milliseconds deadline() const override { return far_->deadline(); }
+  bool buffers_sends() const override { return near_->buffers_sends() && far_->buffers_sends(); }
+  std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    const bool is_near = std::ranges::binary_search(near_ranks_, transfer.peer.value);
+    return (is_near ? near_ : far_)->post(transfer);
+  }
+  void abort(const std::string& reason) noexcept override {
+    near_->abort(reason);
+    far_->abort(reason);
+  }
+
+ private:
+  std::shared_ptr<Channel> near_;
+  std::vector<int> near_ranks_;  // ascending
+  std::shared_ptr<Channel> far_;
+};
+
+/// The ranks that can share memory with this one, this one included; ascending.
+std::vector<int> ranks_of_this_host(const CommunicatorOptions& options, Store& store) {
+  const std::string mine = shared_memory_domain();
+  store.set("domain/" + std::to_string(options.rank.value), mine);
+  std::vector<int> local;
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (store.get("domain/" + std::to_string(rank), options.rendezvous_deadline) == mine)
+      local.push_back(rank);
+  }
+  return local;
+}
+
+std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
+  const std::vector<int> local = ranks_of_this_host(options, *store);
+  const bool all = static_cast<int>(local.size()) == options.size;
+  if (options.backend == "shm" && !all) {
+    throw ConfigError("--backend shm: only " + std::to_string(local.size()) + " of " +
+                          std::to_string(options.size) + " ranks are on the host of rank " +
+                          std::to_string(options.rank.value),
+                      "use --backend auto");
+  }
+  auto near = make_shared_memory_channel(options, local, *store);
+  if (near && all) return near;
+  if (!near && options.backend == "shm")
+    throw ConfigError("--backend shm: the ranks of this host cannot open each other's memory",
+                      "use --backend gloo");
+  // A rank whose host has no shared memory, or none with others, still needs the mesh that all are part of.
+  auto far = make_gloo_channel(options, std::move(store));
+  return near ? std::make_shared<RoutedChannel>(near, local, far) : far;
+}
+
+/// NCCL joins devices, not processes: every rank needs one of its own.
+bool has_own_device(const CommunicatorOptions& options, Store& store) {
+  const std::string mine = shared_memory_domain() + "/" + options.device;
+  store.set("device/" + std::to_string(options.rank.value), mine);
+  std::set<std::string> devices;
+  for (int rank = 0; rank < options.size; ++rank)
+    devices.insert(store.get("device/" + std::to_string(rank), options.rendezvous_deadline));
+  return static_cast<int>(devices.size()) == options.size;
+}
+
+bool use_nccl(const CommunicatorOptions& options, Store& store) {
+  const bool asked = options.backend == "nccl";
+  if (!asked && (options.backend != "auto" || !options.nccl || options.size == 1)) return false;
+  if (!options.nccl) {
+    throw ConfigError("--backend nccl: " + std::string(options.device.empty()
+                                                           ? "NCCL joins GPUs, and this job runs on the CPU"
+                                                           : "this program was built without NCCL"),
+                      options.device.empty() ? "give --device cuda, or --backend auto"
+                                             : "use --backend auto, or build where nccl.h is");
+  }
+  if (has_own_device(options, store)) return true;
+  if (asked)
+    throw ConfigError("--backend nccl: several ranks share a GPU",
+                      "start at most one rank for each GPU, or use --backend auto");
+  if (options.rank.value == 0)
+    log_info("ranks share a GPU, so NCCL cannot join them: tensors travel through page-locked memory");
+  return false;
+}
+
+}  // namespace
 
 std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options,
                                                 std::shared_ptr<Store> store) {
-  if (options.backend == "gloo") return make_gloo_communicator(options, std::move(store));
-  const auto near = nearest_name(options.backend, {"gloo"});
+  if (use_nccl(options, *store)) {
+    CommunicatorOptions host = options;
+    host.backend = "auto";
+    host.nccl = nullptr;
+    host.device.clear();
+    auto on_host = make_communicator(host, make_prefix_store("host/", store));
+    return make_nccl_communicator(options, std::move(on_host), std::move(store));
+  }
+  const auto join = [&](std::shared_ptr<Channel> channel) {
+    if (!options.device.empty()) channel = make_staged_channel(std::move(channel));
+    return make_channel_communicator(std::move(channel));
+  };
+  if (options.backend == "gloo") return join(make_gloo_channel(options, std::move(store)));
+  if (options.backend == "auto" || options.backend == "shm")
+    return join(make_shared(options, std::move(store)));
+  const auto near = nearest_name(options.backend, {"auto", "shm", "gloo", "nccl"});
   throw ConfigError("unknown transport '" + options.backend + "' between processes",
-                    near ? "did you mean '" + *near + "'?" : "one of: gloo");
+                    near ? "did you mean '" + *near + "'?" : "one of: auto, shm, gloo, nccl");
 }
 
 }  // namespace millrace

@@ -1,38 +1,288 @@
 #include "runtime/schedule/gantt.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstdio>
+#include <map>
+#include <set>
 
+#include "runtime/schedule/message.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kLeft = 84, kTop = 46, kRow = 30, kBar = 24;
+constexpr int kRight = 16, kLegend = 22, kCell = 2;
+constexpr std::size_t kMostBars = 5000;   // 250 bytes each
+constexpr std::size_t kMostRows = 128;    // of a grid
+constexpr std::size_t kMostArrows = 400;  // beyond it they hide the bars
+constexpr int kBlends = 6;                // levels of a colour in a grid: long runs of equal cells
+constexpr double kDigit = 6.7;            // width of a character at 12 px
+constexpr const char* kIdle = "#eef1f5";
+constexpr const char* kDark = "#16202b";  // text on bars: legible on every colour below
 
-std::string format(const char* pattern, auto... values) {
-  char text[512];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
+struct Kind {
+  const char* name;
+  const char* shown;
+  const char* colour;
+};
+constexpr std::array<Kind, 9> kKinds{{{"forward", "forward", "#82b4f5"},
+                                      {"backward", "backward", "#74c69b"},
+                                      {"input", "input gradient", "#58c4bd"},
+                                      {"weight", "weight gradient", "#cbd96a"},
+                                      {"reduce", "reduce", "#f3ab6d"},
+                                      {"update", "update", "#bd9be8"},
+                                      {"send", "send", "#f09db0"},
+                                      {"data", "data", "#ecd36c"},
+                                      {"wait", "wait", "#d9dde3"}}};
+constexpr Kind kOther{"", "", "#aab2bc"};
 
-/// 1, 2 or 5 times a power of ten: about `count` ticks over `span`.
-double tick_step(double span, int count) {
-  const double raw = span / count, power = std::pow(10, std::floor(std::log10(raw)));
-  for (double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= raw) return factor * power;
+const Kind& kind_of(const std::string& name) {
+  for (const Kind& kind : kKinds) {
+    if (name == kind.name) return kind;
   }
-  return 10 * power;
+  return kOther;
 }
+
+Colour tinted(const char* colour, int tint) {
+  const double share = std::min(0.62, 0.32 * tint);
+  return mixed(parse_colour(colour), parse_colour("#ffffff"), share);
+}
+
+double text_width(const std::string& text) {
+  std::size_t characters = 0;
+  for (char c : text) characters += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  return kDigit * static_cast<double>(characters);
+}
+
+class Gantt {
+ public:
+  Gantt(const std::vector<GanttRow>& rows, const GanttOptions& options) : rows_(rows), options_(options) {
+    double labels = 0, notes = text_width(options.notes);
+    for (const GanttRow& row : rows) {
+      bars_ += row.bars.size();
+      labels = std::max(labels, text_width(row.label));
+      notes = std::max(notes, text_width(row.note));
+      for (const GanttBar& bar : row.bars) {
+        if (options.span <= 0) span_ = std::max(span_, bar.end);
+        kinds_.insert(bar.kind);
+      }
+    }
+    if (options.span > 0) span_ = options.span;
+    if (!(span_ > 0)) span_ = 1;
+    grid_ = bars_ > kMostBars;
+    every_ = grid_ ? (rows.size() + kMostRows - 1) / kMostRows : 1;
+    shown_rows_ = (rows.size() + every_ - 1) / std::max<std::size_t>(1, every_);
+    row_ = shown_rows_ <= 24 ? 30 : shown_rows_ <= 64 ? 16 : 8;
+    left_ = static_cast<int>(labels) + 26;
+    right_ = options.width - kRight - (notes > 0 ? static_cast<int>(notes) + 8 : 0);
+    top_ = 42 + kLegend + (options.subtitle.empty() ? 0 : 18);
+    bottom_ = top_ + row_ * static_cast<int>(shown_rows_);
+    per_unit_ = (right_ - left_) / span_;
+  }
+
+  std::string draw() const {
+    const int height = bottom_ + 34;
+    std::string svg = svg_text(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+        "font-family=\"system-ui,sans-serif\" font-size=\"12\">",
+        options_.width, height, options_.width, height);
+    svg += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\" rx=\"6\"/>";
+    svg += "<text x=\"12\" y=\"22\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2933\">" +
+           escape_xml(options_.title) + "</text>";
+    if (!options_.subtitle.empty())
+      svg += "<text x=\"12\" y=\"41\" fill=\"#1f2933\">" + escape_xml(options_.subtitle) + "</text>";
+    svg += legend() + grounds() + (grid_ ? cells() : bars()) + axis();
+    if (!grid_ && options_.arrows.size() <= kMostArrows) svg += arrows();
+    return svg + labels() + "</svg>";
+  }
+
+ private:
+  double x(double time) const { return left_ + time * per_unit_; }
+  int y(std::size_t shown_row) const { return top_ + row_ * static_cast<int>(shown_row); }
+  int bar_height() const { return row_ >= 16 ? row_ - 4 : row_ - 1; }
+
+  std::string legend() const {
+    std::string svg;
+    double at = 12;
+    const int baseline = top_ - 22;
+    const auto entry = [&](const std::string& colour, const std::string& name) {
+      svg += svg_text("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", at,
+                      baseline - 10, colour.c_str()) +
+             svg_text("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", at + 17, baseline) + escape_xml(name) +
+             "</text>";
+      at += 36 + text_width(name);
+    };
+    for (const Kind& kind : kKinds) {
+      if (kinds_.contains(kind.name)) entry(kind.colour, kind.shown);
+    }
+    entry(kIdle, "idle");
+    for (std::size_t i = 0; options_.tints.size() > 1 && i < options_.tints.size(); ++i) {
+      entry(to_hex(tinted(kKinds[0].colour, static_cast<int>(i))), options_.tints[i]);
+    }
+    if (grid_) {
+      svg += svg_text("<text x=\"%.1f\" y=\"%d\" fill=\"#52606d\">", at, baseline) +
+             (every_ > 1 ? "one rank of " + std::to_string(every_) + " shown; " : std::string()) +
+             "cells: mean colour of their time</text>";
+    }
+    return svg;
+  }
+
+  std::string grounds() const {
+    std::string svg;
+    for (std::size_t r = 0; r < shown_rows_; ++r) {
+      svg += svg_text("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>", left_, y(r) + 1,
+                      right_ - left_, bar_height(), kIdle);
+    }
+    return svg;
+  }
+
+  std::string axis() const {
+    std::string svg;
+    const double step = round_ticks(0, span_ * options_.scale, 10).second / options_.scale;
+    for (double t = 0; t <= span_ * 1.0001; t += step) {
+      svg += svg_text(
+          "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#c3cad3\"/><text x=\"%.1f\" y=\"%d\" "
+          "text-anchor=\"middle\" fill=\"#52606d\">%.6g</text>",
+          x(t), bottom_, x(t), bottom_ + 5, x(t), bottom_ + 19, t * options_.scale);
+    }
+    return svg + svg_text("<text x=\"12\" y=\"%d\" fill=\"#52606d\">", bottom_ + 19) +
+           escape_xml(options_.unit) + "</text>";
+  }
+
+  std::string labels() const {
+    std::string svg;
+    const std::size_t each = row_ >= 16 ? 1 : 4;  // labels are 12 px high
+    for (std::size_t r = 0; r < shown_rows_; r += each) {
+      const GanttRow& row = rows_[r * every_];
+      const double baseline = y(r) + (row_ >= 16 ? bar_height() / 2.0 + 5 : 8);
+      svg += svg_text("<text x=\"12\" y=\"%.1f\" fill=\"#1f2933\">", baseline) + escape_xml(row.label) +
+             "</text>";
+      if (row.note.empty()) continue;
+      svg += svg_text("<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"#52606d\">",
+                      options_.width - kRight, baseline) +
+             escape_xml(row.note) + "</text>";
+    }
+    if (options_.notes.empty()) return svg;
+    return svg +
+           svg_text("<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#52606d\">", options_.width - kRight,
+                    top_ - 7) +
+           escape_xml(options_.notes) + "</text>";
+  }
+
+  std::string bars() const {
+    std::string svg;
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      for (const GanttBar& bar : rows_[r].bars) {
+        if (x(bar.start) <= right_) svg += draw_bar(bar, y(r));
+      }
+    }
+    return svg;
+  }
+
+  std::string draw_bar(const GanttBar& bar, int top) const {
+    const double width = std::max(0.6, (bar.end - bar.start) * per_unit_);
+    const Kind& kind = kind_of(bar.kind);
+    std::string svg = svg_text(
+        "<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>", x(bar.start),
+        top + 1, width, bar_height(), width > 6 ? 2 : 0, to_hex(tinted(kind.colour, bar.tint)).c_str(),
+        width > 3 ? " stroke=\"#fff\" stroke-width=\"0.8\"" : "");
+    if (row_ >= 16 && !bar.label.empty() && width > text_width(bar.label) + 2) {
+      svg += svg_text("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\">",
+                      x(bar.start) + width / 2, top + bar_height() / 2.0 + 5, kDark) +
+             escape_xml(bar.label) + "</text>";
+    }
+    return svg + "<title>" + escape_xml(kind.shown + (" " + bar.label)) +
+           svg_text(": %.6g to %.6g ", bar.start * options_.scale, bar.end * options_.scale) +
+           escape_xml(options_.unit) + "</title></g>";
+  }
+
+  std::string arrows() const {
+    std::string path;
+    for (const GanttArrow& arrow : options_.arrows) {
+      const bool down = arrow.to > arrow.from;
+      path += svg_text("M%.1f %dL%.1f %d", x(arrow.sent), y(arrow.from) + (down ? bar_height() + 1 : 1),
+                       x(arrow.arrived), y(arrow.to) + (down ? 1 : bar_height() + 1));
+    }
+    if (path.empty()) return "";
+    return "<path d=\"" + path +
+           "\" fill=\"none\" stroke=\"#52606d\" stroke-width=\"0.9\" opacity=\"0.75\"/>";
+  }
+
+  /// Cells of kCell pixels; runs of one colour are one shape, all shapes of a colour one path.
+  std::string cells() const {
+    std::map<std::string, std::string> paths;
+    const auto columns = static_cast<std::size_t>((right_ - left_) / kCell);
+    for (std::size_t r = 0; r < shown_rows_; ++r) {
+      const std::vector<std::string> colours = row_colours(rows_[r * every_], columns);
+      for (std::size_t c = 0; c < columns;) {
+        std::size_t end = c + 1;
+        while (end < columns && colours[end] == colours[c]) ++end;
+        if (!colours[c].empty()) {
+          const int wide = static_cast<int>(end - c) * kCell;
+          paths[colours[c]] += svg_text("M%d %dh%dv%dh-%dz", left_ + static_cast<int>(c) * kCell, y(r) + 1,
+                                        wide, bar_height(), wide);
+        }
+        c = end;
+      }
+    }
+    std::string svg;
+    for (const auto& [colour, path] : paths) svg += "<path fill=\"" + colour + "\" d=\"" + path + "\"/>";
+    return svg;
+  }
+
+  /// Of each cell; empty where the rank is idle.
+  std::vector<std::string> row_colours(const GanttRow& row, std::size_t columns) const {
+    std::vector<std::array<double, kKinds.size()>> shares(columns);
+    const double per_cell = span_ / static_cast<double>(columns);
+    for (const GanttBar& bar : row.bars) {
+      const auto kind = static_cast<std::size_t>(&kind_of(bar.kind) - kKinds.data());
+      if (kind >= kKinds.size()) continue;
+      for (double c = std::floor(bar.start / per_cell); c * per_cell < bar.end; ++c) {
+        if (c < 0 || c >= static_cast<double>(columns)) continue;
+        const double inside = std::min(bar.end, (c + 1) * per_cell) - std::max(bar.start, c * per_cell);
+        shares[static_cast<std::size_t>(c)][kind] += inside / per_cell;
+      }
+    }
+    std::vector<std::string> colours;
+    for (const auto& cell : shares) colours.push_back(blend(cell));
+    return colours;
+  }
+
+  static std::string blend(const std::array<double, kKinds.size()>& shares) {
+    Colour sum;
+    double covered = 0;
+    for (std::size_t k = 0; k < shares.size(); ++k) {
+      const double share = std::round(shares[k] * kBlends) / kBlends;
+      const Colour colour = parse_colour(kKinds[k].colour);
+      sum = {sum.red + share * colour.red, sum.green + share * colour.green, sum.blue + share * colour.blue};
+      covered += share;
+    }
+    if (covered == 0) return "";
+    const Colour mean{sum.red / covered, sum.green / covered, sum.blue / covered};
+    return to_hex(mixed(parse_colour(kIdle), mean, std::min(1.0, covered)));
+  }
+
+  const std::vector<GanttRow>& rows_;
+  const GanttOptions& options_;
+  std::set<std::string> kinds_;
+  std::size_t bars_ = 0, every_ = 1, shown_rows_ = 0;
+  double span_ = 0, per_unit_ = 1;
+  bool grid_ = false;
+  int row_ = 30, left_ = 84, right_ = 0, top_ = 46, bottom_ = 0;
+};
+
+// ---- simulations
+// ----------------------------------------------------------------------------------------------
 
 const char* kind_of(Op op) {
   switch (op) {
     case Op::Forward:
       return "forward";
     case Op::Backward:
-    case Op::BackwardInput:
       return "backward";
+    case Op::BackwardInput:
+      return "input";
     case Op::BackwardWeight:
       return "weight";
     case Op::Reduce:
@@ -40,123 +290,98 @@ const char* kind_of(Op op) {
     case Op::Update:
       return "update";
     default:
-      return "";
+      return "send";
   }
+}
+
+std::vector<int> stages_of(const std::vector<TimedAction>& actions) {
+  std::set<int> stages;
+  for (const TimedAction& t : actions) stages.insert(t.action.stage.value);
+  return {stages.begin(), stages.end()};
+}
+
+std::string list_of(const std::vector<int>& stages) {
+  std::string text;
+  for (int s : stages) text += (text.empty() ? "" : ", ") + std::to_string(s);
+  return (stages.size() == 1 ? "stage " : "stages ") + text;
+}
+
+GanttRow row_of(const std::vector<TimedAction>& actions, std::size_t rank) {
+  const std::vector<int> stages = stages_of(actions);
+  GanttRow row{.label = "rank " + std::to_string(rank) + (stages.size() <= 4 ? " · " + list_of(stages) : "")};
+  for (const TimedAction& t : actions) {
+    if (t.end <= t.start || (is_transfer(t.action.op) && !is_send(t.action.op))) continue;
+    const auto chunk = std::ranges::find(stages, t.action.stage.value) - stages.begin();
+    row.bars.push_back({t.start, t.end, kind_of(t.action.op), std::to_string(t.action.microbatch.value),
+                        static_cast<int>(chunk)});
+  }
+  return row;
+}
+
+/// Messages that were under way for some time.
+std::vector<GanttArrow> arrows_of(const Simulation& simulation, const PipelineShape& shape) {
+  const MessageIndex messages(shape);
+  std::vector<GanttArrow> sent(messages.size()), arrows;
+  if (messages.size() > kMostArrows || simulation.arrival.size() != messages.size()) return arrows;
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+    for (const TimedAction& t : simulation.ranks[r]) {
+      if (!is_send(t.action.op) || t.action.peer.value == static_cast<int>(r)) continue;
+      const auto message = static_cast<std::size_t>(messages.of(t.action));
+      if (simulation.arrival[message] > t.start)
+        arrows.push_back(
+            {r, t.start, static_cast<std::size_t>(t.action.peer.value), simulation.arrival[message]});
+    }
+  }
+  return arrows;
+}
+
+std::pair<const char*, double> unit_of(double seconds) {
+  if (seconds >= 1) return {"s", 1};
+  if (seconds >= 1e-3) return {"ms", 1e3};
+  return {"µs", 1e6};
+}
+
+std::string subtitle_of(const Simulation& simulation) {
+  const auto [unit, scale] = unit_of(simulation.makespan);
+  double busiest = 1;
+  int stash = 0, versions = 0;
+  for (double bubble : simulation.bubble_fraction) busiest = std::min(busiest, bubble);
+  for (int s : simulation.peak_stash) stash = std::max(stash, s);
+  for (int v : simulation.peak_versions) versions = std::max(versions, v);
+  return svg_text(
+      "makespan %.6g %s · bubble of the busiest rank %.1f %% · peak stash %d · weight versions %d",
+      simulation.makespan * scale, unit, busiest * 100, stash, versions);
 }
 
 }  // namespace
 
-std::string escape_xml(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
 const char* colour_of(const std::string& kind) {
-  if (kind == "forward") return "#4c8bf5";
-  if (kind == "backward") return "#34a37a";
-  if (kind == "weight") return "#8bc34a";
-  if (kind == "update") return "#b06ad9";
-  if (kind == "reduce") return "#e8894a";
-  if (kind == "wait") return "#d9dde3";
-  if (kind == "data") return "#e0c341";
-  if (kind == "send") return "#e26d8a";
-  return "#9aa3ad";
+  return kind_of(kind).colour;
 }
 
 std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& options) {
-  double span = options.span;
-  std::vector<std::string> kinds;
-  for (const GanttRow& row : rows) {
-    for (const GanttBar& bar : row.bars) {
-      if (options.span <= 0) span = std::max(span, bar.end);
-      if (std::ranges::find(kinds, bar.kind) == kinds.end()) kinds.push_back(bar.kind);
-    }
-  }
-  if (span <= 0) span = 1;
-  const int height = kTop + kRow * static_cast<int>(rows.size()) + 34;
-  const double per_unit = (options.width - kLeft - 16) / span;
-  std::string svg = format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-      "font-family=\"system-ui,sans-serif\" font-size=\"12\">",
-      options.width, height, options.width, height);
-  svg += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\" rx=\"6\"/>";
-  svg += "<text x=\"12\" y=\"22\" font-size=\"14\" font-weight=\"600\" fill=\"#1f2933\">" +
-         escape_xml(options.title) + "</text>";
-  double legend = options.width - 16;
-  for (auto kind = kinds.rbegin(); kind != kinds.rend(); ++kind) {
-    legend -= 24 + 6.6 * static_cast<double>(kind->size());
-    svg += format(
-               "<rect x=\"%.1f\" y=\"12\" width=\"11\" height=\"11\" rx=\"2\" fill=\"%s\"/><text x=\"%.1f\" "
-               "y=\"22\" fill=\"#52606d\">",
-               legend, colour_of(*kind), legend + 15) +
-           escape_xml(*kind) + "</text>";
-  }
-  const double step = tick_step(span * options.scale, 10) / options.scale;
-  const int bottom = kTop + kRow * static_cast<int>(rows.size());
-  for (double t = 0; t <= span * 1.0001; t += step) {
-    const double x = kLeft + t * per_unit;
-    svg += format(
-        "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#e4e7eb\"/><text x=\"%.1f\" y=\"%d\" "
-        "text-anchor=\"middle\" fill=\"#7b8794\">%g</text>",
-        x, kTop - 6, x, bottom, x, bottom + 18, t * options.scale);
-  }
-  svg += format("<text x=\"%d\" y=\"%d\" fill=\"#7b8794\">", 12, bottom + 18) + escape_xml(options.unit) +
-         "</text>";
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const int y = kTop + kRow * static_cast<int>(r);
-    svg +=
-        format("<text x=\"12\" y=\"%d\" fill=\"#1f2933\">", y + 17) + escape_xml(rows[r].label) + "</text>";
-    for (const GanttBar& bar : rows[r].bars) {
-      const double x = kLeft + bar.start * per_unit, width = std::max(0.6, (bar.end - bar.start) * per_unit);
-      if (x > options.width - 16) continue;
-      svg += format("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"2\" fill=\"%s\"%s/>", x,
-                    y + 1, width, kBar, colour_of(bar.kind),
-                    width > 3 ? " stroke=\"#fff\" stroke-width=\"0.7\"" : "");
-      if (width > 7.0 * static_cast<double>(bar.label.size()) + 2 && !bar.label.empty()) {
-        svg += format("<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\">",
-                      x + width / 2, y + 17, bar.kind == "wait" ? "#52606d" : "#fff") +
-               escape_xml(bar.label) + "</text>";
-      }
-      svg += "<title>" + escape_xml(bar.kind + " " + bar.label) +
-             format(": %.3f - %.3f ", bar.start * options.scale, bar.end * options.scale) +
-             escape_xml(options.unit) + "</title></g>";
-    }
-  }
-  return svg + "</svg>";
+  return Gantt(rows, options).draw();
 }
 
-std::string draw_svg(const Simulation& simulation, const std::string& title) {
+std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, const std::string& title) {
   std::vector<GanttRow> rows;
+  std::size_t chunks = 0;
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
-    GanttRow& row = rows.emplace_back(GanttRow{.label = "rank " + std::to_string(r)});
-    for (const TimedAction& t : simulation.ranks[r]) {
-      if (t.end > t.start && !is_transfer(t.action.op))
-        row.bars.push_back({t.start, t.end, kind_of(t.action.op), std::to_string(t.action.microbatch.value)});
-    }
+    GanttRow& row = rows.emplace_back(row_of(simulation.ranks[r], r));
+    row.note = svg_text("%.0f %% · %d", simulation.bubble_fraction[r] * 100, simulation.peak_stash[r]);
+    chunks = std::max(chunks, stages_of(simulation.ranks[r]).size());
   }
-  const bool units = simulation.makespan >= 10;
-  return gantt_svg(rows, {.title = title, .unit = units ? "units" : "ms", .scale = units ? 1.0 : 1e3});
+  const auto [unit, scale] = unit_of(simulation.makespan);
+  GanttOptions options{.title = title,
+                       .subtitle = subtitle_of(simulation),
+                       .notes = "bubble · stash",
+                       .width = 1200,
+                       .unit = unit,
+                       .scale = scale,
+                       .arrows = arrows_of(simulation, shape)};
+  for (std::size_t c = 0; c < std::min<std::size_t>(chunks, 3); ++c)
+    options.tints.push_back((c == 2 && chunks > 3 ? "chunks 2 and on" : "chunk " + std::to_string(c)));
+  return gantt_svg(rows, options);
 }
 
 std::string draw_text(const Simulation& simulation, int columns) {
@@ -172,6 +397,7 @@ std::string draw_text(const Simulation& simulation, int columns) {
       const char fill = t.action.op == Op::Forward          ? 'F'
                         : t.action.op == Op::Reduce         ? 'R'
                         : t.action.op == Op::Update         ? 'U'
+                        : t.action.op == Op::BackwardInput  ? 'I'
                         : t.action.op == Op::BackwardWeight ? 'W'
                                                             : 'B';
       for (std::size_t c = begin; c < end; ++c) row[c] = fill;

@@ -4,32 +4,55 @@
 #include <string>
 #include <vector>
 
+#include "runtime/schedule/svg.h"
+
 namespace millrace {
+
+struct Simulation;
+struct PipelineShape;
 
 struct GanttBar {
   double start = 0;  ///< seconds (or any unit)
   double end = 0;
-  std::string kind;   ///< forward, backward, wait, reduce, update, data, send
+  std::string kind;   ///< forward, backward, input, weight, wait, reduce, update, data, send
   std::string label;  ///< inside the bar if it fits; always in the tooltip
+  int tint = 0;       ///< 0: the full colour; 1, 2, ...: lighter (the rank's further stages)
 };
 
 struct GanttRow {
   std::string label;
   std::vector<GanttBar> bars;
+  std::string note;  ///< right of the row
+};
+
+/// A message on its way from one row to another.
+struct GanttArrow {
+  std::size_t from = 0;
+  double sent = 0;
+  std::size_t to = 0;
+  double arrived = 0;
 };
 
 struct GanttOptions {
   std::string title;
-  int width = 1100;  ///< pixels
+  std::string subtitle;  ///< the figures
+  std::string notes;     ///< heading of the rows' notes
+  int width = 1100;      ///< pixels
   std::string unit = "ms";
   double scale = 1e3;  ///< shown = value * scale
   double span = 0;     ///< right end; 0: the last bar's
+  std::vector<GanttArrow> arrows;
+  std::vector<std::string> tints;  ///< legend of the tints, if there are several
 };
 
-/// A self-contained <svg> element. Text is escaped.
+/// A self-contained <svg> element. Text is escaped. Idle time is the row's grey ground. Up to some thousand
+/// bars are drawn one by one, with tooltips; larger charts as a grid of cells, each with the mean colour of
+/// what its ranks (every n-th) do in its time: below 2 MB for every size.
 std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& options);
 
-std::string escape_xml(const std::string& text);
+/// A simulation with its figures: stages and chunks, bubble and stash of each rank, messages that take time.
+std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, const std::string& title);
+
 const char* colour_of(const std::string& kind);
 
 }  // namespace millrace

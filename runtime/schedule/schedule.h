@@ -150,14 +150,21 @@ struct TimedAction {
 struct Simulation {
   double makespan = 0;
   std::vector<std::vector<TimedAction>> ranks;
-  std::vector<double> busy;             ///< compute seconds per rank
-  std::vector<double> bubble_fraction;  ///< 1 - busy / makespan
-  std::vector<int> peak_stash;          ///< see Peaks
-  std::vector<int> peak_versions;       ///< see Peaks
+  std::vector<double> busy;                  ///< compute seconds per rank
+  std::vector<double> bubble_fraction;       ///< 1 - busy / makespan
+  std::vector<int> peak_stash;               ///< see Peaks
+  std::vector<int> peak_versions;            ///< see Peaks
+  std::vector<double> span;                  ///< seconds from a rank's first computation to its last
+  std::vector<double> span_bubble_fraction;  ///< 1 - computing / span: how the zero-bubble papers count
+  std::vector<double> peak_bytes;            ///< per rank; empty unless SimulationOptions has bytes per stage
+  std::vector<double> arrival;               ///< of each message (message.h)
+  std::vector<double> link_bytes;            ///< by link, both directions; empty unless bytes were given
 };
 
-/// Runs the lists with buffered sends; the wire of a link carries one message at a time in each direction and
-/// overlaps computation. Throws InternalError on a deadlock (check first).
+/// Runs the lists with buffered sends; the wire between two ranks carries one message at a time in each
+/// direction and overlaps computation. Throws InternalError on a deadlock (check first). Linear in the number
+/// of actions. simulate.h has a richer model (latency, contention, jitter, ...) with these figures at its
+/// zero.
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs);
 
 /// `2F0`, `1SEND_F0>0@2` (own stage 1, microbatch 0, to stage 0? no: `>peer_stage@peer_rank`), `0UPDATE3`.
@@ -166,8 +173,7 @@ std::string to_string(const Action& action);
 std::string to_string(const Schedule& schedule);
 Result<Schedule> parse_schedule(std::string_view text, const std::string& name);
 
-/// Terminal picture: one row per rank, one cell per time unit; and the same as a self-contained SVG.
+/// Terminal picture: one row per rank: F, B, I, W, R(educe), U(pdate), '.' for idle. gantt.h has the SVG.
 std::string draw_text(const Simulation& simulation, int columns = 100);
-std::string draw_svg(const Simulation& simulation, const std::string& title);
 
 }  // namespace millrace

@@ -1,40 +1,87 @@
+// Ranks run their lists until they wait; whoever ends a wait puts the rank back on the list of the ready
+// ones. Without shared resources the order in which ranks run does not matter. Where it does (ports,
+// exchanges), messages are taken from a queue ordered by time: no later message can be posted before its
+// head, because every rank that still waits will be woken by a message of the queue.
+#include "runtime/schedule/simulate.h"
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
-#include <map>
-#include <string>
+#include <queue>
+#include <tuple>
+#include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/random.h"
 #include "runtime/schedule/message.h"
 
 namespace millrace {
 namespace {
 
-constexpr double kNotSent = std::numeric_limits<double>::infinity();
+constexpr double kNotYet = std::numeric_limits<double>::infinity();
+constexpr int kNobody = -1;
+
+double at_or(const std::vector<double>& values, std::size_t index, double fallback) {
+  return index < values.size() ? values[index] : fallback;
+}
 
 double cost(const std::vector<double>& costs, std::size_t index) {
-  return index < costs.size() ? costs[index] : 0;
+  return at_or(costs, index, 0);
 }
+
+std::size_t index(StageId stage) {
+  return static_cast<std::size_t>(stage.value);
+}
+
+/// When the wire from one rank to each of its peers is free again. Few peers: sorted, searched by halving.
+class Wires {
+ public:
+  double& free(int peer) {
+    const auto at = std::lower_bound(wires_.begin(), wires_.end(), peer,
+                                     [](const auto& wire, int p) { return wire.first < p; });
+    if (at != wires_.end() && at->first == peer) return at->second;
+    return wires_.insert(at, {peer, 0})->second;
+  }
+
+ private:
+  std::vector<std::pair<int, double>> wires_;
+};
 
 class Simulator {
  public:
-  Simulator(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs)
+  Simulator(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
+            const SimulationOptions& options)
       : schedule_(schedule),
         shape_(shape),
         costs_(costs),
+        options_(options),
         messages_(shape),
-        arrival_(messages_.size(), kNotSent),
-        ranks_(schedule.ranks.size()) {
+        arrival_(messages_.size(), kNotYet),
+        ranks_(schedule.ranks.size()),
+        barriers_(static_cast<std::size_t>(shape.num_stages())) {
     result_.ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) result_.ranks[r].reserve(schedule.ranks[r].size());
+    if (options.transport == Transport::Buffered) {
+      waiting_.assign(messages_.size(), kNobody);
+    } else {
+      ends_.resize(messages_.size());
+    }
+    int hosts = 0;
+    for (int host : options.host) hosts = std::max(hosts, host + 1);
+    port_out_.assign(static_cast<std::size_t>(hosts), 0);
+    port_in_.assign(static_cast<std::size_t>(hosts), 0);
   }
 
   Simulation run() {
-    std::vector<std::size_t> ready(ranks_.size());
-    for (std::size_t r = 0; r < ready.size(); ++r) ready[r] = ready.size() - 1 - r;
-    while (!ready.empty()) {
-      const std::size_t r = ready.back();
-      ready.pop_back();
-      advance(r, ready);
+    for (std::size_t r = ranks_.size(); r-- > 0;) ready_.push_back(r);
+    while (!ready_.empty() || !queue_.empty()) {
+      if (ready_.empty()) {
+        take_from_queue();
+      } else {
+        const std::size_t r = ready_.back();
+        ready_.pop_back();
+        advance(r);
+      }
     }
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       MILLRACE_CHECK(
@@ -43,12 +90,14 @@ class Simulator {
       result_.makespan = std::max(result_.makespan, ranks_[r].time);
     }
     for (const Rank& rank : ranks_) {
+      const double span = rank.last_end - rank.first_start;
       result_.busy.push_back(rank.busy);
       result_.bubble_fraction.push_back(result_.makespan > 0 ? 1 - rank.busy / result_.makespan : 0);
+      result_.span.push_back(std::max(0.0, span));
+      result_.span_bubble_fraction.push_back(span > 0 ? 1 - rank.computing / span : 0);
     }
-    Peaks peaks = peaks_of(schedule_, shape_);
-    result_.peak_stash = std::move(peaks.stash);
-    result_.peak_versions = std::move(peaks.versions);
+    count_link_bytes();
+    result_.arrival = std::move(arrival_);
     return std::move(result_);
   }
 
@@ -57,14 +106,25 @@ class Simulator {
     std::size_t at = 0;
     double time = 0;
     double busy = 0;
-    std::map<int, std::size_t> reduces;       // by stage
-    std::map<std::size_t, double> link_free;  // by receiving rank
+    double computing = 0;  // of it, forwards and backwards
+    double first_start = kNotYet;
+    double last_end = -kNotYet;
+    double last_backward = 0;    // start of the newest backward: where an overlapped reduce may begin
+    std::size_t posted_to = 0;   // rendezvous: end of the exchange that is under way
+    std::size_t unfinished = 0;  // transfers of it
+    Wires wires;
   };
   struct Barrier {
-    std::size_t arrived = 0;
-    double time = 0;
+    double time = 0;         // last arrival
+    double first_ready = 0;  // first bucket is there on every replica
+    int count = 0;           // barriers passed
     std::vector<std::size_t> waiting;
   };
+  struct Ends {  // of a message under rendezvous
+    int sender = kNobody, receiver = kNobody;
+    double time = 0;  // when both had posted
+  };
+  using Event = std::tuple<double, std::size_t>;  // time; sending rank (ports), message (rendezvous)
 
   void finish(std::size_t r, double start, double end) {
     result_.ranks[r].push_back({schedule_.ranks[r][ranks_[r].at], start, end});
@@ -72,92 +132,252 @@ class Simulator {
     ++ranks_[r].at;
   }
 
-  double duration(const Action& a) const {
-    const std::size_t s = static_cast<std::size_t>(a.stage.value);
-    switch (a.op) {
-      case Op::Forward:
-        return cost(costs_.forward, s);
-      case Op::Backward:
-        return cost(costs_.backward_input, s) + cost(costs_.backward_weight, s);
-      case Op::BackwardInput:
-        return cost(costs_.backward_input, s);
-      case Op::BackwardWeight:
-        return cost(costs_.backward_weight, s);
-      case Op::Reduce:
-        return cost(costs_.reduce, s);
-      case Op::Update:
-        return cost(costs_.update, s);
-      default:
-        return 0;
-    }
+  /// A factor of mean 1 that depends on the seed and on what is done, not on when.
+  double noise(std::uint64_t what, std::uint64_t which) const {
+    if (options_.jitter == 0) return 1;
+    RandomStream random(derive_seed(options_.seed, "simulate", what, which));
+    return std::exp(options_.jitter * (random.normal() - options_.jitter / 2));
   }
 
-  /// Runs rank `r` until it waits. Ranks that it wakes are appended to `ready`.
-  void advance(std::size_t r, std::vector<std::size_t>& ready) {
+  double duration(std::size_t r, const Action& a) const {
+    const std::size_t s = index(a.stage);
+    double seconds = 0;
+    switch (a.op) {
+      case Op::Forward:
+        seconds = cost(costs_.forward, s);
+        break;
+      case Op::Backward:
+        seconds = cost(costs_.backward_input, s) + cost(costs_.backward_weight, s);
+        break;
+      case Op::BackwardInput:
+        seconds = cost(costs_.backward_input, s);
+        break;
+      case Op::BackwardWeight:
+        seconds = cost(costs_.backward_weight, s);
+        break;
+      default:
+        seconds = cost(costs_.update, s);
+    }
+    return seconds * at_or(options_.slowdown, r, 1) *
+           noise(s * 16 + static_cast<std::uint64_t>(a.op), static_cast<std::uint64_t>(a.microbatch.value));
+  }
+
+  std::size_t message_of(const Action& a) const {
+    const std::int64_t message = messages_.of(a);
+    MILLRACE_CHECK(message >= 0, to_string(a) << " belongs to no link of the shape");
+    return static_cast<std::size_t>(message);
+  }
+
+  /// Runs rank `r` until it waits.
+  void advance(std::size_t r) {
     Rank& rank = ranks_[r];
     while (rank.at < schedule_.ranks[r].size()) {
       const Action& a = schedule_.ranks[r][rank.at];
       if (is_transfer(a.op)) {
-        const auto message = static_cast<std::size_t>(messages_.of(a));
-        if (is_send(a.op)) {
-          double& free = rank.link_free[static_cast<std::size_t>(a.peer.value)];
-          free = std::max(free, rank.time) + cost(costs_.transfer, messages_.link_of(message));
-          arrival_[message] = free;
-          finish(r, rank.time, rank.time);
-          if (auto waiter = waiting_.find(message); waiter != waiting_.end()) {
-            ready.push_back(waiter->second);
-            waiting_.erase(waiter);
-          }
-        } else if (arrival_[message] == kNotSent) {
-          waiting_[message] = r;
+        if (options_.transport == Transport::Rendezvous) {
+          if (!post_exchange(r)) return;
+        } else if (!is_send(a.op)) {
+          if (!receive(r, a)) return;
+        } else if (takes_ports(r, a)) {
+          queue_.push({rank.time, r});
           return;
         } else {
-          finish(r, rank.time, std::max(rank.time, arrival_[message]));
+          send(r, a);
         }
-      } else if (a.op == Op::Reduce && !reduce(r, a, ready)) {
-        return;
-      } else if (a.op != Op::Reduce) {
-        const double seconds = duration(a);
-        rank.busy += seconds;
-        finish(r, rank.time, rank.time + seconds);
+      } else if (a.op == Op::Reduce) {
+        if (!reduce(r, a)) return;
+      } else {
+        compute(r, a);
       }
     }
   }
 
-  /// The k-th reduce of a stage starts when all replicas have arrived. True if the rank went past it.
-  bool reduce(std::size_t r, const Action& a, std::vector<std::size_t>& ready) {
+  void compute(std::size_t r, const Action& a) {
     Rank& rank = ranks_[r];
-    Barrier& barrier = barriers_[{a.stage.value, rank.reduces[a.stage.value]}];
-    ++barrier.arrived;
-    barrier.time = std::max(barrier.time, rank.time);
-    if (barrier.arrived < static_cast<std::size_t>(shape_.replicas(a.stage))) {
-      barrier.waiting.push_back(r);
+    const double seconds = duration(r, a);
+    rank.busy += seconds;
+    if (is_compute(a.op)) {
+      rank.computing += seconds;
+      rank.first_start = std::min(rank.first_start, rank.time);
+      rank.last_end = rank.time + seconds;
+      if (a.op != Op::Forward) rank.last_backward = rank.time;
+    }
+    finish(r, rank.time, rank.time + seconds);
+  }
+
+  // ---- messages
+  // ---------------------------------------------------------------------------------------------
+
+  bool takes_ports(std::size_t from, const Action& send) const {
+    const auto to = static_cast<std::size_t>(send.peer.value);
+    return from < options_.host.size() && to < options_.host.size() &&
+           options_.host[from] != options_.host[to];
+  }
+
+  /// When a message that may start at `time` has left and when it arrives.
+  std::pair<double, double> carry(std::size_t from, const Action& send, std::size_t message, double time) {
+    const auto to = static_cast<std::size_t>(send.peer.value);
+    if (from == to) return {time, time};
+    const std::size_t link = messages_.link_of(message);
+    const double bandwidth = cost(options_.bandwidth, link);
+    double seconds =
+        cost(costs_.transfer, link) + (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
+    seconds *= noise(15, message);
+    double& free = ranks_[from].wires.free(send.peer.value);
+    double start = std::max(free, time);
+    if (takes_ports(from, send)) {
+      double& out = port_out_[static_cast<std::size_t>(options_.host[from])];
+      double& in = port_in_[static_cast<std::size_t>(options_.host[to])];
+      start = std::max({start, out, in});
+      out = in = start + seconds;
+    }
+    free = start + seconds;
+    return {free, free + cost(options_.latency, link)};
+  }
+
+  void send(std::size_t r, const Action& a) {
+    const std::size_t message = message_of(a);
+    const double now = ranks_[r].time;
+    const auto [left, arrival] = carry(r, a, message, now);
+    arrival_[message] = arrival;
+    finish(r, now, options_.sends == SendMode::Block ? left : now);
+    if (waiting_[message] == kNobody) return;
+    ready_.push_back(static_cast<std::size_t>(waiting_[message]));
+    waiting_[message] = kNobody;
+  }
+
+  bool receive(std::size_t r, const Action& a) {
+    const std::size_t message = message_of(a);
+    if (arrival_[message] == kNotYet) {
+      waiting_[message] = static_cast<int>(r);
       return false;
     }
+    finish(r, ranks_[r].time, std::max(ranks_[r].time, arrival_[message]));
+    return true;
+  }
+
+  /// Rendezvous: posts the run of adjacent transfers at the rank's place. True if nothing of it waits.
+  bool post_exchange(std::size_t r) {
+    Rank& rank = ranks_[r];
+    const auto& actions = schedule_.ranks[r];
+    for (rank.posted_to = rank.at; rank.posted_to < actions.size() && is_transfer(actions[rank.posted_to].op);
+         ++rank.posted_to) {
+      const Action& a = actions[rank.posted_to];
+      result_.ranks[r].push_back({a, rank.time, rank.time});
+      if (a.peer.value == static_cast<int>(r)) continue;
+      Ends& ends = ends_[message_of(a)];
+      (is_send(a.op) ? ends.sender : ends.receiver) = static_cast<int>(r);
+      ends.time = std::max(ends.time, rank.time);
+      ++rank.unfinished;
+      if (ends.sender != kNobody && ends.receiver != kNobody) queue_.push({ends.time, message_of(a)});
+    }
+    if (rank.unfinished > 0) return false;
+    rank.at = rank.posted_to;
+    return true;
+  }
+
+  void take_from_queue() {
+    const auto [time, which] = queue_.top();
+    queue_.pop();
+    if (options_.transport == Transport::Buffered) {
+      send(which, schedule_.ranks[which][ranks_[which].at]);
+      ready_.push_back(which);
+      return;
+    }
+    const Ends& ends = ends_[which];
+    const auto sender = static_cast<std::size_t>(ends.sender),
+               receiver = static_cast<std::size_t>(ends.receiver);
+    const double arrival = carry(sender, *posted(sender, which), which, time).second;
+    arrival_[which] = arrival;
+    for (std::size_t r : {sender, receiver}) {
+      Rank& rank = ranks_[r];
+      result_.ranks[r][static_cast<std::size_t>(posted(r, which) - schedule_.ranks[r].data())].end = arrival;
+      if (--rank.unfinished > 0) continue;
+      for (; rank.at < rank.posted_to; ++rank.at)
+        rank.time = std::max(rank.time, result_.ranks[r][rank.at].end);
+      ready_.push_back(r);
+    }
+  }
+
+  /// The action of the exchange under way on `r` that moves `message`.
+  const Action* posted(std::size_t r, std::size_t message) const {
+    const Action* a = &schedule_.ranks[r][ranks_[r].at];
+    while (messages_.of(*a) != static_cast<std::int64_t>(message)) ++a;
+    return a;
+  }
+
+  // ---- reduces
+  // ----------------------------------------------------------------------------------------------
+
+  /// A reduce starts when all replicas have arrived (its buckets, when they are there). True if the rank went
+  /// past it. A stage has one open barrier: nobody passes the k-th before all have reached it.
+  bool reduce(std::size_t r, const Action& a) {
+    Rank& rank = ranks_[r];
+    Barrier& barrier = barriers_[index(a.stage)];
+    const int buckets = std::max(1, options_.reduce_buckets);
+    barrier.time = std::max(barrier.time, rank.time);
+    barrier.first_ready =
+        std::max(barrier.first_ready, rank.last_backward + (rank.time - rank.last_backward) / buckets);
     barrier.waiting.push_back(r);
-    for (std::size_t member : barrier.waiting) {
-      finish(member, ranks_[member].time, barrier.time + duration(a));
-      ++ranks_[member].reduces[a.stage.value];
-      if (member != r) ready.push_back(member);
+    if (barrier.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return false;
+    const double seconds = cost(costs_.reduce, index(a.stage)) *
+                           noise(index(a.stage) * 16 + static_cast<std::uint64_t>(Op::Reduce),
+                                 static_cast<std::uint64_t>(barrier.count));
+    const double end = buckets == 1
+                           ? barrier.time + seconds
+                           : std::max(barrier.time + seconds / buckets, barrier.first_ready + seconds);
+    const std::vector<std::size_t> members = std::move(barrier.waiting);
+    barrier = {.count = barrier.count + 1};
+    for (std::size_t member : members) {
+      finish(member, ranks_[member].time, end);
+      if (member != r) ready_.push_back(member);
     }
     return true;
+  }
+
+  void count_link_bytes() {
+    if (options_.bytes.empty()) return;
+    result_.link_bytes.assign(messages_.links().size(), 0);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      for (const Action& a : schedule_.ranks[r]) {
+        if (!is_send(a.op) || a.peer.value == static_cast<int>(r)) continue;
+        const std::size_t link = messages_.link_of(message_of(a));
+        result_.link_bytes[link] += cost(options_.bytes, link);
+      }
+    }
   }
 
   const Schedule& schedule_;
   const PipelineShape& shape_;
   const ScheduleCosts& costs_;
+  const SimulationOptions& options_;
   MessageIndex messages_;
-  std::vector<double> arrival_;
+  std::vector<double> arrival_;  // by message
   std::vector<Rank> ranks_;
-  std::map<std::size_t, std::size_t> waiting_;  // message -> rank
-  std::map<std::pair<int, std::size_t>, Barrier> barriers_;
+  std::vector<Barrier> barriers_;  // by stage
+  std::vector<int> waiting_;       // by message: the rank that waits for it
+  std::vector<Ends> ends_;         // by message
+  std::vector<double> port_out_, port_in_;
+  std::vector<std::size_t> ready_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   Simulation result_;
 };
 
 }  // namespace
 
+Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
+                    const SimulationOptions& options) {
+  Simulation simulation = Simulator(schedule, shape, costs, options).run();
+  Peaks peaks = peaks_of(schedule, shape);
+  simulation.peak_stash = std::move(peaks.stash);
+  simulation.peak_versions = std::move(peaks.versions);
+  if (!options.stash_bytes.empty() || !options.weight_bytes.empty() || !options.state_bytes.empty())
+    simulation.peak_bytes = peak_bytes_of(schedule, shape, options);
+  return simulation;
+}
+
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs) {
-  return Simulator(schedule, shape, costs).run();
+  return simulate(schedule, shape, costs, SimulationOptions{});
 }
 
 }  // namespace millrace

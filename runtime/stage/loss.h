@@ -24,6 +24,11 @@ struct SavedLoss {
 /// logits: [B, C] float32; target: [B] int64 in [0, C) (DataError otherwise). `saved` may be nullptr
 /// (evaluation).
 LossResult cross_entropy(const at::Tensor& logits, const at::Tensor& target, SavedLoss* saved);
+/// The same where the CPU must not wait for the device: float64 [5] on the logits' device: mean loss,
+/// mean loss x samples, samples, top-1, top-5. Targets are not checked (check_targets, before their upload).
+at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& target, SavedLoss* saved);
+/// `target`: [B] int64 on the CPU. Throws DataError unless all are in [0, num_classes).
+void check_targets(const at::Tensor& target, std::int64_t num_classes);
 /// Gradient of `scale` x mean loss with respect to the logits: [B, C].
 at::Tensor cross_entropy_backward(const SavedLoss& saved, double scale);
 

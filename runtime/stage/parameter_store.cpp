@@ -21,7 +21,8 @@ std::int64_t element_count(const Shape& shape) {
 }
 }  // namespace
 
-ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed) {
+ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed,
+                               at::Device device) {
   std::int64_t total = 0;
   std::vector<std::pair<std::size_t, at::Tensor>> initial;  // slot, values
   for (int index : layout.layers[stage.value]) {
@@ -35,7 +36,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string name = layer.name + "." + specs[i].name;
       if (specs[i].is_buffer) {
-        own_buffers.push_back(values[i]);
+        own_buffers.push_back(values[i].to(device));
         own_buffer_names.push_back(name);
         continue;
       }
@@ -46,11 +47,12 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     }
     ranges_.emplace_back(begin, total);
   }
-  Version first{.flat = at::zeros({total}, at::kFloat)};
+  at::Tensor flat = at::zeros({total}, at::kFloat);
+  for (auto& [slot, values] : initial) view(flat, slot).copy_(values);
+  Version first{.flat = flat.to(device)};
   first.by_layer = views_of(first.flat);
-  for (auto& [slot, values] : initial) view(first.flat, slot).copy_(values);
   versions_.emplace(current_, std::move(first));
-  flat_gradient_ = at::zeros({total}, at::kFloat);
+  flat_gradient_ = at::zeros({total}, flat.options().device(device));
   gradients_ = views_of(flat_gradient_);
 }
 

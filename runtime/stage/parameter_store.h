@@ -31,8 +31,9 @@ struct ParameterSlot {
 /// current version an update happens in place (one version, no copy). Not thread-safe.
 class ParameterStore {
  public:
-  /// Initial values depend on (seed, parameter name) only.
-  ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed);
+  /// Initial values depend on (seed, parameter name) only: they are drawn on the CPU and then moved to
+  /// `device`, where everything lives from then on.
+  ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed, at::Device device = at::kCPU);
 
   VersionId current() const { return current_; }
   VersionId pin(MicrobatchId microbatch);  ///< the current version

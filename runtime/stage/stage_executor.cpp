@@ -14,9 +14,11 @@
 namespace millrace {
 namespace {
 
-// Sends a link may have in flight before the oldest is waited for: enough to never stall a valid schedule
-// earlier than a rendezvous would, small enough to free the activations that were sent.
+// Sends a link may have in flight before the oldest is waited for. Where a send holds its tensor: enough to
+// never stall a valid schedule earlier than a rendezvous would, small enough to free the activations that
+// were sent. Where it was copied: only against a first stage that runs ahead without bound (evaluation).
 constexpr std::size_t kSendsInFlight = 4;
+constexpr std::size_t kBufferedSendsInFlight = 64;
 
 bool is_gradient(Op op) {
   return op == Op::SendGradient || op == Op::RecvGradient;
@@ -25,7 +27,7 @@ bool is_gradient(Op op) {
 }  // namespace
 
 StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options)
-    : parts_(parts), options_(options) {
+    : parts_(parts), options_(options), samples_(parts.layout.microbatch_size) {
   const StageLayout& layout = parts_.layout;
   is_last_ = parts_.stage.value == layout.num_stages() - 1;
   needs_input_ = layout.needs_input(parts_.stage);
@@ -72,6 +74,11 @@ void StageExecutor::begin(std::int64_t first_position, double lr) {
 void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target) {
   Slot& slot = slots_[microbatch];
   slot.values.resize(tensor_names_.size());
+  if (parts_.device && parts_.device->is_asynchronous()) {
+    if (target.defined()) check_targets(target, parts_.layout.model.num_classes);
+    input = parts_.device->upload(std::move(input));
+    target = parts_.device->upload(std::move(target));
+  }
   slot.values[0] = std::move(input);
   slot.target = std::move(target);
 }
@@ -118,27 +125,47 @@ void StageExecutor::forward(MicrobatchId microbatch) {
         inputs, parts_.store.parameters(version, static_cast<int>(i)),
         parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
   }
-  if (is_last_) {
-    const LossResult result =
-        cross_entropy(slot.values[steps_.back().output], slot.target, training_ ? &slot.loss : nullptr);
-    losses_.loss += result.loss;
-    losses_.microbatches += 1;
-    losses_.samples += result.samples;
-    losses_.top1 += result.top1;
-    losses_.top5 += result.top5;
-  }
+  if (is_last_) add_loss(slot, slot.values[steps_.back().output]);
   // Only what is still to be sent stays; what the backward needs is in `saved`.
   std::vector<at::Tensor> leaving(tensor_names_.size());
   for (const Crossing& c : parts_.layout.crossings) {
     if (c.from == parts_.stage) leaving[tensor_index(c.tensor)] = slot.values[tensor_index(c.tensor)];
   }
   slot.values = std::move(leaving);
-  if (!training_ && is_last_) {
-    slots_.erase(microbatch);
+  hand_over_activations(microbatch);
+  if (!training_) return release_if_sent(microbatch);
+  ++stashed_;
+  peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+}
+
+/// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
+void StageExecutor::add_loss(Slot& slot, const at::Tensor& logits) {
+  SavedLoss* saved = training_ ? &slot.loss : nullptr;
+  if (!logits.device().is_cpu()) {
+    const at::Tensor sums = cross_entropy_sums(logits, slot.target, saved);
+    loss_on_device_ = loss_on_device_.defined() ? at::add(loss_on_device_, sums) : sums;
+    ++microbatches_on_device_;
     return;
   }
-  peak_stash_ = std::max(peak_stash_, stashed_microbatches());
-  peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+  const LossResult result = cross_entropy(logits, slot.target, saved);
+  losses_.loss += result.loss;
+  losses_.sample_loss += result.loss * double(result.samples);
+  losses_.microbatches += 1;
+  losses_.samples += result.samples;
+  losses_.top1 += result.top1;
+  losses_.top5 += result.top5;
+}
+
+void StageExecutor::collect_losses() {
+  if (!loss_on_device_.defined()) return;
+  const at::Tensor sums = std::exchange(loss_on_device_, {}).cpu();
+  const double* s = sums.const_data_ptr<double>();
+  losses_.loss += s[0];
+  losses_.sample_loss += s[1];
+  losses_.microbatches += std::exchange(microbatches_on_device_, 0);
+  losses_.samples += std::int64_t(s[2]);
+  losses_.top1 += std::int64_t(s[3]);
+  losses_.top5 += std::int64_t(s[4]);
 }
 
 void StageExecutor::start_loss_gradient(Slot& slot) {
@@ -178,6 +205,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
     if (op == Op::Backward && last_gradient) reduce_ready_buckets(i);
   }
   slot.saved.resize(op == Op::Backward ? 0 : slot.saved.size());
+  hand_over_gradients(microbatch);
   if (op == Op::Backward) finish_backward(microbatch);
 }
 
@@ -198,9 +226,71 @@ void StageExecutor::backward_weights(MicrobatchId microbatch, bool last_gradient
 /// Releases the weight version; the slot stays while input gradients wait to be sent.
 void StageExecutor::finish_backward(MicrobatchId microbatch) {
   parts_.store.release(microbatch);
+  slots_.at(microbatch).through = true;
+  --stashed_;
+  release_if_sent(microbatch);
+}
+
+StageExecutor* StageExecutor::sibling(StageId stage, MicrobatchId microbatch) const {
+  for (StageExecutor* other : siblings_) {
+    if (other->stage() != stage) continue;
+    const auto& ranks = parts_.ranks_of_stage.at(static_cast<std::size_t>(stage.value));
+    const auto replica = static_cast<std::size_t>(microbatch.value) % ranks.size();
+    return ranks[replica] == parts_.world.rank() ? other : nullptr;
+  }
+  return nullptr;
+}
+
+/// What other stages of this rank read goes to them at once; what is left in the slot is to be sent.
+void StageExecutor::hand_over_activations(MicrobatchId microbatch) {
+  if (siblings_.empty()) return;
   Slot& slot = slots_.at(microbatch);
-  const bool to_send = std::ranges::any_of(slot.gradients, [](const at::Tensor& g) { return g.defined(); });
-  if (!to_send) slots_.erase(microbatch);
+  std::vector<char> to_send(tensor_names_.size(), 0);
+  for (const Crossing& c : parts_.layout.crossings) {
+    if (c.from != parts_.stage) continue;
+    const int tensor = tensor_index(c.tensor);
+    if (StageExecutor* other = sibling(c.to, microbatch))
+      other->accept_activation(microbatch, c.tensor, slot.values[tensor]);
+    else
+      to_send[tensor] = 1;
+  }
+  for (std::size_t i = 0; i < slot.values.size(); ++i) {
+    if (!to_send[i]) slot.values[i].reset();
+  }
+}
+
+void StageExecutor::hand_over_gradients(MicrobatchId microbatch) {
+  if (siblings_.empty()) return;
+  Slot& slot = slots_.at(microbatch);
+  for (const Crossing& c : parts_.layout.crossings) {
+    if (c.to != parts_.stage) continue;
+    StageExecutor* other = sibling(c.from, microbatch);
+    if (other)
+      other->accept_gradient(microbatch, c.tensor, std::exchange(slot.gradients[tensor_index(c.tensor)], {}));
+  }
+}
+
+void StageExecutor::accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value) {
+  Slot& slot = slots_[microbatch];
+  slot.values.resize(tensor_names_.size());
+  slot.values[tensor_index(tensor)] = std::move(value);
+}
+
+/// A tensor with several consumers gets the sum of their gradients, in the order of arrival.
+void StageExecutor::accept_gradient(MicrobatchId microbatch, const std::string& tensor, at::Tensor value) {
+  Slot& slot = slots_[microbatch];
+  slot.gradients.resize(tensor_names_.size());
+  at::Tensor& sum = slot.gradients[tensor_index(tensor)];
+  sum = sum.defined() ? at::add(sum, value) : std::move(value);
+}
+
+/// Ends a slot when nothing of it is still to be computed or sent.
+void StageExecutor::release_if_sent(MicrobatchId microbatch) {
+  const Slot& slot = slots_.at(microbatch);
+  const auto defined = [](const at::Tensor& t) { return t.defined(); };
+  if (training_ && !slot.through) return;
+  if (std::ranges::any_of(training_ ? slot.gradients : slot.values, defined)) return;
+  slots_.erase(microbatch);
 }
 
 std::vector<int> StageExecutor::crossings_with(StageId from, StageId to) const {
@@ -245,23 +335,21 @@ void StageExecutor::send(const Action& action) {
     if (gradient) source.reset();
   }
   auto& in_flight = sends_[action.peer_stage.value];
-  while (in_flight.size() >= kSendsInFlight) {
+  const std::size_t most = parts_.world.buffers_sends() ? kBufferedSendsInFlight : kSendsInFlight;
+  while (in_flight.size() >= most) {
     in_flight.front()->wait();
     in_flight.pop_front();
   }
   in_flight.push_back(parts_.world.exchange(transfers(action, tensors)));
-  if (gradient && std::ranges::none_of(slot.gradients, [](const at::Tensor& g) { return g.defined(); })) {
-    slots_.erase(action.microbatch);
-  } else if (!gradient) {
-    // A tensor may go to several stages: it is dropped after the last of them.
-    const auto& links = parts_.layout.links;
-    const auto last = std::ranges::find_if(links.rbegin(), links.rend(),
-                                           [&](const StageLink& l) { return l.from == parts_.stage; });
-    if (last != links.rend() && last->to == action.peer_stage) {
-      slot.values.clear();
-      if (!training_) slots_.erase(action.microbatch);
-    }
-  }
+  if (gradient) return release_if_sent(action.microbatch);
+  // A tensor may go to several stages of other ranks: it is dropped after the last of them.
+  const auto& links = parts_.layout.links;
+  const auto last = std::ranges::find_if(links.rbegin(), links.rend(), [&](const StageLink& l) {
+    return l.from == parts_.stage && !sibling(l.to, action.microbatch);
+  });
+  if (last == links.rend() || last->to != action.peer_stage) return;
+  slot.values.clear();
+  if (!training_) release_if_sent(action.microbatch);
 }
 
 void StageExecutor::post_receive(const Action& action) {
@@ -271,8 +359,11 @@ void StageExecutor::post_receive(const Action& action) {
   const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
                                 : crossings_with(action.peer_stage, action.stage);
   const auto options = parts_.store.flat_weights().options();
-  for (int index : indices)
-    message.tensors.push_back(at::empty(parts_.layout.crossings[index].shape, options));
+  for (int index : indices) {
+    Shape shape = parts_.layout.crossings[index].shape;
+    shape[0] = samples_;
+    message.tensors.push_back(at::empty(shape, options));
+  }
   message.pending = parts_.world.exchange(transfers(action, message.tensors));
 }
 
@@ -281,20 +372,15 @@ void StageExecutor::receive(const Action& action) {
   auto node = posted_.extract(to_string(action));
   Message& message = node.mapped();
   message.pending->wait();
-  Slot& slot = slots_[action.microbatch];
-  slot.values.resize(tensor_names_.size());
-  slot.gradients.resize(tensor_names_.size());
   const bool gradient = is_gradient(action.op);
   const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
                                 : crossings_with(action.peer_stage, action.stage);
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    const int tensor = tensor_index(parts_.layout.crossings[indices[i]].tensor);
-    if (gradient) {
-      at::Tensor& sum = slot.gradients[tensor];
-      sum = sum.defined() ? at::add(sum, message.tensors[i]) : message.tensors[i];
-    } else {
-      slot.values[tensor] = message.tensors[i];
-    }
+    const std::string& tensor = parts_.layout.crossings[indices[i]].tensor;
+    if (gradient)
+      accept_gradient(action.microbatch, tensor, message.tensors[i]);
+    else
+      accept_activation(action.microbatch, tensor, message.tensors[i]);
   }
 }
 
@@ -321,12 +407,14 @@ void StageExecutor::reduce() {
   if (!parts_.replicas) return;
   reduce_ready_buckets(0);
   if (is_last_) {
-    at::Tensor sums = at::tensor({losses_.loss, double(losses_.microbatches), double(losses_.samples),
-                                  double(losses_.top1), double(losses_.top5)},
+    collect_losses();
+    // Added in the order of ranks, like gradients.
+    at::Tensor sums = at::tensor({losses_.loss, losses_.sample_loss, double(losses_.microbatches),
+                                  double(losses_.samples), double(losses_.top1), double(losses_.top5)},
                                  at::kDouble);
     parts_.replicas->all_reduce(sums, "REDUCE of the losses")->wait();
     const double* s = sums.const_data_ptr<double>();
-    losses_ = {s[0], std::int64_t(s[1]), std::int64_t(s[2]), std::int64_t(s[3]), std::int64_t(s[4])};
+    losses_ = {s[0], s[1], std::int64_t(s[2]), std::int64_t(s[3]), std::int64_t(s[4]), std::int64_t(s[5])};
   }
   for (auto& pending : reductions_) pending->wait();
   reductions_.clear();
@@ -347,6 +435,7 @@ void StageExecutor::update() {
 }
 
 LossSums StageExecutor::take_losses() {
+  collect_losses();
   return std::exchange(losses_, {});
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage/loss.h"
 #include "runtime/stage/parameter_store.h"
@@ -26,7 +27,8 @@ struct ExecutorOptions {
 
 /// Sums since the last Update; valid on the last stage.
 struct LossSums {
-  double loss = 0;  ///< sum of the microbatches' means
+  double loss = 0;         ///< sum of the microbatches' means
+  double sample_loss = 0;  ///< sum over samples: differs where microbatches do in size
   std::int64_t microbatches = 0;
   std::int64_t samples = 0;
   std::int64_t top1 = 0;
@@ -42,6 +44,8 @@ struct ExecutorParts {
   UpdateRule& rule;
   Communicator& world;
   Communicator* replicas = nullptr;
+  std::vector<std::vector<RankId>> ranks_of_stage;  ///< empty: this rank holds no other stage
+  Device* device = nullptr;                         ///< null: the CPU
 };
 
 /// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
@@ -53,11 +57,18 @@ class StageExecutor {
   void begin(std::int64_t first_position, double lr);
   void set_learning_rate(double lr) { lr_ = lr; }
   void set_training(bool training) { training_ = training; }
+  /// Samples in each of the microbatches that follow, on every rank alike; at first the layout's.
+  void set_samples(int samples) { samples_ = samples; }
 
   /// Gives the batch of a microbatch before its Forward: input on stages that read it, target on the last.
   void feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target);
   bool needs_input() const { return needs_input_; }
   bool is_last() const { return is_last_; }
+
+  /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
+  /// schedule has no transfers for them.
+  void connect(StageExecutor& other) { siblings_.push_back(&other); }
+  StageId stage() const { return parts_.stage; }
 
   /// Posts the receive of a coming Recv action, so that the data can travel during computation.
   void post_receive(const Action& action);
@@ -66,12 +77,12 @@ class StageExecutor {
   /// as they become ready.
   void execute(const Action& action, bool last_gradient = false);
 
-  /// Waits for the sends in flight (end of a step).
+  /// Waits for the sends in flight: before this rank rests (checkpoint, evaluation, end).
   void finish_sends();
 
-  LossSums take_losses();  ///< and starts new sums
-  int stashed_microbatches() const { return static_cast<int>(slots_.size()); }
-  int peak_stash() const { return peak_stash_; }
+  LossSums take_losses();  ///< and starts new sums; waits for the device
+  /// Forwarded in training and not yet through.
+  int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
 
  private:
@@ -90,6 +101,7 @@ class StageExecutor {
     at::Tensor target;
     SavedLoss loss;
     std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
+    bool through = false;                                  ///< its last backward is done
   };
   struct Message {
     std::vector<at::Tensor> tensors;
@@ -107,6 +119,15 @@ class StageExecutor {
   void receive(const Action& action);
   void reduce();
   void update();
+  /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
+  StageExecutor* sibling(StageId stage, MicrobatchId microbatch) const;
+  void hand_over_activations(MicrobatchId microbatch);
+  void hand_over_gradients(MicrobatchId microbatch);
+  void accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
+  void accept_gradient(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
+  void release_if_sent(MicrobatchId microbatch);
+  void add_loss(Slot& slot, const at::Tensor& logits);
+  void collect_losses();
   void start_loss_gradient(Slot& slot);
   void finish_backward(MicrobatchId microbatch);
   void reduce_ready_buckets(int layer);
@@ -117,6 +138,7 @@ class StageExecutor {
 
   ExecutorParts parts_;
   ExecutorOptions options_;
+  std::vector<StageExecutor*> siblings_;
   std::vector<Step> steps_;
   std::vector<std::string> tensor_names_;
   std::vector<Bucket> buckets_;  ///< from the last layer to the first
@@ -125,13 +147,16 @@ class StageExecutor {
   bool needs_input_ = false;
   bool is_last_ = false;
   bool training_ = true;
+  std::int64_t samples_;
   std::int64_t first_position_ = 0;
   double lr_ = 0;
   std::unordered_map<MicrobatchId, Slot> slots_;
   std::unordered_map<std::string, Message> posted_;                      ///< receives, by action text
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   LossSums losses_;
-  int peak_stash_ = 0;
+  at::Tensor loss_on_device_;  // [5] as cross_entropy_sums, not yet in losses_; undefined: nothing
+  std::int64_t microbatches_on_device_ = 0;
+  int stashed_ = 0;
   int peak_versions_ = 1;
 };
 

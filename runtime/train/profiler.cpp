@@ -32,12 +32,14 @@ struct LayerSamples {
 
 class Pass {
  public:
-  Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock)
+  Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
+       Device& device)
       : samples(layout.model.layers.size()),
         layout_(layout),
         store_(store),
         options_(options),
-        clock_(clock) {
+        clock_(clock),
+        device_(device) {
     for (std::size_t i = 0; i < layout.model.layers.size(); ++i)
       index_[layout.model.layers[i].name] = static_cast<int>(i);
   }
@@ -67,6 +69,7 @@ class Pass {
   void time(Samples& into, Work&& work) {
     const TimePoint start = clock_.now();
     work();
+    device_.synchronize();
     if (counted_) into.seconds.push_back(Seconds(clock_.now() - start).count());
   }
 
@@ -125,6 +128,7 @@ class Pass {
   ParameterStore& store_;
   const ProfileOptions& options_;
   Clock& clock_;
+  Device& device_;
   bool counted_ = false;
   std::unordered_map<std::string, int> index_;
   std::vector<Saved> saved_;
@@ -132,7 +136,7 @@ class Pass {
 };
 
 double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
-                               Clock& clock) {
+                               Clock& clock, Device& device) {
   auto rule = make_update_rule(options, store.flat_weights());
   if (!rule) throw ConfigError(to_string(rule.problems()));
   Samples samples;
@@ -140,6 +144,7 @@ double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options
     const TimePoint start = clock.now();
     store.publish(
         [&](at::Tensor weights, const at::Tensor& gradient) { (*rule)->apply_(weights, gradient, 0.0); });
+    device.synchronize();
     if (i > 0) samples.seconds.push_back(Seconds(clock.now() - start).count());
   }
   const double bytes = double(store.flat_weights().nbytes());
@@ -148,23 +153,24 @@ double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options
 
 }  // namespace
 
-LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock) {
+LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
+                         Device& device) {
   at::NoGradGuard no_grad;
   const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
   Result<StageLayout> made = make_layout(model, whole, options.microbatch);
   if (!made) throw ConfigError(to_string(made.problems()));
   const StageLayout& layout = *made;
-  ParameterStore store(layout, StageId(0), options.seed);
+  ParameterStore store(layout, StageId(0), options.seed, device.where());
   Shape shape{options.microbatch};
   shape.insert(shape.end(), model.input_shape.begin(), model.input_shape.end());
-  const at::Tensor input = at::randn(shape, at::kFloat);
-  const at::Tensor target = at::randint(model.num_classes, {options.microbatch}, at::kLong);
+  const at::Tensor input = device.upload(at::randn(shape, at::kFloat));
+  const at::Tensor target = device.upload(at::randint(model.num_classes, {options.microbatch}, at::kLong));
 
-  Pass pass(layout, store, options, clock);
+  Pass pass(layout, store, options, clock, device);
   for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(input, target, false);
   for (int i = 0; i < options.repetitions; ++i) pass.run(input, target, true);
 
-  LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = "cpu"};
+  LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = device.name()};
   graph.loss_s = pass.loss.median();
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
@@ -190,7 +196,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     }
   }
   graph.update_s_per_byte =
-      update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock);
+      update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock, device);
   return graph;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "runtime/base/clock.h"
+#include "runtime/device/device.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/stage/layered_model.h"
 #include "runtime/stage/update_rule.h"
@@ -20,7 +21,9 @@ struct ProfileOptions {
 
 /// Forward, input gradient and weight gradient of each layer, the loss, and the update rule, in seconds for
 /// one microbatch of random data; bytes of parameters, outputs, and of what backward keeps (each storage
-/// once). Runs on the calling thread with its intra-op threads. Throws ConfigError if the shapes do not fit.
-LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock);
+/// once). Each of them is waited for: kernels of `device` do not overlap.
+/// Runs on the calling thread with its intra-op threads. Throws ConfigError if the shapes do not fit.
+LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
+                         Device& device);
 
 }  // namespace millrace

@@ -1,5 +1,7 @@
 #include "runtime/train/rank_runner.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,16 +21,13 @@ bool is_gradient_work(Op op) {
   return op == Op::Backward || op == Op::BackwardWeight;
 }
 
-/// For each action: it is the last one that adds gradients before the next Update.
+/// For each action: it is the last one that adds gradients of its stage before the next Update.
 std::vector<char> last_gradients(std::span<const Action> actions) {
   std::vector<char> last(actions.size(), 0);
-  bool open = false;
+  std::set<StageId> open;
   for (std::size_t i = actions.size(); i-- > 0;) {
-    if (actions[i].op == Op::Update) open = true;
-    if (open && is_gradient_work(actions[i].op)) {
-      last[i] = 1;
-      open = false;
-    }
+    if (actions[i].op == Op::Update) open.insert(actions[i].stage);
+    if (is_gradient_work(actions[i].op) && open.erase(actions[i].stage)) last[i] = 1;
   }
   return last;
 }
@@ -57,6 +56,12 @@ SpanKind span_kind(Op op) {
   return SpanKind::Step;
 }
 
+/// What a device does by itself; transfers and data end when the host has them.
+bool is_computation(SpanKind kind) {
+  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
+         kind == SpanKind::BackwardWeight || kind == SpanKind::Update;
+}
+
 double& seconds_of(StepTimes& times, Op op) {
   switch (op) {
     case Op::Forward:
@@ -80,17 +85,44 @@ double& seconds_of(StepTimes& times, Op op) {
 
 template <class Work>
 void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
+  Span span{.kind = kind,
+            .stage = static_cast<std::int16_t>(action.stage.value),
+            .peer = action.peer.value,
+            .microbatch = first_position_ + action.microbatch.value,
+            .step = step_};
+  if (anchor_ && is_computation(kind)) {
+    auto begin = parts_.device->mark();
+    work();
+    open_.push_back({std::move(begin), parts_.device->mark(), span, &seconds});
+    return;
+  }
   const TimePoint start = parts_.clock.now();
   work();
   const TimePoint end = parts_.clock.now();
   seconds += Seconds(end - start).count();
-  parts_.trace.record({.kind = kind,
-                       .stage = static_cast<std::int16_t>(action.stage.value),
-                       .peer = action.peer.value,
-                       .microbatch = first_position_ + action.microbatch.value,
-                       .step = step_,
-                       .start = start.time_since_epoch().count(),
-                       .end = end.time_since_epoch().count()});
+  span.start = start.time_since_epoch().count();
+  span.end = end.time_since_epoch().count();
+  parts_.trace.record(span);
+}
+
+/// Ties the device's time line to the clock's.
+void RankRunner::start_device_time() {
+  if (!parts_.device || !parts_.device->is_asynchronous()) return;
+  anchor_ = parts_.device->mark();
+  anchor_->wait();
+  anchor_time_ = parts_.clock.now();
+}
+
+void RankRunner::settle_device_times() {
+  for (OpenSpan& open : open_) {
+    open.end->wait();
+    const double start = open.begin->seconds_since(*anchor_), length = open.end->seconds_since(*open.begin);
+    *open.seconds += length;
+    open.span.start = anchor_time_.time_since_epoch().count() + static_cast<std::int64_t>(start * 1e9);
+    open.span.end = open.span.start + static_cast<std::int64_t>(length * 1e9);
+    parts_.trace.record(open.span);
+  }
+  open_.clear();
 }
 
 void RankRunner::post_receives(std::span<const Action> actions, std::size_t done) {
@@ -99,21 +131,37 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
     const Action& action = actions[next_receive_];
     if (!is_receive(action.op)) continue;
     const TimePoint start = parts_.clock.now();
-    parts_.executor.post_receive(action);
+    parts_.stages.executor(action.stage).post_receive(action);
     times_.receive += Seconds(parts_.clock.now() - start).count();
     ++posted_;
   }
 }
 
+/// Gives a stage its part of the batch. A rank that holds several stages that read it (the first and the
+/// last) gets it once and keeps it for the others.
+void RankRunner::feed(const Action& forward) {
+  const auto reads = [](const StageExecutor& e) { return e.needs_input() || e.is_last(); };
+  StageExecutor& executor = parts_.stages.executor(forward.stage);
+  if (!reads(executor)) return;
+  const std::int64_t position = first_position_ + forward.microbatch.value;
+  timed(SpanKind::Data, forward, times_.data, [&] {
+    auto kept = batches_.find(position);
+    if (kept == batches_.end()) {
+      const auto readers =
+          std::ranges::count_if(parts_.stages.held(), [&](const HeldStage& h) { return reads(*h.executor); });
+      kept = batches_.emplace(position, KeptBatch{parts_.batches->get(position), static_cast<int>(readers)})
+                 .first;
+    }
+    const Batch& batch = kept->second.batch;
+    executor.feed(forward.microbatch, executor.needs_input() ? batch.input : at::Tensor(), batch.target);
+    if (--kept->second.readers == 0) batches_.erase(kept);
+  });
+}
+
 void RankRunner::step(const Action& action, bool last_gradient) {
-  if (action.op == Op::Forward && parts_.batches) {
-    timed(SpanKind::Data, action, times_.data, [&] {
-      Batch batch = parts_.batches->get(first_position_ + action.microbatch.value);
-      parts_.executor.feed(action.microbatch, std::move(batch.input), std::move(batch.target));
-    });
-  }
+  if (action.op == Op::Forward && parts_.batches) feed(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),
-        [&] { parts_.executor.execute(action, last_gradient); });
+        [&] { parts_.stages.execute(action, last_gradient); });
   if (is_receive(action.op)) --posted_;
 }
 
@@ -124,6 +172,8 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
   first_position_ = first_position;
   next_receive_ = 0;
   posted_ = 0;
+  std::size_t updated = 0;
+  start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     parts_.status.update(step_, to_string(actions[i]));
     try {
@@ -138,12 +188,13 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
       throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
                                            ": " + error.what());
     }
-    if (actions[i].op == Op::Update) {
+    if (actions[i].op == Op::Update && ++updated % parts_.stages.held().size() == 0) {
+      settle_device_times();
       on_update(actions[i]);
       ++step_;
     }
   }
-  parts_.executor.finish_sends();
+  settle_device_times();
 }
 
 }  // namespace millrace

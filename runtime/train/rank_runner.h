@@ -2,13 +2,17 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/stage/stage_executor.h"
 #include "runtime/trace/trace.h"
 #include "runtime/train/batch_source.h"
+#include "runtime/train/rank_stages.h"
 #include "runtime/train/status_board.h"
 
 namespace millrace {
@@ -19,36 +23,58 @@ struct StepTimes {
 };
 
 struct RunnerParts {
-  StageExecutor& executor;
+  RankStages& stages;
   BatchSource* batches = nullptr;  ///< null if this stage reads neither inputs nor targets
   Clock& clock;
   SpanRing& trace;
   StatusBoard& status;
+  Device* device = nullptr;  ///< null: the CPU
 };
 
 class RankRunner {
  public:
   explicit RankRunner(const RunnerParts& parts) : parts_(parts) {}
 
-  /// Runs `actions` once. Positions of microbatches count from `first_position`. After each Update
-  /// `on_update` is called. An exception gets the failing action in front of its message.
+  /// Runs `actions` once. Positions of microbatches count from `first_position`. When all stages of the rank
+  /// have had their Update `on_update` is called. Sends may still be in flight at the end
+  /// (StageExecutor::finish_sends). An exception gets the failing action in front of its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 
+  /// On an asynchronous device, times and spans of computation are the device's own, not those of the host
+  /// that only hands over the work; they are read once a step, after its Update.
   StepTimes take_times() { return std::exchange(times_, {}); }
 
  private:
   void step(const Action& action, bool last_gradient);
+  void feed(const Action& forward);
   void post_receives(std::span<const Action> actions, std::size_t done);
   template <class Work>
   void timed(SpanKind kind, const Action& action, double& seconds, Work&& work);
+  void start_device_time();
+  void settle_device_times();
+
+  /// Work handed to the device whose times are not known yet.
+  struct OpenSpan {
+    std::unique_ptr<DeviceMark> begin, end;
+    Span span;
+    double* seconds;  ///< a member of times_
+  };
 
   RunnerParts parts_;
   StepTimes times_;
   std::int64_t step_ = 0;
   std::int64_t first_position_ = 0;
   std::size_t next_receive_ = 0;  ///< first action not looked at for posting
-  int posted_ = 0;                ///< receives posted and not yet executed
+  struct KeptBatch {
+    Batch batch;
+    int readers = 0;  ///< stages that are still to read it
+  };
+  std::unordered_map<std::int64_t, KeptBatch> batches_;  ///< by position
+  int posted_ = 0;                                       ///< receives posted and not yet executed
+  std::vector<OpenSpan> open_;
+  std::unique_ptr<DeviceMark> anchor_;  ///< the device was here ...
+  TimePoint anchor_time_{};             ///< ... at this time of the clock
 };
 
 }  // namespace millrace

@@ -1,6 +1,5 @@
 #include "runtime/train/step_log.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,16 +10,6 @@
 #include "runtime/train/trainer.h"
 
 namespace millrace {
-namespace {
-
-std::int64_t peak_memory_bytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return std::int64_t{usage.ru_maxrss} * 1024;
-}
-
-}  // namespace
-
 StepLog::StepLog(const std::filesystem::path& folder, int rank, int stage, int ranks, bool append)
     : file_(folder / ("steps.rank" + std::to_string(rank) + ".jsonl"), append) {
   file_.write_line(
@@ -48,7 +37,7 @@ void StepLog::write(const StepRecord& r) {
   line["update_s"] = t.update;
   line["data_s"] = t.data;
   line["bubble_share"] = r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0;
-  line["peak_memory_bytes"] = peak_memory_bytes();
+  line["peak_memory_bytes"] = r.peak_memory_bytes;
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
   line["lr"] = r.lr;
@@ -64,10 +53,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
                 r.step_s * 1e3, r.lr);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
-  const int width = 24, full = static_cast<int>(width * (r.step + 1) / std::max<std::int64_t>(1, total));
-  std::string bar(static_cast<std::size_t>(full), '#');
-  bar.resize(width, '.');
-  std::fprintf(stderr, "\r\x1b[K[%s] %s%s", bar.c_str(), text, r.step + 1 >= total ? "\n" : "");
+  std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text,
+               r.step + 1 >= total ? "\n" : "");
 }
 
 void StepLog::print(const EvaluationReport& e) {

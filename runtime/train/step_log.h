@@ -19,6 +19,7 @@ struct StepRecord {
   double step_s = 0;
   double samples_per_s = 0;
   double lr = 0;
+  std::int64_t peak_memory_bytes = 0;  ///< of the device; on the CPU of this process
   int weight_versions = 1;
   int stashed = 0;
   std::optional<LossSums> losses;  ///< last stage only

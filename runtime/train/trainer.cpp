@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/schedule/pair_order.h"
 #include "runtime/train/step_log.h"
 
 namespace millrace {
@@ -26,36 +27,47 @@ StageLayout layout_or_throw(const LayeredModel& model, const Plan& plan, int mic
   return *std::move(layout);
 }
 
-/// Stage and replica of a rank.
-std::pair<StageId, int> place_of(const Plan& plan, RankId rank) {
-  for (int s = 0; s < plan.num_stages(); ++s) {
-    const auto& ranks = plan.stages[s].ranks;
-    if (auto found = std::ranges::find(ranks, rank); found != ranks.end()) {
-      return {StageId(s), static_cast<int>(found - ranks.begin())};
-    }
-  }
-  throw ConfigError("the plan has no place for rank " + std::to_string(rank.value),
-                    "start as many ranks as the plan names");
-}
-
 int lcm_of_replicas(const Plan& plan) {
   int result = 1;
   for (const PlanStage& stage : plan.stages) result = std::lcm(result, static_cast<int>(stage.ranks.size()));
   return result;
 }
 
-std::vector<Action> actions_of(const Plan& plan, ScheduleKind kind, const PipelineShape& shape, RankId rank) {
+Schedule schedule_of(const Plan& plan, ScheduleKind kind, const PipelineShape& shape) {
   Result<Schedule> schedule = make_schedule(kind, shape);
   if (!schedule)
     throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
-  return std::move(schedule->ranks[rank.value]);
+  return *std::move(schedule);
 }
 
-/// The forward half of GPipe.
-std::vector<Action> evaluation_actions(const Plan& plan, const PipelineShape& shape, RankId rank) {
-  std::vector<Action> actions = actions_of(plan, ScheduleKind::GPipe, shape, rank);
-  std::erase_if(actions, [](const Action& a) {
-    return a.op != Op::Forward && a.op != Op::SendActivation && a.op != Op::RecvActivation;
+/// This rank's list. Throws ConfigError if the ranks could wait for each other in a circle.
+std::vector<Action> actions_of(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
+  Schedule schedule = schedule_of(plan, plan.schedule, shape);
+  const Transport transport = world.buffers_sends() ? Transport::Buffered : Transport::Rendezvous;
+  if (const Problems problems = check(schedule, shape, transport); !problems.empty()) {
+    throw ConfigError(
+        "schedule " + to_string(plan.schedule) + " cannot run: " + to_string(problems),
+        transport == Transport::Rendezvous && check(schedule, shape, Transport::Buffered).empty()
+            ? "it needs sends that are buffered: --backend shm, all ranks on one host"
+            : "");
+  }
+  if (world.is_ordered()) {
+    if (const Problems problems = check_pair_order(schedule); !problems.empty())
+      throw ConfigError(to_string(problems));
+  }
+  return std::move(schedule.ranks[world.rank().value]);
+}
+
+/// The forward half of GPipe for microbatches [from, to), which may be fewer than a stage has replicas.
+std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int from, int to,
+                                       RankId rank) {
+  int most = 1;
+  for (const PlanStage& stage : plan.stages) most = std::max<int>(most, stage.ranks.size());
+  std::vector<Action> actions = std::move(
+      schedule_of(plan, ScheduleKind::GPipe, shape_of(plan, layout, std::max(to, most))).ranks[rank.value]);
+  std::erase_if(actions, [from, to](const Action& a) {
+    const bool forward = a.op == Op::Forward || a.op == Op::SendActivation || a.op == Op::RecvActivation;
+    return !forward || a.microbatch.value < from || a.microbatch.value >= to;
   });
   return actions;
 }
@@ -77,12 +89,7 @@ struct Trainer::Impl {
   Plan plan;
   TrainOptions options;
   StageLayout layout;
-  StageId stage;
-  int replica;
-  ParameterStore store;
-  std::unique_ptr<UpdateRule> rule;
-  std::unique_ptr<Communicator> replicas;
-  std::unique_ptr<StageExecutor> executor;
+  std::unique_ptr<RankStages> stages;
   BatchSources sources;
   SpanRing trace;
   StatusBoard status;
@@ -93,22 +100,29 @@ struct Trainer::Impl {
   TimePoint last_update{};
   std::int64_t done = 0;  // steps, counted over resumes
   std::int64_t evaluated = 0;
+  std::unique_ptr<StopVote> stop;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
       : world(w),
         plan(std::move(p)),
         options(std::move(o)),
-        layout(layout_or_throw(model, plan, options.microbatch)),
-        stage(place_of(plan, world.communicator.rank()).first),
-        replica(place_of(plan, world.communicator.rank()).second),
-        store(layout, stage, options.seed) {}
+        layout(layout_or_throw(model, plan, options.microbatch)) {}
 
   bool asynchronous() const { return plan.schedule == ScheduleKind::PipeDream; }
-  int stage_replicas() const { return static_cast<int>(plan.stages[stage.value].ranks.size()); }
-  /// Steps of the job per Update of this rank's stage.
-  int steps_per_update() const { return asynchronous() ? stage_replicas() : 1; }
-  bool owns_loss() const { return executor->is_last() && replica == 0; }
+  const HeldStage& first() const { return stages->held().front(); }
+  /// Steps of the job per Update of this rank's stages.
+  int steps_per_update() const { return asynchronous() ? first().replicas : 1; }
+  bool owns_loss() const { return stages->owns_loss(); }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
+
+  /// What this rank writes: of the stages whose first replica it is.
+  std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const {
+    std::vector<StageTensors> result;
+    for (const HeldStage& h : stages->held()) {
+      if (h.replica == 0) result.push_back({h.stage.value, tensors(h)});
+    }
+    return result;
+  }
 
   void check_sizes();
   void build(const MakeBatches& make_batches);
@@ -138,33 +152,38 @@ void Trainer::Impl::check_sizes() {
 
 void Trainer::Impl::build(const MakeBatches& make_batches) {
   check_sizes();
-  auto made = make_update_rule(options.rule, store.flat_weights());
-  if (!made) throw ConfigError(to_string(made.problems()));
-  rule = std::move(*made);
-  if (stage_replicas() > 1)
-    replicas =
-        world.communicator.subgroup(plan.stages[stage.value].ranks, "stage" + std::to_string(stage.value));
-  executor = std::make_unique<StageExecutor>(
-      ExecutorParts{layout, stage, store, *rule, world.communicator, replicas.get()},
-      ExecutorOptions{.seed = options.seed,
-                      .loss_scale = 1.0 / microbatches_per_step(plan),
-                      .gradient_scale = asynchronous() ? 1.0 / stage_replicas() : 1.0,
-                      .bucket_bytes = options.bucket_bytes});
-  const int r = stage_replicas(), mine = replica, per_step = microbatches_per_step(plan);
+  stages = std::make_unique<RankStages>(
+      world.communicator, layout, plan,
+      RankStagesOptions{.executor = {.seed = options.seed,
+                                     .loss_scale = 1.0 / microbatches_per_step(plan),
+                                     .bucket_bytes = options.bucket_bytes},
+                        .rule = options.rule,
+                        .average_replicas = asynchronous(),
+                        .device = &world.device});
+  BatchNeeds train{.input = stages->needs_input(), .target = stages->last() != nullptr};
+  std::vector<std::pair<int, int>> readers;  // replica, replicas
+  for (const HeldStage& h : stages->held()) {
+    if (h.executor->needs_input() || h.executor->is_last()) readers.emplace_back(h.replica, h.replicas);
+  }
+  const auto mine = [readers](std::int64_t microbatch) {
+    return std::ranges::any_of(readers, [&](const auto& r) { return microbatch % r.second == r.first; });
+  };
+  const int per_step = microbatches_per_step(plan);
   const bool async = asynchronous();
-  BatchNeeds train{.input = executor->needs_input(), .target = executor->is_last()};
-  train.mine = [=](std::int64_t position) { return (async ? position : position % per_step) % r == mine; };
+  train.mine = [=](std::int64_t position) { return mine(async ? position : position % per_step); };
   BatchNeeds evaluation = train;
-  evaluation.mine = [=](std::int64_t position) { return position % kEvaluationChunk % r == mine; };
+  evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
+  stop = std::make_unique<StopVote>(world.communicator, options.stop);
 }
 
 void Trainer::Impl::resume() {
   if (options.resume.empty()) return;
   Result<Checkpoint> found = open_checkpoint(options.resume);
   if (!found) throw CheckpointError("cannot resume: " + to_string(found.problems()));
-  if (Problems problems = load_stage(*found, plan.model, store, *rule); !problems.empty()) {
-    throw CheckpointError("cannot resume: " + to_string(problems));
+  for (const HeldStage& h : stages->held()) {
+    if (Problems problems = load_stage(*found, plan.model, *h.store, *h.rule); !problems.empty())
+      throw CheckpointError("cannot resume: " + to_string(problems));
   }
   if (found->info.seed != options.seed) {
     throw CheckpointError(
@@ -177,8 +196,10 @@ void Trainer::Impl::resume() {
   }
   done = found->info.step;
   // A replicated stage of an asynchronous pipeline updates once for several minibatches.
-  rule->set_updates(done / steps_per_update());
-  store.set_current(VersionId(rule->updates()));
+  for (const HeldStage& h : stages->held()) {
+    h.rule->set_updates(done / steps_per_update());
+    h.store->set_current(VersionId(h.rule->updates()));
+  }
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + found->path);
   if (sources.train) sources.train->seek(position_of(done));
 }
@@ -194,29 +215,32 @@ std::int64_t Trainer::Impl::steps_to_next_event() const {
 }
 
 void Trainer::Impl::run_segment(std::int64_t steps) {
-  RankRunner runner({*executor, sources.train.get(), world.clock, trace, status});
-  const RankId rank = world.communicator.rank();
-  executor->set_training(true);
+  RankRunner runner({*stages, sources.train.get(), world.clock, trace, status, &world.device});
+  stages->set_training(true);
   last_update = world.clock.now();
   if (asynchronous()) {
     const auto actions =
-        actions_of(plan, plan.schedule, shape_of(plan, layout, static_cast<int>(steps)), rank);
+        actions_of(plan, shape_of(plan, layout, static_cast<int>(steps)), world.communicator);
     std::int64_t step = done;
-    executor->begin(position_of(done), learning_rate(options.learning_rate, done));
+    stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) {
       on_update(runner, step);
       step += steps_per_update();
-      executor->set_learning_rate(learning_rate(options.learning_rate, step));
+      stages->set_learning_rate(learning_rate(options.learning_rate, step));
     });
+    stages->finish_sends();
     done += steps;
+    report.stopped = stop->stop_here();
     return;
   }
-  const auto actions = actions_of(plan, plan.schedule, shape_of(plan, layout, plan.microbatches), rank);
+  const auto actions = actions_of(plan, shape_of(plan, layout, plan.microbatches), world.communicator);
   for (std::int64_t i = 0; i < steps; ++i) {
-    executor->begin(position_of(done), learning_rate(options.learning_rate, done));
+    stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
     ++done;
+    if (report.stopped = stop->stop_here(); report.stopped) break;
   }
+  stages->finish_sends();
 }
 
 void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
@@ -226,16 +250,17 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   step_seconds.push_back(seconds);
   ++report.steps;
   const std::int64_t samples =
-      std::int64_t{options.microbatch} * (asynchronous() ? stage_replicas() : plan.microbatches);
+      std::int64_t{options.microbatch} * (asynchronous() ? first().replicas : plan.microbatches);
   StepRecord record{.step = step,
                     .times = runner.take_times(),
                     .step_s = seconds,
                     .samples_per_s = double(samples) / seconds,
                     .lr = learning_rate(options.learning_rate, step),
-                    .weight_versions = executor->peak_versions(),
-                    .stashed = executor->peak_stash()};
-  if (executor->is_last()) {
-    record.losses = executor->take_losses();
+                    .peak_memory_bytes = world.device.memory().peak,
+                    .weight_versions = stages->peak_versions(),
+                    .stashed = stages->peak_stash()};
+  if (StageExecutor* last = stages->last()) {
+    record.losses = last->take_losses();
     report.losses.push_back(record.losses->mean_loss());
   }
   log.write(record);
@@ -247,20 +272,18 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   if (owns_loss() && (step + 1 == options.steps || (step + 1) % options.print_every == 0))
     log.print(record, options.steps);
   if (record.losses && options.stop_on_nonfinite && !std::isfinite(record.losses->mean_loss())) {
-    throw NumericError("the loss is " + std::to_string(record.losses->mean_loss()) + " at step " +
-                           std::to_string(step) + " on stage " + std::to_string(stage.value),
-                       "lower --lr or add --warmup-steps; the last checkpoint is intact");
+    throw NumericError(
+        "the loss is " + std::to_string(record.losses->mean_loss()) + " at step " + std::to_string(step),
+        "lower --lr or add --warmup-steps; the last checkpoint is intact");
   }
 }
 
 void Trainer::Impl::evaluate() {
   const std::int64_t total = sources.evaluation.microbatches;
   if (total == 0) return;
-  executor->set_training(false);
-  executor->take_losses();
+  stages->set_training(false);
+  if (stages->last()) stages->last()->take_losses();
   if (sources.evaluation.batches) sources.evaluation.batches->seek(0);
-  int most = 1;
-  for (const PlanStage& s : plan.stages) most = std::max<int>(most, s.ranks.size());
   // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
   struct Shifted final : BatchSource {
     BatchSource* inner;
@@ -270,22 +293,31 @@ void Trainer::Impl::evaluate() {
   } shifted;
   shifted.inner = sources.evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
-  RankRunner shifted_runner({*executor, shifted.inner ? &shifted : nullptr, world.clock, trace, status});
-  for (std::int64_t first = 0; first < total;) {
-    const int count = static_cast<int>(std::min<std::int64_t>(kEvaluationChunk, total - first));
-    if (count < most) break;  // fewer microbatches than replicas: dropped, as a last incomplete batch is
-    const auto actions = evaluation_actions(plan, shape_of(plan, layout, count), world.communicator.rank());
-    executor->begin(shifted.by + first, 0);
-    shifted_runner.run(actions, done, shifted.by + first, [](const Action&) {});
-    first += count;
+  RankRunner shifted_runner(
+      {*stages, shifted.inner ? &shifted : nullptr, world.clock, trace, status, &world.device});
+  const std::int64_t last = sources.evaluation.last_samples;
+  const std::int64_t whole = last > 0 && last < options.microbatch ? total - 1 : total;
+  for (std::int64_t next = 0; next < total;) {
+    // The incomplete last microbatch goes by itself: its messages are smaller.
+    const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
+    const std::int64_t end = next < whole ? std::min(whole, chunk + kEvaluationChunk) : total;
+    stages->set_samples(next < whole ? options.microbatch : static_cast<int>(last));
+    stages->begin(shifted.by + chunk, 0);
+    shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
+                                          static_cast<int>(end - chunk), world.communicator.rank()),
+                       done, shifted.by + chunk, [](const Action&) {});
+    next = end;
   }
+  stages->set_samples(options.microbatch);
+  stages->finish_sends();
   evaluated += total + kEvaluationChunk;
-  executor->set_training(true);
-  if (!executor->is_last()) return;
-  if (replicas) executor->execute({.op = Op::Reduce, .stage = stage, .microbatch = MicrobatchId(0)});
-  const LossSums sums = executor->take_losses();
+  stages->set_training(true);
+  StageExecutor* last_stage = stages->last();
+  if (!last_stage) return;
+  last_stage->execute({.op = Op::Reduce, .stage = last_stage->stage(), .microbatch = MicrobatchId(0)});
+  const LossSums sums = last_stage->take_losses();
   report.evaluations.push_back({.step = done,
-                                .loss = sums.mean_loss(),
+                                .loss = sums.sample_loss / double(std::max<std::int64_t>(1, sums.samples)),
                                 .top1 = double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)),
                                 .top5 = double(sums.top5) / double(std::max<std::int64_t>(1, sums.samples)),
                                 .samples = sums.samples});
@@ -300,10 +332,10 @@ void Trainer::Impl::checkpoint() {
                    .seed = options.seed,
                    .step = done,
                    .position = position_of(done),
-                   .updates = rule->updates(),
+                   .updates = first().rule->updates(),
                    .rule = options.rule.kind,
                    .plan_fingerprint = plan.fingerprint()},
-                  stage.value, plan.num_stages(), replica == 0, stage_state(store, *rule));
+                  plan.num_stages(), mine([](const HeldStage& h) { return stage_state(*h.store, *h.rule); }));
   if (owns_loss()) {
     log_info("checkpoint step=" + std::to_string(done) +
              " seconds=" + std::to_string(Seconds(world.clock.now() - start).count()));
@@ -324,16 +356,24 @@ void Trainer::Impl::run_training() {
   while (done < options.steps) {
     run_segment(steps_to_next_event());
     const bool at_end = done >= options.steps;
+    report.stopped = report.stopped && !at_end;
+    if (report.stopped) break;
     evaluated_last = options.evaluate_every > 0 && done % options.evaluate_every == 0;
     if (evaluated_last) evaluate();
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
     if (due || (at_end && options.checkpoint_at_end)) checkpoint();
   }
   report.seconds = Seconds(world.clock.now() - start).count();
+  stop->finish();
+  if (report.stopped) {
+    if (owns_loss()) log_warning("asked to stop: saving step " + std::to_string(done));
+    if (!options.output_dir.empty()) checkpoint();
+    return;
+  }
   if (!evaluated_last) evaluate();
   if (!options.save_weights.empty()) {
-    save_weights(world.communicator, options.save_weights, stage.value, plan.num_stages(), replica == 0,
-                 stage_weights(store));
+    save_weights(world.communicator, options.save_weights, plan.num_stages(),
+                 mine([](const HeldStage& h) { return stage_weights(*h.store); }));
   }
 }
 
@@ -351,9 +391,9 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
   if (!self.options.output_dir.empty()) {
     const std::filesystem::path folder = self.options.output_dir;
     if (Status made = make_writable_folder(folder); !made) throw ConfigError(to_string(made.problems()));
-    self.status =
-        StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank, self.stage.value);
-    self.log = StepLog(folder, rank, self.stage.value, world.communicator.size(),
+    self.status = StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank,
+                              self.first().stage.value);
+    self.log = StepLog(folder, rank, self.first().stage.value, world.communicator.size(),
                        /*append=*/!self.options.resume.empty());
   }
 }
@@ -375,10 +415,11 @@ RunReport Trainer::run() {
   report.median_step_s =
       median({self.step_seconds.begin() + (self.step_seconds.size() > 1), self.step_seconds.end()});
   const double samples = double(self.options.microbatch) *
-                         (self.asynchronous() ? self.stage_replicas() : self.plan.microbatches);
+                         (self.asynchronous() ? self.first().replicas : self.plan.microbatches);
   report.samples_per_s = report.median_step_s > 0 ? samples / report.median_step_s : 0;
-  report.peak_stash = self.executor->peak_stash();
-  report.peak_versions = self.executor->peak_versions();
+  report.peak_stash = self.stages->peak_stash();
+  report.peak_versions = self.stages->peak_versions();
+  report.peak_memory_bytes = self.world.device.memory().peak;
   self.status.update(self.done, "done");
   return report;
 }

@@ -12,9 +12,11 @@
 #include "runtime/base/files.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/stage/stage_executor.h"
 #include "runtime/train/batch_source.h"
 #include "runtime/train/rank_runner.h"
+#include "runtime/train/stop.h"
 
 namespace millrace {
 
@@ -22,6 +24,7 @@ namespace millrace {
 struct World {
   Communicator& communicator;
   Clock& clock;
+  Device& device;
 };
 
 struct TrainOptions {
@@ -41,6 +44,10 @@ struct TrainOptions {
   std::string save_weights;  ///< file, or empty
   bool stop_on_nonfinite = true;
   std::int64_t bucket_bytes = 4 << 20;
+  /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
+  /// place for one. Null: never (on all ranks alike). Asynchronous schedules look at it when they drain
+  /// (checkpoints).
+  const StopFlag* stop = nullptr;
 };
 
 /// Which batches a rank reads; made by the caller, because data is not known here.
@@ -53,6 +60,7 @@ struct BatchNeeds {
 struct Evaluation {
   std::unique_ptr<BatchSource> batches;  ///< null on ranks that read nothing
   std::int64_t microbatches = 0;         ///< the same on all ranks; 0: no evaluation
+  std::int64_t last_samples = 0;         ///< in the last microbatch; 0: as in the others
 };
 struct BatchSources {
   std::unique_ptr<BatchSource> train;  ///< null on ranks that read nothing
@@ -71,6 +79,7 @@ struct EvaluationReport {
 /// What a rank can say of the run. Losses, top-1 and evaluations on ranks of the last stage only.
 struct RunReport {
   std::int64_t steps = 0;  ///< done in this run
+  bool stopped = false;    ///< before the last step, because it was asked to
   std::vector<double> losses;
   std::vector<EvaluationReport> evaluations;
   double seconds = 0;        ///< of the steps
@@ -78,6 +87,7 @@ struct RunReport {
   double median_step_s = 0;
   int peak_stash = 0;
   int peak_versions = 0;
+  std::int64_t peak_memory_bytes = 0;  ///< of this rank's device; on the CPU of its process
 };
 
 /// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.

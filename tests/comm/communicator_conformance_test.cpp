@@ -19,8 +19,12 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/channel.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/gloo_channel.h"
+#include "runtime/comm/staged_channel.h"
 #include "runtime/comm/store.h"
+#include "tests/comm/fake_nccl.h"
 
 namespace millrace {
 namespace {
@@ -33,6 +37,7 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
   void ranks(int size, milliseconds deadline, const std::function<void(Communicator&)>& body) {
     std::vector<std::unique_ptr<Communicator>> local;
     if (GetParam() == "local") local = make_local_communicators(size, deadline);
+    if (GetParam() == "fake_nccl") local = make_fake_nccl_communicators(size, deadline);
     auto store = make_memory_store();
     std::mutex mutex;
     std::exception_ptr first;
@@ -42,13 +47,16 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
         std::unique_ptr<Communicator> own;
         Communicator* c = nullptr;
         try {
-          if (GetParam() != "local")
-            own = make_communicator({.backend = GetParam(),
-                                     .rank = RankId(r),
-                                     .size = size,
-                                     .deadline = deadline,
-                                     .rendezvous_deadline = milliseconds(20'000)},
-                                    store);
+          const CommunicatorOptions options{.backend = GetParam(),
+                                            .rank = RankId(r),
+                                            .size = size,
+                                            .deadline = deadline,
+                                            .rendezvous_deadline = milliseconds(20'000)};
+          if (GetParam() == "staged")
+            own = make_channel_communicator(
+                make_staged_channel(make_gloo_channel(options, store), Staging::Everything));
+          else if (local.empty())
+            own = make_communicator(options, store);
           c = own ? own.get() : local[static_cast<std::size_t>(r)].get();
           body(*c);
         } catch (const std::exception& error) {
@@ -64,6 +72,9 @@ class EveryBackend : public ::testing::TestWithParam<std::string> {
     if (first) std::rethrow_exception(first);
   }
 };
+
+/// Those that find a message by its tag.
+class TaggedBackend : public EveryBackend {};
 
 at::Tensor random_tensor(std::int64_t n, std::uint64_t seed) {
   return at::empty({n}, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
@@ -83,7 +94,7 @@ TEST_P(EveryBackend, ExchangeBothWaysDoesNotHang) {
   }
 }
 
-TEST_P(EveryBackend, TagsSeparateMessagesInAnyOrder) {
+TEST_P(TaggedBackend, TagsSeparateMessagesInAnyOrder) {
   ranks(2, milliseconds(30'000), [](Communicator& c) {
     constexpr int kCount = 50;
     std::vector<std::unique_ptr<Pending>> pending;
@@ -175,7 +186,10 @@ TEST_P(EveryBackend, AbortWakesAWaiter) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::Values("local", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend,
+                         ::testing::Values("local", "gloo", "shm", "auto", "staged", "fake_nccl"),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, TaggedBackend, ::testing::Values("local", "gloo", "shm", "auto", "staged"),
                          [](const auto& info) { return info.param; });
 
 TEST(Communicator, UnknownBackendIsNamed) {

@@ -198,6 +198,7 @@ TEST(PipeDreamJob, DataParallelAndFlushing) {
   const std::string mp = folder.write(
       "mp_conf.json", R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0], "1": [1]}})");
   EXPECT_EQ(*job(pipedream_yaml(mp, "'no_input_pipelining': true\n"))->find("schedule"), "1f1b");
+  EXPECT_EQ(*job(pipedream_yaml(mp, "'lr_warmup': true\n"))->find("warmup-epochs"), "5");
 }
 
 TEST(PipeDreamJob, SaysWhatItCannotDo) {
@@ -211,9 +212,8 @@ TEST(PipeDreamJob, SaysWhatItCannotDo) {
   ASSERT_TRUE(plan.save(folder.path("plan.json")));
   EXPECT_EQ(problems_of(three, {{"plan", folder.path("plan.json")}}), "");
   const std::string all =
-      problems_of(pipedream_yaml("/no/conf.json", "'macrobatch': true\n'lr_warmup': true\n'batchsize': 3\n"));
-  for (const char* expected :
-       {"/no/conf.json", "macrobatch is not supported", "warmup-steps=N", "did you mean 'batch_size'"})
+      problems_of(pipedream_yaml("/no/conf.json", "'macrobatch': true\n'batchsize': 3\n"));
+  for (const char* expected : {"/no/conf.json", "macrobatch is not supported", "did you mean 'batch_size'"})
     EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
 }
 

@@ -76,6 +76,29 @@ TEST_F(Program, HandsTrainToTheWorkerBesideIt) {
             "profile x\n");
 }
 
+TEST_F(Program, ADeviceHasItsOwnWorker) {
+  worker("echo cpu \"$@\"");
+  for (const char* command : {"train --model mlp --device cuda", "profile --model mlp --device=cuda"}) {
+    const Answer absent = millrace(command);
+    EXPECT_EQ(absent.code, 2) << absent.text;
+    for (const char* part :
+         {"millrace-worker-cuda: No such file", "Hint: `scripts/build cuda`", "--device cpu"})
+      EXPECT_NE(absent.text.find(part), std::string::npos) << absent.text;
+  }
+  folder_.write("job.yaml", "model: mlp\nranks: 2\ndevice: cuda\n");
+  const Answer refused = millrace("launch job.yaml --dry-run");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.text.find("millrace-worker-cuda: is missing"), std::string::npos) << refused.text;
+  EXPECT_NE(refused.text.find("`scripts/build cuda`"), std::string::npos) << refused.text;
+  folder_.write("millrace-worker-cuda", "#!/bin/sh\necho cuda \"$@\"");
+  ::chmod(folder_.path("millrace-worker-cuda").c_str(), 0755);
+  EXPECT_EQ(millrace("train --device cuda").text, "cuda train --device cuda\n");
+  EXPECT_EQ(millrace("train --device cpu").text, "cpu train --device cpu\n");
+  const Answer planned = millrace("launch job.yaml --dry-run");
+  EXPECT_NE(planned.text.find("/millrace-worker-cuda train --model=mlp"), std::string::npos) << planned.text;
+  EXPECT_NE(millrace("launch job.yaml --dry-run --set device=tpu").text.find("cpu|cuda"), std::string::npos);
+}
+
 constexpr const char* kJob = "model: mlp\nranks: 2\nsteps: 3\nenv: {COLOUR: blue}\n";
 
 TEST_F(Program, LaunchStartsEveryRankWithItsEnvironment) {

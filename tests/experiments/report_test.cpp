@@ -6,6 +6,7 @@
 
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
+#include "runtime/schedule/svg.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/experiments/example_run.h"
 

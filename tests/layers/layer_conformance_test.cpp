@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/initialise.h"
 
@@ -34,6 +35,8 @@ std::vector<Case> cases() {
       {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
       {"relu", relu(), {{4, 9}}},
       {"gelu", gelu(), {{4, 9}}},
+      {"gelu_odd", gelu(), {{3, 9}}},
+      {"gelu_large", gelu(), {{256, 256}}},
       {"max_pool", max_pool2d(3, 2, 1), {{2, 3, 8, 8}}},
       {"avg_pool", adaptive_avg_pool2d(2, 2), {{2, 3, 7, 7}}},
       {"dropout", dropout(0.3), {{4, 50}}},
@@ -120,6 +123,13 @@ TEST_P(EveryLayer, SplitEqualsJointBackward) {
 }
 TEST_P(EveryLayer, EqualsAutogradBitForBit) {
   expect_equal(run(GetParam(), true), run_autograd(GetParam()), "ours, autograd");
+}
+
+TEST_P(EveryLayer, TheFallbackLayerGivesTheSameBits) {
+  Case fallback = GetParam();
+  fallback.layer = through_autograd(fallback.layer);
+  expect_equal(run(fallback, true), run(GetParam(), true), "fallback, ours");
+  expect_equal(run(fallback, false), run(GetParam(), false), "fallback, ours, joint");
 }
 
 TEST_P(EveryLayer, OutputHasTheDeclaredShape) {

@@ -39,11 +39,9 @@ class Exhaustive {
       return;
     }
     for (int to = from + 1; to < states_.size(); ++to) {
-      if (from >= 0 && !states_.ancestors[to].test(from)) continue;
-      BitSet inside = states_.closure[to];
-      if (from >= 0) inside -= states_.closure[from];
+      if (from >= 0 && !states_.precedes(from, to)) continue;
       PipeDreamStage stage;
-      for (int v : inside.members()) stage.nodes.push_back(graph_.nodes[v].id);
+      for (int v : states_.nodes_between(from, to)) stage.nodes.push_back(graph_.nodes[v].id);
       for (int r = 1; r <= workers; ++r) {
         stage.replication = r;
         stages_.push_back(stage);

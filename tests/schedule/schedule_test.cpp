@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/schedule/gantt.h"
 
 namespace millrace {
 namespace {
@@ -256,7 +257,7 @@ TEST(WarmUp, IsPipeDreams) {
 
 TEST(Draw, ShowsEveryRankAndEscapes) {
   const Simulation s = simulated(ScheduleKind::OneFOneB, 3, 4);
-  const std::string svg = draw_svg(s, "a<b>&c");
+  const std::string svg = draw_svg(s, straight(3, 4), "a<b>&c");
   EXPECT_NE(svg.find("rank 2"), std::string::npos);
   EXPECT_NE(svg.find("a&lt;b&gt;&amp;c"), std::string::npos);
   EXPECT_EQ(std::ranges::count(draw_text(s, 60), '\n'), 3);

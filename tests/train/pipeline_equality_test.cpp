@@ -11,15 +11,20 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 
+#include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/train/trainer.h"
+#include "tests/comm/fake_nccl.h"
 
 namespace millrace {
 namespace {
@@ -113,7 +118,7 @@ class Pipeline : public ::testing::Test {
 
   Outcome train(const LayeredModel& model, const Plan& plan, TrainOptions options) {
     options.save_weights = (folder_ / "weights.safetensors").string();
-    auto communicators = make_local_communicators(plan.num_ranks(), std::chrono::milliseconds(60'000));
+    auto communicators = make_ranks_(plan.num_ranks(), std::chrono::milliseconds(60'000));
     Outcome outcome;
     outcome.reports.resize(communicators.size());
     std::mutex mutex;
@@ -126,7 +131,8 @@ class Pipeline : public ::testing::Test {
             at::set_num_threads(1);
             SteadyClock clock;
             Trainer trainer(
-                {*communicators[r], clock}, model, plan, options, [&](const BatchNeeds&, const BatchNeeds&) {
+                {*communicators[r], clock, *device_}, model, plan, options,
+                [&](const BatchNeeds&, const BatchNeeds&) {
                   return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch)};
                 });
             outcome.reports[r] = trainer.run();
@@ -166,7 +172,77 @@ class Pipeline : public ::testing::Test {
   }
 
   fs::path folder_;
+  std::function<std::vector<std::unique_ptr<Communicator>>(int size, std::chrono::milliseconds deadline)>
+      make_ranks_ = make_local_communicators;
+  std::shared_ptr<Device> device_ = make_cpu_device();
 };
+
+// Receives posted ahead, one stream for each direction, sums on their own: the order of messages that NCCL
+// relies on, under every schedule that trains. Bitwise, because sums go in the order of ranks there too.
+TEST_F(Pipeline, EqualsItselfOverNcclsLogic) {
+  const LayeredModel model = small_model();
+  const std::vector<std::pair<std::vector<int>, ScheduleKind>> runs{{{1, 1, 1}, ScheduleKind::GPipe},
+                                                                    {{1, 1, 1, 1}, ScheduleKind::OneFOneB},
+                                                                    {{2, 1}, ScheduleKind::OneFOneB},
+                                                                    {{1, 3}, ScheduleKind::OneFOneB},
+                                                                    {{1, 1, 1}, ScheduleKind::PipeDream}};
+  for (const auto& [replicas, kind] : runs) {
+    const Plan plan = plan_for(model, replicas, 6, kind);
+    make_ranks_ = make_local_communicators;
+    const Outcome expected = train(model, plan, options(6));
+    make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
+      return make_fake_nccl_communicators(size, deadline);
+    };
+    expect_equal(train(model, plan, options(6)), expected, to_string(kind));
+  }
+}
+
+/// The host, pretending to work beside its caller.
+class AsynchronousHost final : public Device {
+ public:
+  std::string name() const override { return "host"; }
+  std::string identity() const override { return "host"; }
+  at::Device where() const override { return at::kCPU; }
+  bool is_asynchronous() const override { return true; }
+  void bind_thread() override {}
+  at::Tensor upload(at::Tensor host) override {
+    ++uploads;
+    return host;
+  }
+  std::unique_ptr<DeviceMark> mark() override { return host_->mark(); }
+  void synchronize() override {}
+  DeviceMemory memory() const override { return {.current = 1, .peak = 4321, .total = 9999}; }
+  std::atomic<int> uploads{0};
+
+ private:
+  std::shared_ptr<Device> host_ = make_cpu_device();
+};
+
+TEST_F(Pipeline, AnAsynchronousDeviceIsTimedByItsOwnMarks) {
+  const LayeredModel model = small_model();
+  const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
+  TrainOptions with_log = options(3);
+  const Outcome expected = train(model, plan, with_log);
+  const auto device = std::make_shared<AsynchronousHost>();
+  device_ = device;
+  with_log.output_dir = (folder_ / "run").string();
+  const Outcome outcome = train(model, plan, with_log);
+  expect_equal(outcome, expected, "asynchronous");
+  EXPECT_GT(device->uploads, 0);
+  EXPECT_EQ(outcome.reports[0].peak_memory_bytes, 4321);
+  std::ifstream log(folder_ / "run" / "steps.rank1.jsonl");
+  std::string line;
+  for (int lines = 0; std::getline(log, line); ++lines) {
+    const Result<Json> step = parse_json(line, "steps.rank1.jsonl");
+    ASSERT_TRUE(step);
+    if (lines == 0) continue;
+    for (const char* key : {"forward_s", "backward_s", "update_s"}) {
+      EXPECT_GT(step->find(key)->as_double(), 0) << line;
+      EXPECT_LE(step->find(key)->as_double(), step->find("step_s")->as_double()) << line;
+    }
+    EXPECT_EQ(step->find("peak_memory_bytes")->as_int(), 4321);
+  }
+}
 
 TEST_F(Pipeline, EqualsOneProcessBitForBit) {
   for (const LayeredModel& model : {small_model(), conv_model()}) {
@@ -200,6 +276,21 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
   }
 }
 
+/// For one process: nobody to talk to.
+struct Alone final : Communicator {
+  RankId rank() const override { return RankId(0); }
+  int size() const override { return 1; }
+  bool buffers_sends() const override { return true; }
+  std::unique_ptr<Pending> exchange(std::span<const Transfer>) override { return nullptr; }
+  std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
+  void broadcast(at::Tensor, RankId) override {}
+  void barrier() override {}
+  std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override {
+    return nullptr;
+  }
+  void abort(const std::string&) noexcept override {}
+};
+
 /// One process, by hand: the engine's layers, a list of past weights, no scheduler.
 class Reference {
  public:
@@ -214,6 +305,32 @@ class Reference {
       stores_.emplace_back(layout_, StageId(s), options.seed);
       rules_.push_back(std::move(*make_update_rule(options.rule, stores_.back().flat_weights())));
     }
+  }
+
+  /// One stage on `replicas` ranks, in one process: the gradients of each replica's microbatches (m mod
+  /// replicas) are added up in their order, then the replicas' sums in the order of ranks.
+  std::map<std::string, at::Tensor> replicated(std::int64_t steps, int replicas, int microbatches) {
+    at::NoGradGuard no_grad;
+    ParameterStore& store = stores_.at(0);
+    StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_},
+                           {.seed = options_.seed, .loss_scale = 1.0 / microbatches});
+    for (std::int64_t step = 0; step < steps; ++step) {
+      executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
+      at::Tensor sum;
+      for (int replica = 0; replica < replicas; ++replica) {
+        store.flat_gradient().zero_();
+        for (int m = replica; m < microbatches; m += replicas) {
+          const Batch batch = batches_.get(step * microbatches + m);
+          executor.feed(MicrobatchId(m), batch.input, batch.target);
+          executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
+          executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+        }
+        sum = replica == 0 ? store.flat_gradient().clone() : at::add(sum, store.flat_gradient());
+      }
+      store.flat_gradient().copy_(sum);
+      executor.execute({Op::Update, StageId(0), MicrobatchId(microbatches - 1)});
+    }
+    return weights();
   }
 
   /// w(t+1) = w(t) - lr grad f(w_1^(t-p+1), ..., w_p^(t)): stage s uses the weights of p-1-s updates ago.
@@ -247,22 +364,10 @@ class Reference {
 
  private:
   void gradients(std::int64_t position) {
-    struct None final : Communicator {
-      RankId rank() const override { return RankId(0); }
-      int size() const override { return 1; }
-      std::unique_ptr<Pending> exchange(std::span<const Transfer>) override { return nullptr; }
-      std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
-      void broadcast(at::Tensor, RankId) override {}
-      void barrier() override {}
-      std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override {
-        return nullptr;
-      }
-      void abort(const std::string&) noexcept override {}
-    } none;
     // One executor over the whole model, whose parameters are set from the stages' stores.
     ParameterStore store(whole_, StageId(0), options_.seed);
     auto rule = std::move(*make_update_rule(options_.rule, store.flat_weights()));
-    StageExecutor executor({whole_, StageId(0), store, *rule, none}, {.seed = options_.seed});
+    StageExecutor executor({whole_, StageId(0), store, *rule, alone_}, {.seed = options_.seed});
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
@@ -294,7 +399,19 @@ class Reference {
   RandomBatches batches_;
   std::vector<ParameterStore> stores_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
+  Alone alone_;
 };
+
+TEST_F(Pipeline, ReplicasEqualOneProcessThatAddsInTheirOrderBitForBit) {
+  const LayeredModel model = small_model();
+  for (const auto& [replicas, rule] : {std::pair{2, "sgd"}, {2, "adam"}, {3, "sgd"}}) {
+    const Plan plan = plan_for(model, {replicas}, 6, ScheduleKind::OneFOneB);
+    const Outcome ours = train(model, plan, options(5, rule));
+    const auto expected = Reference(model, plan, options(5, rule)).replicated(5, replicas, 6);
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << replicas << " " << rule << ": " << name;
+  }
+}
 
 TEST_F(Pipeline, AsynchronousEqualsTheDelayedGradientFormula) {
   const LayeredModel model = small_model();

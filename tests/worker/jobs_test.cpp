@@ -1,4 +1,4 @@
-// Whole commands, as a user types them: processes over Gloo, resume, a killed rank, bad input.
+// Whole commands, as a user types them: processes, resume, a killed rank, bad input.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,49 +8,15 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
-#include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "tests/worker/job_fixture.h"
 
 namespace millrace {
 namespace {
-namespace fs = std::filesystem;
 using std::chrono::milliseconds;
-
-struct Ran {
-  int code = -1;
-  std::string output;  ///< stdout and stderr
-};
-
-class Jobs : public ::testing::Test {
- protected:
-  void SetUp() override {
-    char name[] = "/tmp/millrace-jobs-XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  Ran run(const std::string& arguments, const std::string& environment = "") {
-    const std::string log = (folder_ / "log").string();
-    const std::string line = "cd " + folder_.string() + " && " + environment +
-                             " timeout 300 " MILLRACE_BIN_DIR "/millrace " + arguments + " >" + log + " 2>&1";
-    const int status = std::system(line.c_str());
-    Ran ran{.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
-    if (auto text = read_file(log)) ran.output = *text;
-    return ran;
-  }
-
-  void write(const std::string& name, const std::string& text) {
-    ASSERT_TRUE(write_file_atomically(folder_ / name, text));
-  }
-  std::string bytes(const std::string& name) {
-    auto text = read_file(folder_ / name, kGiB);
-    return text ? *text : "absent: " + name;
-  }
-
-  fs::path folder_;
-};
 
 TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
   const std::string models[] = {"model: mlp\nwidth: 32\ndepth: 4\ndropout: 0.1\n",
@@ -63,13 +29,18 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
     write("one.yaml", common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\n");
     const Ran one = run("launch one.yaml");
     ASSERT_EQ(one.code, 0) << one.output;
-    for (const auto& [stages, schedule] : {std::pair{2, "1f1b"}, {3, "gpipe"}, {4, "1f1b"}}) {
+    for (const auto& [stages, schedule, backend] : {std::tuple{2, "1f1b", "gloo"},
+                                                    {3, "gpipe", "gloo"},
+                                                    {4, "1f1b", "gloo"},
+                                                    {2, "gpipe", "shm"},
+                                                    {4, "1f1b", "shm"}}) {
       write("many.yaml", common + "stages: " + std::to_string(stages) + "\nschedule: " + schedule +
+                             "\nbackend: " + backend +
                              "\nsave-weights: many.safetensors\noutput-dir: many\n");
       const Ran many = run("launch many.yaml");
       ASSERT_EQ(many.code, 0) << many.output;
       EXPECT_TRUE(bytes("one.safetensors") == bytes("many.safetensors"))
-          << model << stages << " " << schedule;
+          << model << stages << " " << schedule << " " << backend;
       EXPECT_EQ(parse_json(bytes("one/summary.json"), "a")->find("losses")->dump(),
                 parse_json(bytes("many/summary.json"), "b")->find("losses")->dump());
     }
@@ -105,7 +76,8 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
   ASSERT_EQ(run("launch whole.yaml").code, 0);
   for (int victim = 0; victim < 3; ++victim) {
     fs::remove_all(folder_ / "broken");
-    write("broken.yaml", common + "steps: 1200\ncheckpoint-every: 25\noutput-dir: broken\n");
+    write("broken.yaml", common + "steps: 1200\ncheckpoint-every: 25\noutput-dir: broken\nbackend: " +
+                             (victim == 1 ? "gloo" : "shm") + "\n");
     Ran broken;
     std::jthread job([&] { broken = run("launch broken.yaml"); });
     const auto start = std::chrono::steady_clock::now();
@@ -134,6 +106,67 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
       ASSERT_EQ(losses[losses.size() - 1 - i].as_double(),
                 whole_losses[whole_losses.size() - 1 - i].as_double());
   }
+}
+
+TEST_F(Jobs, AnInterruptSavesTheStepAndResumeGivesTheSameLosses) {
+  const std::string common =
+      "model: mlp\nwidth: 64\nstages: 2\nreplicas: 2\nmicrobatches: 6\nseed: 1\nno-evaluation: "
+      "true\nsteps: 1500\n";
+  write("whole.yaml", common + "output-dir: whole\n");
+  ASSERT_EQ(run("launch whole.yaml").code, 0);
+  write("part.yaml", common + "output-dir: part\n");
+  write("stop.sh",
+        "cd " + folder_.string() +
+            "\n" MILLRACE_BIN_DIR
+            "/millrace launch part.yaml >log 2>&1 &\nlauncher=$!\n"
+            "for i in $(seq 3000); do grep -q '\"step\":5,' part/steps.rank0.jsonl 2>/dev/null && break; "
+            "sleep 0.01; done\nkill -TERM $launcher\nwait $launcher\n");
+  const int status = std::system(("bash " + (folder_ / "stop.sh").string()).c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_EQ(WEXITSTATUS(status), 75) << bytes("log");
+  EXPECT_NE(bytes("log").find("asked to stop: saving step"), std::string::npos) << bytes("log");
+  const Ran resumed = run("launch part.yaml --set resume=part --set output-dir=rest");
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  const auto all = parse_json(bytes("whole/summary.json"), "a"),
+             begun = parse_json(bytes("part/summary.json"), "b"),
+             rest = parse_json(bytes("rest/summary.json"), "c");
+  EXPECT_TRUE(begun->find("stopped_early")->as_bool());
+  EXPECT_FALSE(rest->find("stopped_early")->as_bool());
+  std::vector<double> losses;
+  for (const auto* part : {&*begun, &*rest})
+    for (const Json& loss : part->find("losses")->items()) losses.push_back(loss.as_double());
+  const auto& whole_losses = all->find("losses")->items();
+  ASSERT_EQ(losses.size(), whole_losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) ASSERT_EQ(losses[i], whole_losses[i].as_double()) << i;
+}
+
+TEST_F(Jobs, EvaluationCountsEverySampleUnderEveryPlan) {
+  // 175 test samples in microbatches of 4: two whole chunks, a part of one, and three samples left over.
+  const std::string common =
+      "model: mlp\nwidth: 16\ndepth: 3\ndata: synthetic:1400\nmicrobatch: 4\nsteps: 4\n";
+  double top1 = 0, loss = 0;
+  for (const char* plan : {"stages: 1\n", "stages: 2\n", "stages: 3\n", "stages: 1\nreplicas: 2\n",
+                           "stages: 2\nreplicas: 3\n"}) {
+    write("job.yaml", common + plan + "output-dir: out\n");
+    const Ran ran = run("launch job.yaml");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    const auto summary = parse_json(bytes("out/summary.json"), "summary");
+    const Json& evaluation = summary->find("evaluations")->items().at(0);
+    EXPECT_EQ(evaluation.find("samples")->as_double(), 175) << plan;
+    if (top1 == 0) top1 = evaluation.find("top1")->as_double(), loss = evaluation.find("loss")->as_double();
+    EXPECT_NEAR(evaluation.find("top1")->as_double(), top1, 0.006) << plan;  // one sample may tip over
+    EXPECT_NEAR(evaluation.find("loss")->as_double(), loss, 1e-4) << plan;   // replicas add in another order
+  }
+}
+
+TEST_F(Jobs, AutogradsBackwardGivesTheSameWeights) {
+  const std::string common =
+      "train --model resnet18 --image-size 32 --classes 10 --data synthetic:64 --microbatch 2 --stages 2 "
+      "--steps 3 "
+      "--no-evaluation --save-weights ";
+  ASSERT_EQ(run(common + "own.safetensors").code, 0);
+  ASSERT_EQ(run(common + "autograd.safetensors --autograd").code, 0);
+  EXPECT_TRUE(bytes("own.safetensors") == bytes("autograd.safetensors"));
 }
 
 TEST_F(Jobs, TorchrunsVariablesAreEnough) {

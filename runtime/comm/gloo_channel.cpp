@@ -1,5 +1,5 @@
 // The only file that knows gloo. Debian's gloo, linked before LibTorch's copy of it (docs/architecture.md).
-#include "runtime/comm/gloo_communicator.h"
+#include "runtime/comm/gloo_channel.h"
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -136,6 +136,7 @@ class GlooChannel final : public Channel {
   int rank() const override { return options_.rank.value; }
   int size() const override { return options_.size; }
   std::chrono::milliseconds deadline() const override { return options_.deadline; }
+  bool buffers_sends() const override { return false; }
 
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (transfer.tensor.nbytes() == 0) return std::make_unique<Nothing>();
@@ -158,9 +159,8 @@ class GlooChannel final : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options,
-                                                     std::shared_ptr<Store> store) {
-  return make_channel_communicator(std::make_shared<GlooChannel>(options, std::move(store)));
+std::shared_ptr<Channel> make_gloo_channel(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
+  return std::make_shared<GlooChannel>(options, std::move(store));
 }
 
 }  // namespace millrace

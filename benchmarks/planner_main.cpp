@@ -1,0 +1,195 @@
+// CPU time of PipeDream mode beside the recorded CPU time of the original planner, record by record.
+// scripts/benchmark planner
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "optimizer/planner.h"
+#include "runtime/base/json.h"
+
+namespace millrace {
+namespace {
+
+double cpu_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Run {
+  std::string profile;
+  std::string graph_file;
+  PipeDreamOptions options;
+  std::string settings;
+  double original_s = 0;
+  double pipeline_time_s = 0;
+  std::vector<double> plan_s;   // of each repetition: plan_pipedream alone
+  std::vector<double> whole_s;  // the same with reading the file
+};
+
+PipeDreamOptions options_of(const Json& settings) {
+  PipeDreamOptions options;
+  for (const Json& m : settings.find("all_num_machines")->items())
+    options.machines.push_back(static_cast<int>(m.as_int()));
+  for (const Json& b : settings.find("network_bandwidths_Bps")->items())
+    options.bandwidths.push_back(b.as_double());
+  options.straight = settings.find("straight_pipeline")->as_bool();
+  options.use_fewer_machines = settings.find("use_fewer_machines")->as_bool();
+  if (settings.find("use_memory_constraint")->as_bool())
+    options.memory_bytes = settings.find("memory_size_bytes")->as_double();
+  const Json& compression = *settings.find("activation_compression_ratio");
+  if (!compression.is_null()) options.activation_compression = compression.as_double();
+  return options;
+}
+
+std::string text_of(const PipeDreamOptions& options) {
+  std::string text;
+  for (std::size_t i = 0; i < options.machines.size(); ++i) {
+    char level[64];
+    std::snprintf(level, sizeof level, "%s%d@%g", i == 0 ? "" : ",", options.machines[i],
+                  options.bandwidths[i]);
+    text += level;
+  }
+  if (options.straight) text += " straight";
+  if (options.use_fewer_machines) text += " fewer";
+  if (options.memory_bytes) text += " memory";
+  if (options.activation_compression) text += " activations";
+  return text;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+bool measure(Run& run) {
+  const double begin = cpu_seconds();
+  const Result<PipeDreamGraph> graph = read_pipedream_graph(run.graph_file);
+  if (!graph) return false;
+  const double read = cpu_seconds();
+  const Result<PipeDreamAnswer> answer = plan_pipedream(*graph, run.options);
+  const double end = cpu_seconds();
+  run.plan_s.push_back(end - read);
+  run.whole_s.push_back(end - begin);
+  return answer && std::abs(answer->pipeline_time_s - run.pipeline_time_s) <= 1e-9 * run.pipeline_time_s;
+}
+
+std::vector<Run> load(const std::filesystem::path& folder) {
+  const Result<Json> file = read_json((folder / "expected_plans.json").string());
+  std::vector<Run> runs;
+  if (!file) {
+    std::fprintf(stderr, "%s\n", to_string(file.problems()).c_str());
+    return runs;
+  }
+  for (const Json& record : file->find("records")->items()) {
+    Run& run = runs.emplace_back();
+    run.profile = record.find("profile")->as_string();
+    run.graph_file = (folder / run.profile / "graph.txt").string();
+    run.options = options_of(*record.find("settings"));
+    run.settings = text_of(run.options);
+    run.original_s = record.find("optimizer_cpu_s")->as_double();
+    run.pipeline_time_s = record.find("pipeline_time_s")->as_double();
+  }
+  return runs;
+}
+
+struct Sum {
+  int records = 0;
+  int slow = 0;  // recorded above 0.1 s
+  double original_s = 0;
+  double plan_s = 0;
+  double whole_s = 0;
+  double slowest_s = 0;
+  double least_plan_ratio = HUGE_VAL;
+  double least_whole_ratio = HUGE_VAL;
+};
+
+void add(Sum& sum, const Run& run) {
+  const double plan = median(run.plan_s);
+  const double whole = median(run.whole_s);
+  ++sum.records;
+  sum.original_s += run.original_s;
+  sum.plan_s += plan;
+  sum.whole_s += whole;
+  sum.slowest_s = std::max(sum.slowest_s, plan);
+  if (run.original_s <= 0.1) return;
+  ++sum.slow;
+  sum.least_plan_ratio = std::min(sum.least_plan_ratio, run.original_s / plan);
+  sum.least_whole_ratio = std::min(sum.least_whole_ratio, run.original_s / whole);
+}
+
+std::string ratio(double value) {
+  if (std::isinf(value)) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f", value);
+  return text;
+}
+
+void print(const std::string& profile, const std::string& levels, const Sum& sum) {
+  std::printf("| %s | %s | %d | %.2f | %.5f | %.3f | %.0f | %d | %s | %s |\n", profile.c_str(),
+              levels.c_str(), sum.records, sum.original_s, sum.plan_s, sum.slowest_s * 1e3,
+              sum.original_s / sum.plan_s, sum.slow, ratio(sum.least_plan_ratio).c_str(),
+              ratio(sum.least_whole_ratio).c_str());
+}
+
+void report(std::vector<Run>& runs) {
+  std::map<std::pair<std::string, std::size_t>, Sum> sums;
+  Sum total;
+  for (const Run& run : runs) {
+    add(sums[{run.profile, run.options.machines.size()}], run);
+    add(total, run);
+  }
+  std::printf(
+      "| profile | levels | records | original, s | ours, s | slowest, ms | ratio | above 0.1 s | "
+      "least ratio | with reading |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const auto& [key, sum] : sums) print(key.first, std::to_string(key.second), sum);
+  print("all", "", total);
+  std::erase_if(runs, [](const Run& run) { return run.original_s <= 0.1; });
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
+    return a.original_s / median(a.whole_s) < b.original_s / median(b.whole_s);
+  });
+  std::printf("\nleast ratios, reading included:\n");
+  for (std::size_t i = 0; i < std::min<std::size_t>(runs.size(), 12); ++i) {
+    std::printf("%8.0f  %-10s %-40s original %.4f s, plan %.4f ms, with reading %.4f ms\n",
+                runs[i].original_s / median(runs[i].whole_s), runs[i].profile.c_str(),
+                runs[i].settings.c_str(), runs[i].original_s, median(runs[i].plan_s) * 1e3,
+                median(runs[i].whole_s) * 1e3);
+  }
+}
+
+}  // namespace
+
+int main_of(int count, char** arguments) {
+  if (count != 2 && count != 3) {
+    std::fprintf(stderr,
+                 "usage: benchmark_planner FOLDER [REPETITIONS]\n"
+                 "FOLDER holds expected_plans.json and PROFILE/graph.txt\n");
+    return 64;
+  }
+  const int repetitions = count == 3 ? std::max(1, std::atoi(arguments[2])) : 15;
+  std::vector<Run> runs = load(arguments[1]);
+  if (runs.empty()) return 65;
+  int wrong = 0;
+  for (int r = 0; r < repetitions;
+       ++r) {  // one after the other, so that no record gets all the quiet moments
+    for (Run& run : runs) wrong += measure(run) ? 0 : 1;
+  }
+  std::printf("%zu records, medians of %d runs, CPU time; %d answers differ by more than 1e-9\n\n",
+              runs.size(), repetitions, wrong);
+  report(runs);
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace millrace
+
+int main(int count, char** arguments) {
+  return millrace::main_of(count, arguments);
+}

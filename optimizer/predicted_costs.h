@@ -1,0 +1,18 @@
+// What a plan itself predicts, as costs for the simulator: for when there is no profile. LibTorch-free.
+#pragma once
+
+#include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/plan.h"
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+
+/// False for a plan written by hand: all its times are 0.
+bool has_predicted_times(const Plan& plan);
+
+/// Seconds of each stage from the plan (a backward is half input, half weight gradient), all-reduce of its
+/// parameters, and the slowest transfer between the ranks of two stages for the bytes of their crossing.
+/// `shape` is shape_of(plan); the cluster has the plan's ranks.
+ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster);
+
+}  // namespace millrace

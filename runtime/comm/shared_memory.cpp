@@ -1,0 +1,532 @@
+// Each rank owns one segment (a memfd, opened by its peers through /proc): a doorbell, a queue of descriptors
+// for each peer, and an arena of message blocks. A sender copies a tensor into a block of its own arena and
+// queues its place; the receiver copies it out and marks the block free. Blocks are reused newest first, so
+// that small messages stay in the caches. Who waits spins for a moment, then sleeps on its own doorbell.
+#include "runtime/comm/shared_memory.h"
+
+#include <fcntl.h>
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <new>
+#include <sstream>
+#include <unordered_map>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+constexpr std::size_t kQueueEntries = 1024;
+constexpr std::size_t kReasonBytes = 480;
+// Address space of one rank's blocks; memory is taken when a block is first used. Halved where refused.
+constexpr std::size_t kArenaBytes = std::size_t{64} << 30;
+constexpr std::size_t kLeastArenaBytes = std::size_t{256} << 20;
+// A futex wake-up takes 30 to 60 us here; a peer that is about to answer is faster. Only while every rank has
+// a core of its own.
+constexpr std::chrono::microseconds kSpin{200};
+// How often a sleeping rank looks whether its peers are still there.
+constexpr std::chrono::milliseconds kLifeCheck{100};
+
+struct Descriptor {
+  std::uint64_t tag;
+  std::uint64_t block;  ///< offset of its Block in the sender's segment
+  std::uint64_t bytes;
+};
+
+/// From the segment's owner to one peer.
+struct Queue {
+  alignas(64) std::atomic<std::uint64_t> written{0};
+  alignas(64) std::atomic<std::uint64_t> read{0};
+  alignas(64) Descriptor entries[kQueueEntries];
+};
+
+struct Control {
+  alignas(64) std::atomic<std::uint32_t> doorbell{0};
+  std::atomic<std::uint32_t> sleepers{0};
+  alignas(64) std::atomic<std::uint32_t> aborted{0};
+  char reason[kReasonBytes] = {};  ///< written before `aborted`
+};
+
+/// In front of every message's bytes. `use` is odd while a message lies in the block; the sender adds one to
+/// take it, the receiver to free it, so that a value names one message.
+struct alignas(64) Block {
+  std::atomic<std::uint64_t> use{0};
+  void* data() { return this + 1; }
+};
+
+/// A message in a block of this rank's arena.
+struct Placed {
+  std::uint64_t block = 0;
+  std::uint64_t use = 0;
+};
+
+std::size_t page_up(std::size_t bytes) {
+  return (bytes + 4095) / 4096 * 4096;
+}
+
+int futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) {
+  return static_cast<int>(
+      ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), operation, value, timeout, nullptr, 0));
+}
+
+/// One rank's segment, mapped here. The owner holds a lock on it as long as it lives, which says so to others
+/// even if its process id is not yet reaped or used again.
+class Segment {
+ public:
+  /// Own segment for `peers` queues.
+  static std::unique_ptr<Segment> create(std::size_t peers) {
+    std::unique_ptr<Segment> segment(new Segment);
+    segment->fd_ = static_cast<int>(::syscall(SYS_memfd_create, "millrace", MFD_CLOEXEC));
+    if (segment->fd_ < 0) return nullptr;
+    for (std::size_t arena = kArenaBytes; arena >= kLeastArenaBytes; arena /= 2) {
+      if (segment->map(peers, arena, /*grow=*/true)) break;
+    }
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    if (!segment->base_ || ::fcntl(segment->fd_, F_OFD_SETLK, &lock) != 0) return nullptr;
+    new (&segment->control()) Control;
+    for (std::size_t i = 0; i < peers; ++i) new (&segment->queue(i)) Queue;
+    return segment;
+  }
+
+  /// `address` is another segment's address(). Null if it cannot be opened from here.
+  static std::unique_ptr<Segment> open(const std::string& address, std::size_t peers) {
+    std::istringstream words(address);
+    std::string path;
+    std::size_t arena = 0;
+    std::unique_ptr<Segment> segment(new Segment);
+    if (!(words >> path >> arena)) return nullptr;
+    segment->fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (segment->fd_ < 0 || !segment->map(peers, arena, /*grow=*/false)) return nullptr;
+    return segment;
+  }
+
+  ~Segment() {
+    if (base_) ::munmap(base_, bytes_);
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::string address() const {
+    return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd_) + " " +
+           std::to_string(arena_);
+  }
+  Control& control() { return *reinterpret_cast<Control*>(base_); }
+  Queue& queue(std::size_t peer) {
+    return *reinterpret_cast<Queue*>(base_ + page_up(sizeof(Control)) + peer * page_up(sizeof(Queue)));
+  }
+  Block& block(std::uint64_t offset) { return *reinterpret_cast<Block*>(base_ + offset); }
+  std::size_t arena_begin() const { return bytes_ - arena_; }
+  std::size_t end() const { return bytes_; }
+
+  bool owner_lives() const {
+    struct flock lock {};
+    lock.l_type = F_RDLCK;
+    return ::fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  }
+
+  /// Wakes whoever sleeps on this segment's doorbell.
+  void ring() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (control().sleepers.load(std::memory_order_seq_cst) == 0) return;
+    control().doorbell.fetch_add(1, std::memory_order_seq_cst);
+    futex(&control().doorbell, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+
+ private:
+  Segment() = default;
+  bool map(std::size_t peers, std::size_t arena, bool grow) {
+    const std::size_t bytes = page_up(sizeof(Control)) + peers * page_up(sizeof(Queue)) + arena;
+    if (grow && ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return false;
+    void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_, 0);
+    if (mapped == MAP_FAILED) return false;
+    base_ = static_cast<char*>(mapped);
+    bytes_ = bytes;
+    arena_ = arena;
+    return true;
+  }
+
+  int fd_ = -1;
+  char* base_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t arena_ = 0;
+};
+
+/// Blocks of this rank's arena by size.
+class Arena {
+ public:
+  explicit Arena(Segment& segment) : segment_(segment), next_(segment.arena_begin()) {}
+
+  Placed take(std::size_t bytes) {
+    const std::size_t size =
+        std::bit_ceil(std::max<std::size_t>(bytes, 4096 - sizeof(Block)) + sizeof(Block));
+    auto& blocks = blocks_[size];
+    // The newest are the warmest.
+    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+      auto& use = segment_.block(*block).use;
+      if (const std::uint64_t now = use.load(std::memory_order_acquire); now % 2 == 0) {
+        use.store(now + 1, std::memory_order_relaxed);
+        return {*block, now + 1};
+      }
+    }
+    if (next_ + size > segment_.end()) {
+      throw OutOfMemory("shared memory: no room for a message of " + std::to_string(bytes) + " bytes",
+                        "use --backend gloo, or fewer microbatches");
+    }
+    const std::uint64_t offset = next_;
+    next_ += size;
+    new (&segment_.block(offset)) Block{.use = 1};
+    blocks.push_back(offset);
+    return {offset, 1};
+  }
+
+ private:
+  Segment& segment_;
+  std::size_t next_;
+  std::map<std::size_t, std::vector<std::uint64_t>> blocks_;
+};
+
+int usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/// One rank's end.
+class Mesh {
+ public:
+  Mesh(CommunicatorOptions options, std::vector<int> local, std::unique_ptr<Segment> own)
+      : options_(std::move(options)),
+        local_(std::move(local)),
+        own_(std::move(own)),
+        arena_(*own_),
+        peers_(local_.size()),
+        spin_(usable_cores() >= static_cast<int>(local_.size()) ? kSpin : std::chrono::microseconds(0)) {
+    me_ = index_of(options_.rank.value);
+  }
+
+  bool open_peers(const std::vector<std::string>& addresses) {
+    for (std::size_t i = 0; i < local_.size(); ++i) {
+      if (i == me_) continue;
+      peers_[i] = Segment::open(addresses[i], local_.size());
+      if (!peers_[i]) return false;
+    }
+    return true;
+  }
+
+  const CommunicatorOptions& options() const { return options_; }
+
+  /// Copies the message.
+  Placed send(const Transfer& t) {
+    const std::size_t peer = index_of(t.peer.value), bytes = t.tensor.nbytes();
+    Placed placed;
+    {
+      std::lock_guard lock(arena_mutex_);
+      placed = arena_.take(bytes);
+    }
+    std::memcpy(own_->block(placed.block).data(), t.tensor.const_data_ptr(), bytes);
+    Queue& queue = own_->queue(peer);
+    {
+      std::unique_lock lock(queue_mutex_);
+      const auto has_room = [&] {
+        return queue.written.load(std::memory_order_relaxed) - queue.read.load(std::memory_order_acquire) <
+               kQueueEntries;
+      };
+      if (!has_room()) wait(t, std::chrono::steady_clock::now(), has_room);
+      const std::uint64_t at = queue.written.load(std::memory_order_relaxed);
+      queue.entries[at % kQueueEntries] = {t.tag, placed.block, bytes};
+      queue.written.store(at + 1, std::memory_order_release);
+    }
+    peers_[peer]->ring();
+    return placed;
+  }
+
+  bool is_taken(const Placed& message) {
+    return own_->block(message.block).use.load(std::memory_order_acquire) != message.use;
+  }
+
+  /// A message that this rank waits for. Guarded by arrivals_mutex_ until `done`.
+  struct Receive {
+    Transfer transfer;
+    std::size_t peer = 0;
+    std::string error;  ///< written before `done`
+    std::atomic<bool> done{false};
+  };
+
+  void post(Receive& receive) {
+    receive.peer = index_of(receive.transfer.peer.value);
+    const Key key{receive.peer, receive.transfer.tag};
+    std::lock_guard lock(arrivals_mutex_);
+    if (auto early = arrived_.find(key); early != arrived_.end()) {
+      take(receive, early->second.front());
+      early->second.pop_front();
+      if (early->second.empty()) arrived_.erase(early);
+    } else {
+      posted_[key].push_back(&receive);
+    }
+  }
+
+  /// Gives up a receive that is not done.
+  void forget(Receive& receive) {
+    std::lock_guard lock(arrivals_mutex_);
+    const auto found = posted_.find({receive.peer, receive.transfer.tag});
+    if (found == posted_.end()) return;
+    std::erase(found->second, &receive);
+    if (found->second.empty()) posted_.erase(found);
+  }
+
+  /// Takes in what has arrived for this rank. Whoever waits, for whatever, calls this: a rank that waits for
+  /// its send to be taken must take what others send it.
+  void progress() {
+    std::lock_guard lock(arrivals_mutex_);
+    for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+      if (peers_[peer]) drain(peer);
+    }
+  }
+
+  /// Until `ready()`. Throws PeerError on the deadline, a peer's end or an abort.
+  template <class Ready>
+  void wait(const Transfer& t, SteadyTime start, Ready&& ready) {
+    for (SteadyTime spin_end = start + spin_; std::chrono::steady_clock::now() < spin_end;) {
+      for (int i = 0; i < 32; ++i) {
+        if (ready()) return;
+        _mm_pause();
+      }
+      // The scheduler may have put the peer on this very core: it would run only after the spin.
+      ::sched_yield();
+    }
+    Control& control = own_->control();
+    for (;;) {
+      control.sleepers.fetch_add(1, std::memory_order_seq_cst);
+      const std::uint32_t rung = control.doorbell.load(std::memory_order_seq_cst);
+      const bool done = ready();
+      if (!done) {
+        const timespec timeout{0, std::chrono::nanoseconds(kLifeCheck).count()};
+        if (std::chrono::steady_clock::now() - start < options_.deadline)
+          futex(&control.doorbell, FUTEX_WAIT, rung, &timeout);
+      }
+      control.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+      if (done || ready()) return;
+      throw_if_hopeless(t, start, ready);
+    }
+  }
+
+  void abort(const std::string& reason) noexcept {
+    Control& control = own_->control();
+    if (control.aborted.load() == 0) {
+      std::strncpy(control.reason, reason.empty() ? "a rank failed" : reason.c_str(), kReasonBytes - 1);
+      control.aborted.store(1, std::memory_order_seq_cst);
+    }
+    own_->ring();
+    for (auto& peer : peers_) {
+      if (peer) peer->ring();
+    }
+  }
+
+ private:
+  std::size_t index_of(int rank) const {
+    const auto found = std::ranges::lower_bound(local_, rank);
+    MILLRACE_CHECK(found != local_.end() && *found == rank, "rank " << rank << " is on another host");
+    return static_cast<std::size_t>(found - local_.begin());
+  }
+
+  /// What `peer` has queued for this rank: into the tensors that wait for it, or aside.
+  void drain(std::size_t peer) {
+    Queue& queue = peers_[peer]->queue(me_);
+    std::uint64_t at = queue.read.load(std::memory_order_relaxed);
+    const std::uint64_t end = queue.written.load(std::memory_order_acquire);
+    if (at == end) return;
+    for (; at != end; ++at) {
+      const Descriptor message = queue.entries[at % kQueueEntries];
+      const Key key{peer, message.tag};
+      if (auto waiting = posted_.find(key); waiting != posted_.end()) {
+        take(*waiting->second.front(), message);
+        waiting->second.pop_front();
+        if (waiting->second.empty()) posted_.erase(waiting);
+      } else {
+        arrived_[key].push_back(message);
+      }
+    }
+    queue.read.store(end, std::memory_order_release);
+  }
+
+  void take(Receive& receive, const Descriptor& message) {
+    Segment& from = *peers_[receive.peer];
+    Block& block = from.block(message.block);
+    const at::Tensor& tensor = receive.transfer.tensor;
+    if (message.bytes == tensor.nbytes()) {
+      std::memcpy(tensor.mutable_data_ptr(), block.data(), message.bytes);
+    } else {
+      receive.error =
+          "got " + std::to_string(message.bytes) + " bytes, expected " + std::to_string(tensor.nbytes());
+    }
+    block.use.fetch_add(1, std::memory_order_release);
+    from.ring();
+    receive.done.store(true, std::memory_order_release);
+  }
+
+  template <class Ready>
+  void throw_if_hopeless(const Transfer& t, SteadyTime start, Ready&& ready) {
+    for (std::size_t i = 0; i < local_.size(); ++i) {
+      Segment& segment = i == me_ ? *own_ : *peers_[i];
+      if (segment.control().aborted.load(std::memory_order_acquire) != 0) {
+        // What was sent before the abort still counts.
+        if (ready()) return;
+        throw PeerError(
+            wait_message(options_.rank.value, t, start, "aborted: " + std::string(segment.control().reason)));
+      }
+      if (i != me_ && local_[i] == t.peer.value && !segment.owner_lives()) {
+        if (ready()) return;
+        throw PeerError(
+            wait_message(options_.rank.value, t, start, "connection lost (the peer's process ended)"),
+            "the peer has ended; its log says why");
+      }
+    }
+    if (std::chrono::steady_clock::now() - start >= options_.deadline && !ready()) {
+      throw PeerError(wait_message(options_.rank.value, t, start, "no message"),
+                      "is the peer alive and running the same plan? The deadline is --timeout");
+    }
+  }
+
+  struct Key {
+    std::size_t peer;
+    std::uint64_t tag;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& k) const {
+      return (k.tag * 0x9e3779b97f4a7c15ull) ^ (k.peer * 0xbf58476d1ce4e5b9ull);
+    }
+  };
+
+  CommunicatorOptions options_;
+  std::vector<int> local_;
+  std::size_t me_ = 0;
+  std::unique_ptr<Segment> own_;
+  std::mutex arena_mutex_;  // guards arena_
+  Arena arena_;
+  std::vector<std::unique_ptr<Segment>> peers_;  // by index in local_; null: this rank
+  std::mutex queue_mutex_;                       // guards this rank's writing into its queues
+  std::mutex arrivals_mutex_;                    // guards what follows and the reading of others' queues
+  std::unordered_map<Key, std::deque<Descriptor>, KeyHash> arrived_;  // before anybody asked
+  std::unordered_map<Key, std::deque<Receive*>, KeyHash> posted_;
+  std::chrono::microseconds spin_;
+};
+
+/// Done when the receiver has taken the message: senders cannot run ahead without bound.
+class SharedSend final : public Pending {
+ public:
+  SharedSend(std::shared_ptr<Mesh> mesh, Transfer transfer)
+      : mesh_(std::move(mesh)), transfer_(std::move(transfer)), sent_(mesh_->send(transfer_)) {
+    transfer_.tensor.reset();  // copied
+  }
+
+  void wait() override {
+    const auto ready = [&] {
+      if (mesh_->is_taken(sent_)) return true;
+      mesh_->progress();
+      return mesh_->is_taken(sent_);
+    };
+    if (!ready()) mesh_->wait(transfer_, std::chrono::steady_clock::now(), ready);
+  }
+
+ private:
+  std::shared_ptr<Mesh> mesh_;
+  Transfer transfer_;
+  Placed sent_;
+};
+
+class SharedReceive final : public Pending {
+ public:
+  SharedReceive(std::shared_ptr<Mesh> mesh, Transfer transfer) : mesh_(std::move(mesh)) {
+    receive_.transfer = std::move(transfer);
+    mesh_->post(receive_);
+  }
+  ~SharedReceive() override {
+    if (!receive_.done.load(std::memory_order_acquire)) mesh_->forget(receive_);
+  }
+
+  void wait() override {
+    const auto start = std::chrono::steady_clock::now();
+    const auto ready = [&] {
+      if (!receive_.done.load(std::memory_order_acquire)) mesh_->progress();
+      return receive_.done.load(std::memory_order_acquire);
+    };
+    if (!ready()) mesh_->wait(receive_.transfer, start, ready);
+    if (!receive_.error.empty())
+      throw PeerError(wait_message(mesh_->options().rank.value, receive_.transfer, start, receive_.error));
+  }
+
+ private:
+  std::shared_ptr<Mesh> mesh_;
+  Mesh::Receive receive_;
+};
+
+class SharedMemoryChannel final : public Channel {
+ public:
+  explicit SharedMemoryChannel(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {}
+  int rank() const override { return mesh_->options().rank.value; }
+  int size() const override { return mesh_->options().size; }
+  std::chrono::milliseconds deadline() const override { return mesh_->options().deadline; }
+  bool buffers_sends() const override { return true; }
+  std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    if (transfer.direction == Direction::Send) return std::make_unique<SharedSend>(mesh_, transfer);
+    return std::make_unique<SharedReceive>(mesh_, transfer);
+  }
+  void abort(const std::string& reason) noexcept override { mesh_->abort(reason); }
+
+ private:
+  std::shared_ptr<Mesh> mesh_;
+};
+
+}  // namespace
+
+std::string shared_memory_domain() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  struct stat processes {};
+  ::stat("/proc/self/ns/pid", &processes);
+  return boot + "/" + std::to_string(processes.st_ino) + "/" + std::to_string(::geteuid());
+}
+
+std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& options,
+                                                    const std::vector<int>& local, Store& store) {
+  const std::string me = std::to_string(options.rank.value);
+  auto own = Segment::create(local.size());
+  store.set("shm/" + me, own ? own->address() : "");
+  std::vector<std::string> addresses;
+  for (int rank : local)
+    addresses.push_back(store.get("shm/" + std::to_string(rank), options.rendezvous_deadline));
+  const bool all_made = std::ranges::none_of(addresses, [](const std::string& a) { return a.empty(); });
+  std::shared_ptr<Mesh> mesh;
+  if (all_made) {
+    mesh = std::make_shared<Mesh>(options, local, std::move(own));
+    if (!mesh->open_peers(addresses)) mesh.reset();
+  }
+  store.set("shm-open/" + me, mesh ? "yes" : "no");
+  for (int rank : local) {
+    if (store.get("shm-open/" + std::to_string(rank), options.rendezvous_deadline) != "yes") return nullptr;
+  }
+  return std::make_shared<SharedMemoryChannel>(std::move(mesh));
+}
+
+}  // namespace millrace

@@ -1,0 +1,17 @@
+// Built only into millrace-worker-cuda (preset cuda).
+#pragma once
+
+#include <memory>
+
+#include "runtime/base/result.h"
+#include "runtime/device/device.h"
+
+namespace millrace {
+
+/// GPUs that this process may use (CUDA_VISIBLE_DEVICES); 0 without a driver.
+int num_cuda_devices();
+
+/// GPU `local_rank` modulo their number. Problem: no GPU is visible, or CUDA cannot start on it.
+Result<std::shared_ptr<Device>> make_cuda_device(int local_rank);
+
+}  // namespace millrace

@@ -1,0 +1,127 @@
+#include "runtime/device/host_memory.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // LibTorch's gAlignment
+// Freed memory that may be kept: as much as was ever live, and this much more.
+constexpr std::int64_t kCachedBytes = std::int64_t{64} << 20;
+
+/// Blocks of equal size are interchangeable. Sizes grow in eighths of a power of two: at most 1/8 is lost.
+int size_class(std::size_t bytes) {
+  bytes = std::max(bytes, std::size_t{64});
+  const int exponent = std::bit_width(bytes - 1) - 1;  // 2^exponent < bytes <= 2^(exponent + 1)
+  const std::size_t eighth = std::max<std::size_t>(1, (std::size_t{1} << exponent) / 8);
+  const std::size_t step = (bytes - (std::size_t{1} << exponent) + eighth - 1) / eighth;  // 1..8
+  return exponent * 8 + static_cast<int>(step) - 1;
+}
+
+std::size_t class_bytes(int index) {
+  const std::size_t power = std::size_t{1} << (index / 8);
+  const std::size_t bytes =
+      power + std::max<std::size_t>(1, power / 8) * static_cast<std::size_t>(index % 8 + 1);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+class HostAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
+    void* data = take(size_class(bytes));
+    return {data, data, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+
+  HostMemory memory() {
+    std::lock_guard lock(mutex_);
+    return memory_;
+  }
+  static HostAllocator& instance() {
+    static HostAllocator* const allocator = new HostAllocator;  // tensors in statics outlive destructors
+    return *allocator;
+  }
+
+ private:
+  /// Stands in front of every block, in a cache line of its own.
+  struct Header {
+    int size_class;
+  };
+
+  void* take(int index) {
+    const auto bytes = static_cast<std::int64_t>(class_bytes(index));
+    {
+      std::lock_guard lock(mutex_);
+      memory_.live += bytes;
+      memory_.peak = std::max(memory_.peak, memory_.live);
+      auto& blocks = free_[static_cast<std::size_t>(index)];
+      if (!blocks.empty()) {
+        void* data = blocks.back();
+        blocks.pop_back();
+        memory_.cached -= bytes;
+        return data;
+      }
+    }
+    void* block = std::aligned_alloc(kAlignment, kAlignment + class_bytes(index));
+    if (!block) {
+      std::lock_guard lock(mutex_);
+      memory_.live -= bytes;
+      throw std::bad_alloc();
+    }
+    new (block) Header{index};
+    return static_cast<char*>(block) + kAlignment;
+  }
+
+  static void release(void* data) {
+    if (data) instance().give_back(data);
+  }
+
+  void give_back(void* data) {
+    void* block = static_cast<char*>(data) - kAlignment;
+    const int index = static_cast<Header*>(block)->size_class;
+    const auto bytes = static_cast<std::int64_t>(class_bytes(index));
+    {
+      std::lock_guard lock(mutex_);
+      memory_.live -= bytes;
+      if (memory_.cached + bytes <= memory_.peak + kCachedBytes) {
+        memory_.cached += bytes;
+        free_[static_cast<std::size_t>(index)].push_back(data);
+        return;
+      }
+    }
+    std::free(block);
+  }
+
+  std::mutex mutex_;  // guards what follows
+  std::array<std::vector<void*>, 8 * 64> free_;
+  HostMemory memory_;
+};
+
+std::atomic<bool> installed{false};
+
+}  // namespace
+
+void install_host_allocator() {
+  if (installed.exchange(true)) return;
+  c10::SetCPUAllocator(&HostAllocator::instance(), /*priority=*/1);
+}
+
+HostMemory host_memory() {
+  return installed ? HostAllocator::instance().memory() : HostMemory{};
+}
+
+}  // namespace millrace

@@ -1,0 +1,24 @@
+// Where CPU tensors live: LibTorch's allocator replaced by one that keeps freed blocks.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace {
+
+/// Bytes of CPU tensors (rounded up to block sizes).
+struct HostMemory {
+  std::int64_t live = 0;
+  std::int64_t peak = 0;    ///< most that was live at once
+  std::int64_t cached = 0;  ///< freed by tensors, kept for the next ones
+};
+
+/// From now on CPU tensors of this process come from blocks that are kept when freed: a pipeline asks for the
+/// same sizes in every microbatch, and fresh pages and malloc's merging cost a quarter of a small step
+/// (docs/benchmarks.md). Blocks are aligned to 64 bytes as LibTorch's are, so results do not change. Call
+/// once, before other threads make tensors; further calls do nothing.
+void install_host_allocator();
+
+/// Zeros before install_host_allocator(). Thread-safe.
+HostMemory host_memory();
+
+}  // namespace millrace

@@ -1,0 +1,69 @@
+#include "runtime/layers/autograd_layer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace millrace {
+namespace {
+
+class AutogradLayer final : public Layer {
+ public:
+  explicit AutogradLayer(LayerPtr layer) : layer_(std::move(layer)) {}
+  std::string kind() const override { return layer_->kind(); }
+  std::vector<ParameterSpec> parameters() const override { return layer_->parameters(); }
+  Shape output_shape(std::span<const Shape> inputs) const override { return layer_->output_shape(inputs); }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                     std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
+    if (!saved) return layer_->forward(inputs, parameters, buffers, context, nullptr);
+    at::AutoGradMode with_grad(true);
+    auto graph = std::make_shared<Graph>();
+    for (const at::Tensor& input : inputs) graph->leaves.push_back(input.detach().requires_grad_(true));
+    graph->inputs = inputs.size();
+    for (const at::Tensor& parameter : parameters)
+      graph->leaves.push_back(parameter.detach().requires_grad_(true));
+    const std::span<const at::Tensor> leaves(graph->leaves);
+    graph->output = layer_->forward(leaves.first(inputs.size()), leaves.subspan(inputs.size()), buffers,
+                                    context, nullptr);
+    at::Tensor output = graph->output.detach();
+    saved->extra = std::move(graph);
+    return output;
+  }
+
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
+    at::AutoGradMode with_grad(true);
+    auto graph = std::static_pointer_cast<Graph>(std::exchange(saved.extra, nullptr));
+    MILLRACE_CHECK(graph, "backward of a " << kind() << " without its forward");
+    auto gradients = torch::autograd::grad({graph->output}, graph->leaves, {grad}, /*retain_graph=*/false,
+                                           /*create_graph=*/false, /*allow_unused=*/false);
+    const auto split = gradients.begin() + static_cast<std::ptrdiff_t>(graph->inputs);
+    saved.tensors.assign(split, gradients.end());
+    gradients.erase(split, gradients.end());
+    return gradients;
+  }
+
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    for (std::size_t i = 0; i < grads.size(); ++i) grads[i].add_(saved.tensors[i]);
+  }
+
+ private:
+  struct Graph {
+    std::vector<at::Tensor> leaves;  ///< inputs, then parameters
+    std::size_t inputs = 0;
+    at::Tensor output;
+  };
+  LayerPtr layer_;
+};
+
+}  // namespace
+
+LayerPtr through_autograd(LayerPtr layer) {
+  return std::make_shared<AutogradLayer>(std::move(layer));
+}
+
+}  // namespace millrace

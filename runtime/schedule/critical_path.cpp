@@ -1,0 +1,166 @@
+// Walks a timeline backwards from its end: each action was bound by the one before it on its rank, or, if it
+// waited, by the message or the replica that it waited for.
+#include <algorithm>
+
+#include "runtime/base/check.h"
+#include "runtime/schedule/message.h"
+#include "runtime/schedule/simulate.h"
+
+namespace millrace {
+namespace {
+
+struct Place {
+  std::size_t rank = 0;
+  std::size_t at = 0;
+};
+
+class Walk {
+ public:
+  Walk(const Simulation& simulation, const PipelineShape& shape, Transport transport)
+      : simulation_(simulation),
+        shape_(shape),
+        transport_(transport),
+        messages_(shape),
+        sends_(messages_.size()),
+        receives_(transport == Transport::Rendezvous ? messages_.size() : 0),
+        reduces_(static_cast<std::size_t>(shape.num_stages())) {
+    for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+      for (std::size_t i = 0; i < simulation.ranks[r].size(); ++i) note(r, i);
+    }
+  }
+
+  std::vector<CriticalStep> run() {
+    Place place = last();
+    double time = simulation_.makespan;
+    // The next step ends at `time`, at or before `place`; place.at is one past it.
+    while (time > 0 && place.at > 0) {
+      const TimedAction& t = simulation_.ranks[place.rank][place.at - 1];
+      if (is_transfer(t.action.op)) {
+        transfer(place, time);
+      } else if (t.action.op == Op::Reduce) {
+        reduce(place, time);
+      } else {
+        if (t.end > t.start) steps_.push_back({t.action, rank_id(place), -1, t.start, t.end});
+        time = t.start;
+        --place.at;
+      }
+    }
+    std::ranges::reverse(steps_);
+    return std::move(steps_);
+  }
+
+ private:
+  static RankId rank_id(const Place& place) { return RankId(static_cast<int>(place.rank)); }
+  const TimedAction& timed(const Place& place) const { return simulation_.ranks[place.rank][place.at]; }
+  std::size_t message_of(const Action& a) const {
+    const std::int64_t message = messages_.of(a);
+    MILLRACE_CHECK(message >= 0, to_string(a) << " belongs to no link of the shape");
+    return static_cast<std::size_t>(message);
+  }
+
+  void note(std::size_t r, std::size_t i) {
+    const Action& a = simulation_.ranks[r][i].action;
+    if (a.op == Op::Reduce) {
+      auto& group = reduces_[static_cast<std::size_t>(a.stage.value)];
+      group.push_back({r, i});
+    } else if (is_send(a.op)) {
+      sends_[message_of(a)] = {r, i};
+    } else if (is_transfer(a.op) && !receives_.empty()) {
+      receives_[message_of(a)] = {r, i};
+    }
+  }
+
+  Place last() const {
+    Place place;
+    double latest = -1;
+    for (std::size_t r = 0; r < simulation_.ranks.size(); ++r) {
+      double end = 0;
+      std::size_t size = simulation_.ranks[r].size();
+      for (std::size_t i = size; i-- > 0;) {  // the last exchange ends with its latest transfer
+        end = std::max(end, simulation_.ranks[r][i].end);
+        if (!is_transfer(simulation_.ranks[r][i].action.op)) break;
+      }
+      if (end > latest) latest = end, place = {r, size};
+    }
+    return place;
+  }
+
+  void transfer(Place& place, double& time) {
+    if (transport_ == Transport::Rendezvous) return exchange(place, time);
+    const TimedAction& t = simulation_.ranks[place.rank][place.at - 1];
+    --place.at;
+    if (t.end == t.start) return;
+    if (is_send(t.action.op)) {  // a blocking send
+      steps_.push_back({t.action, rank_id(place), link_of(t.action), t.start, t.end});
+      time = t.start;
+      return;
+    }
+    place = sends_[message_of(t.action)];
+    time = timed(place).start;
+    steps_.push_back({t.action, RankId(t.action.peer.value), link_of(t.action), time, t.end});
+    steps_.back().rank = RankId(static_cast<int>(place.rank));
+  }
+
+  /// The transfer of the exchange that ended it; from there to whoever posted it last.
+  void exchange(Place& place, double& time) {
+    const auto& actions = simulation_.ranks[place.rank];
+    std::size_t begin = place.at;
+    while (begin > 0 && is_transfer(actions[begin - 1].action.op)) --begin;
+    std::size_t latest = begin;
+    for (std::size_t i = begin; i < place.at; ++i) {
+      if (actions[i].end > actions[latest].end) latest = i;
+    }
+    const TimedAction& t = actions[latest];
+    if (!(t.end > t.start)) {
+      place.at = begin;
+      return;
+    }
+    const std::size_t message = message_of(t.action);
+    Place other = is_send(t.action.op) ? receives_[message] : sends_[message];
+    const bool mine = t.start >= timed(other).start;
+    const double posted = std::max(t.start, timed(other).start);
+    if (time > posted) steps_.push_back({t.action, rank_id(place), link_of(t.action), posted, time});
+    if (!mine) {
+      const auto& peer = simulation_.ranks[other.rank];
+      while (other.at > 0 && is_transfer(peer[other.at - 1].action.op)) --other.at;
+      place = other;
+    } else {
+      place.at = begin;
+    }
+    time = posted;
+  }
+
+  /// The reduce, then the replica that came to it last.
+  void reduce(Place& place, double& time) {
+    const TimedAction& t = simulation_.ranks[place.rank][place.at - 1];
+    Place latest = {place.rank, place.at - 1};
+    for (const Place& other : reduces_[static_cast<std::size_t>(t.action.stage.value)]) {
+      if (timed(other).end == t.end && timed(other).start > timed(latest).start) latest = other;
+    }
+    const TimedAction& bound = timed(latest);
+    if (bound.end > bound.start) {
+      steps_.push_back({bound.action, rank_id(latest), -1, bound.start, bound.end});
+    }
+    time = bound.start;
+    place = latest;
+  }
+
+  int link_of(const Action& a) const { return static_cast<int>(messages_.link_of(message_of(a))); }
+
+  const Simulation& simulation_;
+  const PipelineShape& shape_;
+  Transport transport_;
+  MessageIndex messages_;
+  std::vector<Place> sends_, receives_;      // by message
+  std::vector<std::vector<Place>> reduces_;  // by stage
+  std::vector<CriticalStep> steps_;
+};
+
+}  // namespace
+
+std::vector<CriticalStep> critical_path(const Simulation& simulation, const PipelineShape& shape,
+                                        Transport transport) {
+  return Walk(simulation, shape, transport).run();
+}
+
+}  // namespace millrace

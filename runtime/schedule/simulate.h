@@ -1,0 +1,70 @@
+// The simulator's richer model: links, ports, blocking sends, overlapped reduces, noise. Everything at its
+// default gives exactly the figures of simulate(schedule, shape, costs).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+
+enum class SendMode {
+  Overlap,  ///< a send returns at once, the wire works beside the computation
+  Block,    ///< the sender computes nothing until its message has left
+};
+
+/// Lists are indexed by link (order of all_links()), stage or rank; a missing entry means 0 (slowdown: 1).
+/// A message takes `ScheduleCosts::transfer + bytes / bandwidth` seconds of its wire and arrives `latency`
+/// seconds after it left: messages follow each other closely on a long wire.
+struct SimulationOptions {
+  std::vector<double> latency;    ///< by link, seconds
+  std::vector<double> bytes;      ///< by link: of one activation, and of the gradient that comes back
+  std::vector<double> bandwidth;  ///< by link, bytes/s; 0: infinite
+
+  /// By rank: the host it is on. Messages between hosts take the sending host's outgoing port and the
+  /// receiving host's incoming port, one at a time, in the order in which they were posted. Empty: every pair
+  /// of ranks has a wire of its own. (With shared ports a faster link may delay the whole: the order of the
+  /// queue changes.)
+  std::vector<int> host;
+
+  Transport transport = Transport::Buffered;  ///< Rendezvous: adjacent transfers are one blocking exchange
+  SendMode sends = SendMode::Overlap;         ///< of buffered sends
+  /// Buckets of a stage's gradient: bucket i of k is reduced as soon as i/k of the last backward has passed
+  /// on every replica. 1: the whole reduce is exposed.
+  int reduce_buckets = 1;
+
+  double jitter = 0;             ///< sigma of a log-normal factor (mean 1) on each computation and transfer
+  std::uint64_t seed = 0;        ///< the same work gets the same noise under every schedule
+  std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
+
+  std::vector<double> stash_bytes;   ///< by stage: kept from a forward to its last backward
+  std::vector<double> weight_bytes;  ///< by stage: of one version
+  std::vector<double> state_bytes;   ///< by stage: gradients, update rule, buffers: once
+};
+
+/// Deterministic: equal arguments (and seed), equal result. Throws InternalError on a deadlock under
+/// options.transport, or on a transfer without a link.
+Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
+                    const SimulationOptions& options);
+
+/// Bytes of each rank at its fullest, by the order of its list: weights of all live versions, state, stash.
+std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape& shape,
+                                  const SimulationOptions& options);
+
+/// One piece of the chain of waits that ends at the makespan.
+struct CriticalStep {
+  Action action;  ///< a computation, reduce or update of `rank`; a transfer: the receive
+  RankId rank;
+  int link = -1;  ///< of a transfer
+  double start = 0;
+  double end = 0;
+};
+
+/// Which actions and links bound the makespan, in order of time: the steps join without a gap from 0 to the
+/// makespan. Waiting for a busy wire counts as the transfer's. `simulation` must come from this shape and
+/// transport. Linear in the number of actions.
+std::vector<CriticalStep> critical_path(const Simulation& simulation, const PipelineShape& shape,
+                                        Transport transport = Transport::Buffered);
+
+}  // namespace millrace

@@ -1,0 +1,101 @@
+#include "runtime/train/rank_stages.h"
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+RankStages::RankStages(Communicator& world, const StageLayout& layout, const Plan& plan,
+                       const RankStagesOptions& options)
+    : held_at_(static_cast<std::size_t>(plan.num_stages()), -1) {
+  std::vector<std::vector<RankId>> ranks_of_stage;
+  for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    const auto& ranks = plan.stages[static_cast<std::size_t>(s)].ranks;
+    const auto found = std::ranges::find(ranks, world.rank());
+    if (found == ranks.end()) continue;
+    HeldStage held{.stage = StageId(s),
+                   .replica = static_cast<int>(found - ranks.begin()),
+                   .replicas = static_cast<int>(ranks.size())};
+    held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
+                                                  options.device ? options.device->where() : at::kCPU);
+    auto rule = make_update_rule(options.rule, held.store->flat_weights());
+    if (!rule) throw ConfigError(to_string(rule.problems()));
+    held.rule = std::move(*rule);
+    if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
+    ExecutorOptions executor = options.executor;
+    if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
+    held.executor =
+        std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, *held.rule, world,
+                                                      held.group.get(), ranks_of_stage, options.device},
+                                        executor);
+    held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
+    held_.push_back(std::move(held));
+  }
+  if (held_.empty()) {
+    throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
+                      "start as many ranks as the plan names");
+  }
+  for (const HeldStage& one : held_) {
+    for (const HeldStage& other : held_) {
+      if (one.stage != other.stage) one.executor->connect(*other.executor);
+    }
+  }
+}
+
+StageExecutor& RankStages::executor(StageId stage) const {
+  const int at = held_at_.at(static_cast<std::size_t>(stage.value));
+  MILLRACE_CHECK(at >= 0, "stage " << stage.value << " is on another rank");
+  return *held_[static_cast<std::size_t>(at)].executor;
+}
+
+StageExecutor* RankStages::last() const {
+  return held_.back().executor->is_last() ? held_.back().executor.get() : nullptr;
+}
+
+bool RankStages::needs_input() const {
+  return std::ranges::any_of(held_, [](const HeldStage& h) { return h.executor->needs_input(); });
+}
+
+bool RankStages::owns_loss() const {
+  return last() && held_.back().replica == 0;
+}
+
+void RankStages::begin(std::int64_t first_position, double lr) {
+  for (const HeldStage& h : held_) h.executor->begin(first_position, lr);
+}
+
+void RankStages::set_learning_rate(double lr) {
+  for (const HeldStage& h : held_) h.executor->set_learning_rate(lr);
+}
+
+void RankStages::set_training(bool training) {
+  for (const HeldStage& h : held_) h.executor->set_training(training);
+}
+
+void RankStages::set_samples(int samples) {
+  for (const HeldStage& h : held_) h.executor->set_samples(samples);
+}
+
+void RankStages::execute(const Action& action, bool last_gradient) {
+  executor(action.stage).execute(action, last_gradient);
+  if (action.op != Op::Forward) return;
+  int stash = 0;
+  for (const HeldStage& h : held_) stash += h.executor->stashed_microbatches();
+  peak_stash_ = std::max(peak_stash_, stash);
+}
+
+void RankStages::finish_sends() {
+  for (const HeldStage& h : held_) h.executor->finish_sends();
+}
+
+int RankStages::peak_versions() const {
+  int most = 1;
+  for (const HeldStage& h : held_) most = std::max(most, h.executor->peak_versions());
+  return most;
+}
+
+}  // namespace millrace

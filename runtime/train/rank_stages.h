@@ -1,0 +1,60 @@
+// The stages that one rank holds: one, or several in interleaved and V schedules.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/stage/stage_executor.h"
+
+namespace millrace {
+
+/// One stage on this rank, with everything that belongs to it.
+struct HeldStage {
+  StageId stage;
+  int replica = 0;   ///< this rank's place among the stage's
+  int replicas = 1;  ///< ranks of the stage
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<UpdateRule> rule;
+  std::unique_ptr<Communicator> group;  ///< of the replicas; null if this rank is alone
+  std::unique_ptr<StageExecutor> executor;
+};
+
+struct RankStagesOptions {
+  ExecutorOptions executor;
+  RuleOptions rule;
+  bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
+  Device* device = nullptr;       ///< null: the CPU
+};
+
+/// Passes each action on to the executor of its stage. Not thread-safe.
+class RankStages {
+ public:
+  /// Collective over the replicas of each stage. `world` and `layout` outlive it. Throws ConfigError if the
+  /// plan has no place for this rank.
+  RankStages(Communicator& world, const StageLayout& layout, const Plan& plan,
+             const RankStagesOptions& options);
+
+  const std::vector<HeldStage>& held() const { return held_; }  ///< ascending by stage, at least one
+  StageExecutor& executor(StageId stage) const;
+  StageExecutor* last() const;  ///< of the model's last stage, if this rank holds it
+  bool needs_input() const;
+  bool owns_loss() const;  ///< the one rank that speaks for the job
+
+  void begin(std::int64_t first_position, double lr);
+  void set_learning_rate(double lr);
+  void set_training(bool training);
+  void set_samples(int samples);
+  void execute(const Action& action, bool last_gradient);
+  void finish_sends();
+
+  int peak_stash() const { return peak_stash_; }  ///< microbatches of all stages together
+  int peak_versions() const;                      ///< of the stage with the most
+
+ private:
+  std::vector<HeldStage> held_;
+  std::vector<int> held_at_;  ///< by stage: index into held_, or -1
+  int peak_stash_ = 0;
+};
+
+}  // namespace millrace
