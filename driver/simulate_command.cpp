@@ -14,13 +14,11 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kMostRanks = 4096;
-constexpr std::int64_t kMostMicrobatches = 1 << 20;
 constexpr long kMostActions = 20'000'000;
 constexpr std::size_t kMostDrawnRanks = 64;  // in a terminal
 constexpr std::size_t kMostCauses = 8;       // of the makespan, in text
 
-void append(Problems& to, const Problems& from) {
+void collect(Problems& to, const Problems& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
@@ -44,7 +42,7 @@ Result<Schedule> schedule_of(const SimulationSubject& subject) {
   if (const Problems stuck = check(*schedule, subject.shape, subject.options.transport); !stuck.empty()) {
     Problems problems{{blocks ? "--sends" : "--chunks", "the schedule does not work this way",
                        blocks ? "use overlap or block" : "this kind takes one stage a rank"}};
-    append(problems, stuck);
+    collect(problems, stuck);
     return problems;
   }
   return schedule;
@@ -225,7 +223,7 @@ std::vector<ScheduleKind> kinds_of(Arguments& arguments, Problems& problems) {
     if (kind) {
       kinds.push_back(*kind);
     } else {
-      append(problems, kind.problems());
+      collect(problems, kind.problems());
     }
   }
   return kinds;
@@ -302,20 +300,21 @@ int sweep(Arguments& arguments, OutputFormat format, Problems problems) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
   }
   const std::vector<ScheduleKind> kinds = kinds_of(arguments, problems);
-  const std::vector<int> stages = whole_numbers(arguments, "stages", {2, 4, 8}, kMostRanks, problems);
+  const std::vector<int> stages =
+      whole_numbers(arguments, "stages", {2, 4, 8}, kMostSimulatedRanks, problems);
   const std::vector<int> microbatches =
-      whole_numbers(arguments, "microbatches", {4, 8, 16, 32}, kMostMicrobatches, problems);
+      whole_numbers(arguments, "microbatches", {4, 8, 16, 32}, kMostSimulatedMicrobatches, problems);
   std::vector<SweepRow> rows;
   for (int s : stages) {
     for (int m : microbatches) {
       for (ScheduleKind kind : kinds) {
         if (!problems.empty()) break;
         rows.push_back(sweep_one(arguments, kind, s, m, problems));
-        append(problems, arguments.problems());
+        collect(problems, arguments.problems());
       }
     }
   }
-  append(problems, arguments.problems());
+  collect(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   mark_best(rows);
   if (format == OutputFormat::Json) {
@@ -343,12 +342,12 @@ int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems)
   }
   if (arguments.boolean("sweep")) return sweep(arguments, format, std::move(problems));
   const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
-  if (!kind) append(problems, kind.problems());
-  const int stages = static_cast<int>(arguments.integer("stages", 1, kMostRanks));
-  const int microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostMicrobatches));
+  if (!kind) collect(problems, kind.problems());
+  const int stages = static_cast<int>(arguments.integer("stages", 1, kMostSimulatedRanks));
+  const int microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostSimulatedMicrobatches));
   const SimulationSubject subject =
       subject_from_flags(arguments, kind ? *kind : ScheduleKind::OneFOneB, stages, microbatches, problems);
-  append(problems, arguments.problems());
+  collect(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   return simulate_subject(arguments, subject, format);
 }

@@ -12,10 +12,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kMostRanks = 4096;
-constexpr std::int64_t kMostMicrobatches = 1 << 20;
-
-void append(Problems& to, const Problems& from) {
+void add_all(Problems& to, const Problems& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
@@ -58,7 +55,7 @@ PipelineShape shape_from_flags(Arguments& arguments, int stages, int chunks, int
                                Problems& problems) {
   std::vector<int> replicas;
   for (double r : one_or_each(arguments, "replicas", static_cast<std::size_t>(stages), "stages", problems)) {
-    if (r < 1 || r != std::floor(r) || r > static_cast<double>(kMostRanks)) {
+    if (r < 1 || r != std::floor(r) || r > static_cast<double>(kMostSimulatedRanks)) {
       problems.push_back({"--replicas", "a stage needs a whole number of ranks, at least 1", ""});
       r = 1;
     }
@@ -110,7 +107,7 @@ void read_conditions(Arguments& arguments, SimulationSubject& subject, Problems&
     for (const std::string& text : arguments.strings("straggler"))
       read_straggler(text, options.slowdown, problems);
   }
-  const auto per_host = static_cast<std::size_t>(arguments.integer("ranks-per-host", 0, kMostRanks));
+  const auto per_host = static_cast<std::size_t>(arguments.integer("ranks-per-host", 0, kMostSimulatedRanks));
   for (std::size_t r = 0; per_host > 0 && r < ranks; ++r)
     options.host.push_back(static_cast<int>(r / per_host));
   const std::string sends = arguments.string("sends");
@@ -155,7 +152,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
         {arguments.string("plan"), "has no predicted times", "give the profile with --profile"});
   }
   const Result<ClusterSpec> cluster = cluster_of(arguments, std::max(1, plan.num_ranks()));
-  if (!cluster) append(problems, cluster.problems());
+  if (!cluster) add_all(problems, cluster.problems());
   if (cluster && cluster->num_ranks() < plan.num_ranks()) {
     problems.push_back({"--cluster",
                         "has " + std::to_string(cluster->num_ranks()) + " ranks, the plan needs " +
@@ -166,8 +163,8 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
   subject.kind = plan.schedule;
   int microbatches = plan.microbatches;
   if (arguments.has("microbatches"))
-    microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostMicrobatches));
-  append(problems, arguments.problems());
+    microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostSimulatedMicrobatches));
+  add_all(problems, arguments.problems());
   if (!problems.empty()) return problems;
   if (graph != nullptr) {
     const CostModel model(*graph, *cluster);
@@ -181,7 +178,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
   }
   read_bytes_of_plan(plan, subject);
   read_conditions(arguments, subject, problems);
-  append(problems, arguments.problems());
+  add_all(problems, arguments.problems());
   if (!problems.empty()) return problems;
   return subject;
 }

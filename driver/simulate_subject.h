@@ -1,12 +1,16 @@
 // What `millrace simulate` simulates, read from its flags: a plan, or a shape. LibTorch-free.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "driver/cli.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
+
+constexpr std::int64_t kMostSimulatedRanks = 4096;
+constexpr std::int64_t kMostSimulatedMicrobatches = 1 << 20;
 
 struct SimulationSubject {
   ScheduleKind kind = ScheduleKind::OneFOneB;

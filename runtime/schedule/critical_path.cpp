@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-struct Place {
+struct Spot {
   std::size_t rank = 0;
   std::size_t at = 0;
 };
@@ -30,7 +30,7 @@ class Walk {
   }
 
   std::vector<CriticalStep> run() {
-    Place place = last();
+    Spot place = last();
     double time = simulation_.makespan;
     // The next step ends at `time`, at or before `place`; place.at is one past it.
     while (time > 0 && place.at > 0) {
@@ -50,8 +50,8 @@ class Walk {
   }
 
  private:
-  static RankId rank_id(const Place& place) { return RankId(static_cast<int>(place.rank)); }
-  const TimedAction& timed(const Place& place) const { return simulation_.ranks[place.rank][place.at]; }
+  static RankId rank_id(const Spot& place) { return RankId(static_cast<int>(place.rank)); }
+  const TimedAction& timed(const Spot& place) const { return simulation_.ranks[place.rank][place.at]; }
   std::size_t message_of(const Action& a) const {
     const std::int64_t message = messages_.of(a);
     MILLRACE_CHECK(message >= 0, to_string(a) << " belongs to no link of the shape");
@@ -70,8 +70,8 @@ class Walk {
     }
   }
 
-  Place last() const {
-    Place place;
+  Spot last() const {
+    Spot place;
     double latest = -1;
     for (std::size_t r = 0; r < simulation_.ranks.size(); ++r) {
       double end = 0;
@@ -85,7 +85,7 @@ class Walk {
     return place;
   }
 
-  void transfer(Place& place, double& time) {
+  void transfer(Spot& place, double& time) {
     if (transport_ == Transport::Rendezvous) return exchange(place, time);
     const TimedAction& t = simulation_.ranks[place.rank][place.at - 1];
     --place.at;
@@ -102,7 +102,7 @@ class Walk {
   }
 
   /// The transfer of the exchange that ended it; from there to whoever posted it last.
-  void exchange(Place& place, double& time) {
+  void exchange(Spot& place, double& time) {
     const auto& actions = simulation_.ranks[place.rank];
     std::size_t begin = place.at;
     while (begin > 0 && is_transfer(actions[begin - 1].action.op)) --begin;
@@ -116,7 +116,7 @@ class Walk {
       return;
     }
     const std::size_t message = message_of(t.action);
-    Place other = is_send(t.action.op) ? receives_[message] : sends_[message];
+    Spot other = is_send(t.action.op) ? receives_[message] : sends_[message];
     const bool mine = t.start >= timed(other).start;
     const double posted = std::max(t.start, timed(other).start);
     if (time > posted) steps_.push_back({t.action, rank_id(place), link_of(t.action), posted, time});
@@ -131,10 +131,10 @@ class Walk {
   }
 
   /// The reduce, then the replica that came to it last.
-  void reduce(Place& place, double& time) {
+  void reduce(Spot& place, double& time) {
     const TimedAction& t = simulation_.ranks[place.rank][place.at - 1];
-    Place latest = {place.rank, place.at - 1};
-    for (const Place& other : reduces_[static_cast<std::size_t>(t.action.stage.value)]) {
+    Spot latest = {place.rank, place.at - 1};
+    for (const Spot& other : reduces_[static_cast<std::size_t>(t.action.stage.value)]) {
       if (timed(other).end == t.end && timed(other).start > timed(latest).start) latest = other;
     }
     const TimedAction& bound = timed(latest);
@@ -151,8 +151,8 @@ class Walk {
   const PipelineShape& shape_;
   Transport transport_;
   MessageIndex messages_;
-  std::vector<Place> sends_, receives_;      // by message
-  std::vector<std::vector<Place>> reduces_;  // by stage
+  std::vector<Spot> sends_, receives_;      // by message
+  std::vector<std::vector<Spot>> reduces_;  // by stage
   std::vector<CriticalStep> steps_;
 };
 
