@@ -1,5 +1,6 @@
 // From computations to a schedule: reduce, update, transfers.
 #include <algorithm>
+#include <map>
 
 #include "runtime/schedule/generators.h"
 #include "runtime/schedule/lock_step.h"
@@ -75,6 +76,41 @@ Order add_transfers(const Order& computations, const PipelineShape& shape, const
   return actions;
 }
 
+/// Receives in the order in which their pair of ranks sends: a receive stands where a later message of the
+/// same sender is waited for at the latest, i.e. where it has already been sent. Costs no time on wires that
+/// keep the order, and lets transports without tags run the lists (pair_order.h).
+void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
+  std::vector<std::size_t> sent_as(messages.size(), 0);  // position among the messages of its pair
+  for (const Order& order : ranks) {
+    std::map<RankId, std::size_t> count;
+    for (const Action& a : order) {
+      if (is_send(a.op)) sent_as[static_cast<std::size_t>(messages.of(a))] = count[a.peer]++;
+    }
+  }
+  for (Order& order : ranks) {
+    std::map<RankId, std::map<std::size_t, Action>> to_come;  // by sender, in its order
+    const auto receives = [](const Action& a) { return is_transfer(a.op) && !is_send(a.op); };
+    for (const Action& a : order) {
+      if (receives(a)) to_come[a.peer][sent_as[static_cast<std::size_t>(messages.of(a))]] = a;
+    }
+    Order ordered;
+    ordered.reserve(order.size());
+    for (const Action& a : order) {
+      if (!receives(a)) {
+        ordered.push_back(a);
+        continue;
+      }
+      auto& queue = to_come[a.peer];
+      const std::size_t own = sent_as[static_cast<std::size_t>(messages.of(a))];
+      while (!queue.empty() && queue.begin()->first <= own) {
+        ordered.push_back(queue.begin()->second);
+        queue.erase(queue.begin());
+      }
+    }
+    order = std::move(ordered);
+  }
+}
+
 }  // namespace
 
 Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations) {
@@ -84,7 +120,11 @@ Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::v
     is_asynchronous(kind) ? add_reduces(shape, order) : finish_step(shape, order);
     schedule.ranks.push_back(add_transfers(order, shape, messages));
   }
-  if (kind == ScheduleKind::GPipe || kind == ScheduleKind::OneFOneB) return schedule;
+  order_pairs(schedule.ranks, messages);
+  return schedule;
+}
+
+Schedule for_rendezvous(Schedule schedule, const PipelineShape& shape) {
   LockStep lock_step(schedule.ranks, shape, Transport::Rendezvous);
   while (!lock_step.run() && lock_step.hoist_receives()) {
   }

@@ -170,9 +170,7 @@ std::vector<Order> by_place(const Generator& generator, const PipelineShape& sha
   return ranks;
 }
 
-}  // namespace
-
-Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape) {
+Result<Schedule> buffered_schedule(ScheduleKind kind, const PipelineShape& shape) {
   if (Problems problems = basic_problems(shape); !problems.empty()) return problems;
   if (kind == ScheduleKind::AutoOrder) {
     const std::vector<double> unit(static_cast<std::size_t>(shape.num_stages()), 1);
@@ -189,6 +187,14 @@ Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape) {
                                               : Problems{};
   if (!problems.empty()) return problems;
   return lower(kind, shape, chunks ? by_place(*generator, shape) : by_stage(*generator, shape));
+}
+
+}  // namespace
+
+Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape, Transport transport) {
+  Result<Schedule> schedule = buffered_schedule(kind, shape);
+  if (!schedule || transport == Transport::Buffered) return schedule;
+  return for_rendezvous(*std::move(schedule), shape);
 }
 
 }  // namespace millrace

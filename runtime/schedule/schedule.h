@@ -81,19 +81,30 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;  ///< index: RankId
 };
 
+enum class Transport {
+  Buffered,    ///< a send completes at once
+  Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
+};
+
 /// Pure; docs/schedules.md describes each order, its idle time, memory and source. The result is valid under
-/// both transports. In the asynchronous schedules `microbatches` counts those of the whole run. Flushing
+/// `transport` (made for Rendezvous: under both), and both ends of a pair of ranks have its messages in one
+/// order (pair_order.h). In the asynchronous schedules `microbatches` counts those of the whole run. Flushing
 /// schedules end with Reduce and Update of each stage of the rank, in stage order.
 /// Problem if the shape does not fit: no stages, replicas > microbatches, chunks where the schedule has none,
 /// unequal replicas in schedules with chunks, another placement than the schedule's, an asynchronous count
 /// that is not a multiple of the replicas (2BW: of update_every). Custom has no generator.
 /// AutoOrder: list_schedule with F = I = W and no cap.
-Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape);
-/// Computations of each rank (F, B, I, W; asynchronous: also Reduce, Update) made into a schedule: Reduce and
-/// Update at the end of a flushing one, and all transfers. Receives stand right before the computation that
-/// needs them and sends right after the one that made them, so that adjacent transfers form one exchange;
-/// where blocking sends would still wait in a circle, a receive is moved up to where its rank stands then.
+Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape,
+                               Transport transport = Transport::Buffered);
+/// Computations of each rank (F, B, I, W; asynchronous: also Reduce, Update) made into a schedule for
+/// Buffered: Reduce and Update at the end of a flushing one, and all transfers. Receives stand right before
+/// the computation that needs them (or a later message of the same pair) and sends right after the one that
+/// made them, so that adjacent transfers form one exchange.
 Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations);
+/// Where blocking sends would wait in a circle, the receive is moved up to where its rank stands then. No
+/// change where none would; with sends that do not block, an early receive may cost time. Schedules that
+/// cannot run at all stay as they are.
+Schedule for_rendezvous(Schedule schedule, const PipelineShape& shape);
 /// PipeDream-2BW: the microbatches in flight at the first stage, rounded up to a multiple of all replicas.
 int least_update_every(const PipelineShape& shape);
 
@@ -109,11 +120,6 @@ std::vector<std::int64_t> forward_versions(const Schedule& schedule, const Pipel
 /// (docs/schedules.md; AutoOrder and Custom: all).
 int version_limit(ScheduleKind kind, const PipelineShape& shape, StageId stage);
 int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank);
-
-enum class Transport {
-  Buffered,    ///< a send completes at once
-  Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
-};
 
 /// Every violation: an action missing or twice, a dependency not met, a transfer without its peer or for a
 /// link that needs none, backward on another replica than its forward, an update that misses a gradient or

@@ -1,7 +1,9 @@
 // Weight versions and what a rank holds at most, by the order of its list.
 #include <algorithm>
+#include <map>
 
 #include "runtime/schedule/generators.h"
+#include "runtime/schedule/memory_walk.h"
 
 namespace millrace {
 namespace {
@@ -17,20 +19,24 @@ int own_microbatches(const PipelineShape& shape, StageId stage, RankId rank) {
 /// Live versions of one stage on one rank.
 class LiveVersions {
  public:
-  /// `last_use[v]`: position of the last backward that needs version v, -1 if none.
+  /// `position`: that of a backward that needs the version; the last one noted counts.
   void note_use(std::int64_t version, std::ptrdiff_t position) {
     if (static_cast<std::int64_t>(last_use_.size()) <= version)
       last_use_.resize(static_cast<std::size_t>(version) + 1, -1);
     last_use_[static_cast<std::size_t>(version)] = position;
   }
-  void release(std::int64_t version, std::ptrdiff_t position) {
-    if (version < current_ && last_use_[static_cast<std::size_t>(version)] == position) --alive_;
+  /// Change of alive().
+  int release(std::int64_t version, std::ptrdiff_t position) {
+    if (version >= current_ || last_use_[static_cast<std::size_t>(version)] != position) return 0;
+    --alive_;
+    return -1;
   }
-  void update(std::ptrdiff_t position) {
+  int update(std::ptrdiff_t position) {
     const bool needed = current_ < static_cast<std::int64_t>(last_use_.size()) &&
                         last_use_[static_cast<std::size_t>(current_)] > position;
     ++current_;
     alive_ += needed;
+    return needed;
   }
   int alive() const { return alive_; }
 
@@ -85,30 +91,38 @@ std::vector<std::int64_t> forward_versions(const Schedule& schedule, const Pipel
   return versions;
 }
 
+void walk_memory(const std::vector<Action>& actions, const PipelineShape& shape,
+                 const std::vector<std::int64_t>& versions,
+                 const std::function<void(const Action&, const MemoryStep&)>& visit) {
+  std::map<int, LiveVersions> live;  // by stage: few on one rank
+  std::ptrdiff_t position = 0;
+  for (const Action& a : actions) {
+    ++position;
+    if (releases(a)) live[a.stage.value].note_use(versions[cell_of(shape, a)], position);
+  }
+  position = 0;
+  for (const Action& a : actions) {
+    ++position;
+    if (is_transfer(a.op) || a.op == Op::Reduce) continue;
+    LiveVersions& stage = live[a.stage.value];
+    MemoryStep step;
+    if (a.op == Op::Forward) step.stash = 1;
+    if (releases(a)) step = {.stash = -1, .versions = stage.release(versions[cell_of(shape, a)], position)};
+    if (a.op == Op::Update) step.versions = stage.update(position);
+    step.alive = stage.alive();
+    visit(a, step);
+  }
+}
+
 Peaks peaks_of(const Schedule& schedule, const PipelineShape& shape) {
   Peaks peaks;
   const std::vector<std::int64_t> versions = forward_versions(schedule, shape);
   for (const auto& actions : schedule.ranks) {
-    std::vector<LiveVersions> live(
-        is_asynchronous(schedule.kind) ? static_cast<std::size_t>(shape.num_stages()) : std::size_t{0});
-    std::ptrdiff_t position = 0;
-    for (const Action& a : actions) {
-      ++position;
-      if (!live.empty() && releases(a))
-        live[static_cast<std::size_t>(a.stage.value)].note_use(versions[cell_of(shape, a)], position);
-    }
     int stash = 0, most = 0, most_versions = 1;
-    position = 0;
-    for (const Action& a : actions) {
-      ++position;
-      if (a.op == Op::Forward) most = std::max(most, ++stash);
-      if (releases(a)) --stash;
-      if (live.empty()) continue;
-      LiveVersions& stage = live[static_cast<std::size_t>(a.stage.value)];
-      if (releases(a)) stage.release(versions[cell_of(shape, a)], position);
-      if (a.op == Op::Update) stage.update(position);
-      most_versions = std::max(most_versions, stage.alive());
-    }
+    walk_memory(actions, shape, versions, [&](const Action&, const MemoryStep& step) {
+      most = std::max(most, stash += step.stash);
+      most_versions = std::max(most_versions, step.alive);
+    });
     peaks.stash.push_back(most);
     peaks.versions.push_back(most_versions);
   }
