@@ -25,8 +25,6 @@ namespace {
 // Tags: the user's in bits 0..47, collectives with bit 48 set, the subgroup's name in bits 49..63.
 constexpr std::uint64_t kCollective = std::uint64_t{1} << 48;
 constexpr int kGroupShift = 49;
-// Up to here every rank gets every rank's whole tensor: one round trip instead of two.
-constexpr std::int64_t kSmallBytes = 32 << 10;
 
 class AllOf final : public Pending {
  public:
@@ -148,7 +146,7 @@ class ChannelCommunicator final : public Communicator {
     const std::uint64_t sequence = collectives_++;
     if (size() == 1) return std::make_unique<AllOf>(std::vector<std::unique_ptr<Pending>>{});
     // Two ranks exchange no more bytes this way than by halves.
-    if (size() == 2 || static_cast<std::int64_t>(tensor.nbytes()) <= kSmallBytes)
+    if (size() == 2 || static_cast<std::int64_t>(tensor.nbytes()) <= kDirectSumBytes)
       return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
     if (!worker_) worker_ = std::make_shared<Worker>();
     return std::make_unique<WorkerPending>(worker_,

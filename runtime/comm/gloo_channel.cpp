@@ -107,11 +107,6 @@ class GlooPending final : public Pending {
   bool done_ = false;
 };
 
-class Nothing final : public Pending {
- public:
-  void wait() override {}
-};
-
 class GlooChannel final : public Channel {
  public:
   GlooChannel(const CommunicatorOptions& options, std::shared_ptr<Store> store)
@@ -139,7 +134,7 @@ class GlooChannel final : public Channel {
   bool buffers_sends() const override { return false; }
 
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    if (transfer.tensor.nbytes() == 0) return std::make_unique<Nothing>();
+    if (transfer.tensor.nbytes() == 0) return std::make_unique<NothingPending>();
     return std::make_unique<GlooPending>(mesh_, options_.rank.value, transfer, options_.deadline);
   }
 

@@ -33,10 +33,9 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 using State = NcclApi::State;
 
 // Polling: spin this long (a message on NVLink takes tens of microseconds), then sleep in between.
-constexpr std::chrono::microseconds kSpin{200}, kNap{50};
+constexpr std::chrono::microseconds kPollSpin{200}, kNap{50};
 // A peer's abort() is read from the store, which may be a file or a server: seldom.
 constexpr std::chrono::milliseconds kAskForAborts{500};
-constexpr std::int64_t kSmallBytes = 32 << 10;  // up to here a sum takes one round instead of two
 
 /// One NCCL communicator and the stream that it works on.
 struct Line {
@@ -159,7 +158,7 @@ class Fabric {
   static constexpr const char* kAborted = "nccl/aborted";
 
   static void pause(std::chrono::steady_clock::duration waited) {
-    if (waited < kSpin)
+    if (waited < kPollSpin)
       std::this_thread::yield();
     else
       std::this_thread::sleep_for(kNap);
@@ -288,11 +287,6 @@ class NcclSum final : public Pending {
   std::string what_;
 };
 
-class Nothing final : public Pending {
- public:
-  void wait() override {}
-};
-
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::shared_ptr<Fabric> fabric, std::unique_ptr<Communicator> host,
@@ -328,11 +322,11 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) override {
     if (!api().owns(tensor)) return host_->all_reduce(std::move(tensor), std::move(what));
     MILLRACE_CHECK(tensor.is_contiguous());
-    if (size() == 1 || tensor.numel() == 0) return std::make_unique<Nothing>();
+    if (size() == 1 || tensor.numel() == 0) return std::make_unique<NothingPending>();
     const at::NoGradGuard no_grad;
     const at::Tensor flat = tensor.view({-1});
     api().follow(sums_.stream, api().mark(nullptr));
-    const bool direct = size() == 2 || static_cast<std::int64_t>(flat.nbytes()) <= kSmallBytes;
+    const bool direct = size() == 2 || static_cast<std::int64_t>(flat.nbytes()) <= kDirectSumBytes;
     std::vector<at::Tensor> kept = direct ? sum_whole(flat, what) : sum_by_chunks(flat, what);
     kept.push_back(std::move(tensor));
     return std::make_unique<NcclSum>(fabric_, sums_, api().mark(sums_.stream), std::move(kept),

@@ -212,9 +212,9 @@ int usable_cores() {
 }
 
 /// One rank's end.
-class Mesh {
+class SharedMesh {
  public:
-  Mesh(CommunicatorOptions options, std::vector<int> local, std::unique_ptr<Segment> own)
+  SharedMesh(CommunicatorOptions options, std::vector<int> local, std::unique_ptr<Segment> own)
       : options_(std::move(options)),
         local_(std::move(local)),
         own_(std::move(own)),
@@ -435,7 +435,7 @@ class Mesh {
 /// Done when the receiver has taken the message: senders cannot run ahead without bound.
 class SharedSend final : public Pending {
  public:
-  SharedSend(std::shared_ptr<Mesh> mesh, Transfer transfer)
+  SharedSend(std::shared_ptr<SharedMesh> mesh, Transfer transfer)
       : mesh_(std::move(mesh)), transfer_(std::move(transfer)), sent_(mesh_->send(transfer_)) {
     transfer_.tensor.reset();  // copied
   }
@@ -450,14 +450,14 @@ class SharedSend final : public Pending {
   }
 
  private:
-  std::shared_ptr<Mesh> mesh_;
+  std::shared_ptr<SharedMesh> mesh_;
   Transfer transfer_;
   Placed sent_;
 };
 
 class SharedReceive final : public Pending {
  public:
-  SharedReceive(std::shared_ptr<Mesh> mesh, Transfer transfer) : mesh_(std::move(mesh)) {
+  SharedReceive(std::shared_ptr<SharedMesh> mesh, Transfer transfer) : mesh_(std::move(mesh)) {
     receive_.transfer = std::move(transfer);
     mesh_->post(receive_);
   }
@@ -477,13 +477,13 @@ class SharedReceive final : public Pending {
   }
 
  private:
-  std::shared_ptr<Mesh> mesh_;
-  Mesh::Receive receive_;
+  std::shared_ptr<SharedMesh> mesh_;
+  SharedMesh::Receive receive_;
 };
 
 class SharedMemoryChannel final : public Channel {
  public:
-  explicit SharedMemoryChannel(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {}
+  explicit SharedMemoryChannel(std::shared_ptr<SharedMesh> mesh) : mesh_(std::move(mesh)) {}
   int rank() const override { return mesh_->options().rank.value; }
   int size() const override { return mesh_->options().size; }
   std::chrono::milliseconds deadline() const override { return mesh_->options().deadline; }
@@ -495,7 +495,7 @@ class SharedMemoryChannel final : public Channel {
   void abort(const std::string& reason) noexcept override { mesh_->abort(reason); }
 
  private:
-  std::shared_ptr<Mesh> mesh_;
+  std::shared_ptr<SharedMesh> mesh_;
 };
 
 }  // namespace
@@ -517,9 +517,9 @@ std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& o
   for (int rank : local)
     addresses.push_back(store.get("shm/" + std::to_string(rank), options.rendezvous_deadline));
   const bool all_made = std::ranges::none_of(addresses, [](const std::string& a) { return a.empty(); });
-  std::shared_ptr<Mesh> mesh;
+  std::shared_ptr<SharedMesh> mesh;
   if (all_made) {
-    mesh = std::make_shared<Mesh>(options, local, std::move(own));
+    mesh = std::make_shared<SharedMesh>(options, local, std::move(own));
     if (!mesh->open_peers(addresses)) mesh.reset();
   }
   store.set("shm-open/" + me, mesh ? "yes" : "no");

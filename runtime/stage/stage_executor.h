@@ -92,12 +92,19 @@ class StageExecutor {
     std::vector<int> inputs;
     int output;
     std::vector<char> needs;  ///< input gradient wanted (not for the batch)
+    int index;                ///< in the model
+  };
+  /// What one layer's use of a tensor adds to its gradient.
+  struct GradientPart {
+    int use;  ///< layer, index in the model
+    at::Tensor value;
   };
   /// A microbatch between its first receive and its last backward.
   struct Slot {
     std::vector<at::Tensor> values;  ///< by tensor index
     std::vector<at::Tensor> gradients;
-    std::vector<Saved> saved;  ///< by layer
+    std::unordered_map<int, std::vector<GradientPart>> parts;  ///< by tensor index, where is_in_parts_
+    std::vector<Saved> saved;                                  ///< by layer
     at::Tensor target;
     SavedLoss loss;
     std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
@@ -124,7 +131,10 @@ class StageExecutor {
   void hand_over_activations(MicrobatchId microbatch);
   void hand_over_gradients(MicrobatchId microbatch);
   void accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
-  void accept_gradient(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
+  void accept_gradient(MicrobatchId microbatch, const Crossing& crossing, at::Tensor value);
+  void add_gradient(Slot& slot, int tensor, int use, at::Tensor value);
+  at::Tensor take_gradient(Slot& slot, int tensor);
+  void join_gradient_parts(Slot& slot);
   void release_if_sent(MicrobatchId microbatch);
   void add_loss(Slot& slot, const at::Tensor& logits);
   void collect_losses();
@@ -141,6 +151,8 @@ class StageExecutor {
   std::vector<StageExecutor*> siblings_;
   std::vector<Step> steps_;
   std::vector<std::string> tensor_names_;
+  /// By tensor index: layers of several stages read it, so the gradient is summed when all parts are there.
+  std::vector<char> is_in_parts_;
   std::vector<Bucket> buckets_;  ///< from the last layer to the first
   std::size_t next_bucket_ = 0;
   std::vector<std::unique_ptr<Pending>> reductions_;

@@ -21,7 +21,7 @@ struct Case {
   ScheduleCosts costs;
 };
 
-PipelineShape shape_with(const std::vector<int>& replicas, int microbatches) {
+PipelineShape replicated_shape(const std::vector<int>& replicas, int microbatches) {
   PipelineShape shape{.microbatches = microbatches};
   int rank = 0;
   for (int r : replicas) {
@@ -44,7 +44,7 @@ std::vector<Case> cases() {
        {std::vector<int>{1}, {1, 1}, {1, 1, 1, 1}, {2, 1}, {1, 2, 2}, {3, 1, 2}, {4}}) {
     for (int m : {12, 24}) {
       for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream}) {
-        PipelineShape shape = shape_with(replicas, m);
+        PipelineShape shape = replicated_shape(replicas, m);
         const std::size_t stages = replicas.size();
         if (stages == 3)
           shape.links = {{StageId(0), StageId(1)}, {StageId(0), StageId(2)}, {StageId(1), StageId(2)}};
@@ -220,7 +220,7 @@ TEST(SimulateModel, TheCriticalPathFillsTheMakespan) {
 }
 
 TEST(SimulateModel, LatencyIsNotOccupancy) {
-  const PipelineShape shape = shape_with({1, 1}, 3);
+  const PipelineShape shape = replicated_shape({1, 1}, 3);
   const Schedule schedule = *make_schedule(ScheduleKind::GPipe, shape);
   const ScheduleCosts costs{.forward = {1, 1}, .backward_input = {1, 1}, .backward_weight = {1, 1}};
   // Activations leave at 1, 2, 3 and arrive 10 later one after the other: 11, 12, 13; F2 ends at 14, the
@@ -233,7 +233,7 @@ TEST(SimulateModel, LatencyIsNotOccupancy) {
 TEST(SimulateModel, HostsShareAPort) {
   // Two replicas of stage 0 on host 0 send to two of stage 1 on host 1 at the same time: the port makes the
   // second one wait.
-  const PipelineShape shape = shape_with({2, 2}, 2);
+  const PipelineShape shape = replicated_shape({2, 2}, 2);
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
   const ScheduleCosts costs{
       .forward = {1, 1}, .backward_input = {1, 1}, .backward_weight = {0, 0}, .transfer = {3}};
@@ -243,7 +243,7 @@ TEST(SimulateModel, HostsShareAPort) {
 }
 
 TEST(SimulateModel, RendezvousWaitsForTheReceiver) {
-  const PipelineShape shape = shape_with({1, 1}, 2);
+  const PipelineShape shape = replicated_shape({1, 1}, 2);
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
   const ScheduleCosts costs{.forward = {1, 1}, .backward_input = {1, 1}, .backward_weight = {1, 1}};
   // Rank 0: F0 0-1; sends, F1 1-2, then its second send waits until rank 1 comes for it at 4 with the
@@ -259,7 +259,7 @@ TEST(SimulateModel, RendezvousWaitsForTheReceiver) {
 }
 
 TEST(SimulateModel, CountsBytes) {
-  const PipelineShape shape = shape_with({1, 1}, 8);
+  const PipelineShape shape = replicated_shape({1, 1}, 8);
   const ScheduleCosts costs{.forward = {1, 1}, .backward_input = {1, 1}};
   const SimulationOptions options{
       .bytes = {100}, .stash_bytes = {10, 20}, .weight_bytes = {1000, 2000}, .state_bytes = {7, 8}};

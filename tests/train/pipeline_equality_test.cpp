@@ -261,6 +261,41 @@ TEST_F(Pipeline, EqualsOneProcessBitForBit) {
   }
 }
 
+/// One tensor that six layers read, and two branches that a plan may cut across the order of layers.
+LayeredModel shared_tensor_model() {
+  LayeredModel model{.name = "shared", .input_shape = {12}, .num_classes = 5};
+  const auto put = [&](const std::string& name, LayerPtr layer, const std::vector<std::string>& inputs) {
+    model.layers.push_back({name, std::move(layer), inputs});
+  };
+  put("a", linear(12, 16), {"input"});
+  put("s", gelu(), {"a"});
+  put("c", linear(16, 16), {"s"});
+  put("d", add(), {"c", "s"});
+  put("left", linear(16, 16), {"s"});
+  put("right", linear(16, 16), {"d"});
+  put("f", add(), {"left", "right"});
+  put("g", add(), {"f", "s"});
+  put("h", add(), {"g", "s"});
+  put("i", linear(16, 16), {"h"});
+  put("k", add(), {"i", "s"});
+  put("l", linear(16, 5), {"k"});
+  return model;
+}
+
+TEST_F(Pipeline, GradientsOfASharedTensorAreSummedInTheOrderOfOneProcess) {
+  const LayeredModel model = shared_tensor_model();
+  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(4));
+  using Cut = std::vector<std::vector<std::string>>;
+  const Cut three{{"a", "s", "c", "d"}, {"left", "right", "f", "g", "h"}, {"i", "k", "l"}};
+  const Cut four{{"a", "s"}, {"c", "d", "left", "right"}, {"f", "g", "h"}, {"i", "k", "l"}};
+  const Cut against_the_order{{"a", "s", "left"}, {"c", "d", "right", "f"}, {"g", "h", "i", "k", "l"}};
+  for (const Cut& cut : {three, four, against_the_order}) {
+    Plan plan = plan_for(model, std::vector<int>(cut.size(), 1), 4, ScheduleKind::OneFOneB);
+    for (std::size_t s = 0; s < cut.size(); ++s) plan.stages[s].layers = cut[s];
+    expect_equal(train(model, plan, options(4)), one, std::to_string(cut.size()) + " stages");
+  }
+}
+
 TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
   const LayeredModel model = small_model();
   const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(5));
