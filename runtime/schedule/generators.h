@@ -20,12 +20,13 @@ struct Place {
   int stage = 0;
   int microbatches = 1;  ///< of this replica
   int warm_up = 0;       ///< forwards before the first backward, PipeDream's rule (pipedream.md 5.2)
-  int most_warm_up = 0;  ///< that of the first stage
+  int most_warm_up = 0;  ///< of all stages: with fewer replicas, a later stage may have more
   int update_every = 0;  ///< own microbatches per update (asynchronous)
 };
 
 /// floor((ranks - 1 - ranks of earlier stages) / replicas of the stage).
 int warm_up_of(const PipelineShape& shape, StageId stage);
+int most_warm_up(const PipelineShape& shape);  ///< of all stages
 
 Order gpipe(const Place& place);           // one_f_one_b.cpp
 Order one_f_one_b(const Place& place);     // one_f_one_b.cpp
