@@ -45,6 +45,10 @@ std::vector<Order> v_half(int places, int chunks, int microbatches);         // 
 std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
 std::vector<Order> dual_pipe_v(int places, int chunks, int microbatches);    // v_schedules.cpp
 
+/// Ends a flushing step: Reduce (unless the order has it already) and Update of each stage, in stage order
+/// (the same on all replicas: a reduce waits for all of them). lower.cpp
+void finish_step(const PipelineShape& shape, Order& order);
+
 /// Puts the weight gradients into given orders of F and I (list_schedule.cpp's engine): a W runs when its
 /// rank would idle at least as long as it takes, or must free a stashed microbatch for the next forward.
 /// Costs by stage. `cap`: (stage, microbatch) pairs. Empty if the order deadlocks under the cap.
