@@ -154,20 +154,22 @@ class Parser {
 
   void take(const Flag& flag, bool attached, std::string value) {
     const std::string where = "--" + flag.name;
-    if (flag.value.empty()) {
-      if (attached) problems.push_back({where, "is a switch and takes no value, got '" + value + "'", {}});
-    } else if (!attached) {
+    const bool twice =
+        std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
+    if (twice && !flag.repeatable) problems.push_back({where, "is given twice", "keep one of them"});
+    if (flag.value.empty() && attached)
+      problems.push_back({where, "is a switch and takes no value, got '" + value + "'", {}});
+    const bool one = flag.value.empty() || attached;
+    if (one) given.emplace_back(flag.name, std::move(value));
+    const auto words = flag.value.empty() ? 1 : 1 + std::count(flag.value.begin(), flag.value.end(), ' ');
+    for (auto taken = one ? 1 : 0; taken < words; ++taken) {
       if (next_ == args_.size() || looks_like_flag(args_[next_])) {
         problems.push_back({where, "needs a value (" + flag.value + ")",
                             "a value that starts with a dash is written " + where + "=VALUE"});
         return;
       }
-      value = args_[next_++];
+      given.emplace_back(flag.name, args_[next_++]);
     }
-    const bool twice =
-        std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
-    if (twice && !flag.repeatable) problems.push_back({where, "is given twice", "keep one of them"});
-    given.emplace_back(flag.name, std::move(value));
   }
 
   void unknown(const std::string& where, const std::string& name, bool attached) {

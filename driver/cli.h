@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// One flag. `value` names the value ("FILE", "N", "F"); empty: a switch. Dashes and underscores are the
-/// same.
+/// One flag. `value` names the value ("FILE", "N", "F"); empty: a switch; several words ("A B"): takes as
+/// many values, read with `strings`. Dashes and underscores are the same.
 struct Flag {
   std::string name;  ///< long name without dashes, e.g. "batch-size"
   char short_name = 0;

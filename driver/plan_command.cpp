@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string_view>
 
 #include "driver/command_support.h"
+#include "driver/plan_explanation.h"
+#include "optimizer/cost_model.h"
+#include "optimizer/partition_drawing.h"
 #include "optimizer/planner.h"
+#include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {
@@ -15,7 +21,9 @@ namespace {
 constexpr std::int64_t kMostRanks = 4096;
 constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-machines",
                                            "activation-compression"};
-constexpr const char* kLayerFlags[] = {"cluster", "ranks", "stages", "microbatches", "schedule", "out"};
+constexpr const char* kLayerFlags[] = {"cluster", "ranks",     "stages", "microbatches", "schedule",
+                                       "out",     "recompute", "reduce", "rule",         "explain",
+                                       "compare", "emit-conf", "draw"};
 
 // ---- PipeDream mode
 // ---------------------------------------------------------------------------------------------
@@ -105,13 +113,27 @@ int plan_for_pipedream(Arguments& arguments) {
 // ---- our profiles
 // -----------------------------------------------------------------------------------------------
 
+/// The value's place in `names`; a Problem with the nearest name if it is none of them.
+int choice(const Arguments& arguments, const char* flag, const std::vector<std::string>& names,
+           Problems& problems) {
+  const std::string value = arguments.string(flag);
+  const auto found = std::find(names.begin(), names.end(), value);
+  if (found != names.end()) return static_cast<int>(found - names.begin());
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  const auto near = nearest_name(value, names);
+  problems.push_back(
+      {long_name(flag), "is '" + value + "'", near ? "did you mean '" + *near + "'?" : "one of: " + all});
+  return 0;
+}
+
 PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
   PlannerOptions options;
   options.microbatches = static_cast<int>(arguments.integer("microbatches", 0, 1 << 20));
   options.stages = static_cast<int>(arguments.integer("stages", 0, kMostRanks));
   options.straight = arguments.boolean("straight");
   if (arguments.has("memory")) options.memory_per_rank = arguments.bytes("memory");
-  if (arguments.has("schedule")) {
+  if (arguments.string("schedule") != "auto") {
     const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
     if (kind) {
       options.schedule = *kind;
@@ -119,6 +141,11 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
       problems.insert(problems.end(), kind.problems().begin(), kind.problems().end());
     }
   }
+  options.recompute =
+      static_cast<Recompute>(choice(arguments, "recompute", {"never", "auto", "always"}, problems));
+  options.costs.reduce =
+      static_cast<ReduceModel>(choice(arguments, "reduce", {"overlapped", "serial"}, problems));
+  options.costs.rule_copies = choice(arguments, "rule", {"sgd", "momentum", "adam"}, problems);
   for (const char* flag : kPipeDreamFlags) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --pipedream", ""});
   }
@@ -126,6 +153,36 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
     problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
   }
   return options;
+}
+
+bool ends_with(const std::string& text, std::string_view end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+/// profile.json, or a PipeDream graph.txt (by its name's end); the model is then called after its folder.
+Result<LayerGraph> load_profile(const std::string& path) {
+  if (!ends_with(path, ".txt")) return LayerGraph::load(path);
+  const Result<PipeDreamGraph> graph = read_pipedream_graph(path);
+  if (!graph) return graph.problems();
+  const std::size_t end = path.rfind('/');
+  std::string model = end == std::string::npos ? path.substr(0, path.size() - 4) : path.substr(0, end);
+  if (const std::size_t slash = model.rfind('/'); slash != std::string::npos) model = model.substr(slash + 1);
+  return layer_graph(*graph, model);
+}
+
+/// Profiles that the cluster file names for its kinds of devices.
+Problems load_kind_profiles(const ClusterSpec& cluster, CostOptions& costs) {
+  Problems problems;
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (kind.profile.empty()) continue;
+    Result<LayerGraph> profile = load_profile(kind.profile);
+    if (profile) {
+      costs.profiles.emplace(kind.name, std::move(*profile));
+    } else {
+      problems.insert(problems.end(), profile.problems().begin(), profile.problems().end());
+    }
+  }
+  return problems;
 }
 
 double one_rank_step(const Plan& plan, const LayerGraph& graph) {
@@ -137,32 +194,114 @@ double one_rank_step(const Plan& plan, const LayerGraph& graph) {
 }
 
 std::string rank_list(const PlanStage& stage) {
-  std::string ranks = std::to_string(stage.ranks.front().value);
-  if (stage.ranks.size() > 1) ranks.append("-").append(std::to_string(stage.ranks.back().value));
-  return ranks;
+  std::string text = ranks_text(stage.ranks);
+  text = text.substr(text.find(' ') + 1);
+  if (const std::size_t dash = text.find("–"); dash != std::string::npos) text.replace(dash, 3, "-");
+  return text;
 }
 
-void print_table(const Plan& plan, const LayerGraph& graph) {
+constexpr int kShownStages = 64;
+
+void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
+                 const CostOptions& costs) {
+  CostModel model(graph, cluster, costs);
+  const Result<StepEstimate> estimate =
+      model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
+  MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
   std::printf("%s: %d stages on %d ranks, %s, %d microbatches of %d\n", plan.model.c_str(), plan.num_stages(),
               plan.num_ranks(), to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch);
-  std::printf("%-6s %-8s %11s %12s %14s %11s %7s  %s\n", "stage", "ranks", "forward ms", "backward ms",
-              "parameters MiB", "peak MiB", "layers", "first .. last");
-  for (int s = 0; s < plan.num_stages(); ++s) {
+  std::printf("%-6s %-8s %11s %12s %10s %10s %7s %14s %11s %7s  %s\n", "stage", "ranks", "forward ms",
+              "backward ms", "reduce ms", "update ms", "bubble", "parameters MiB", "peak MiB", "layers",
+              "first .. last");
+  for (int s = 0; s < plan.num_stages() && s < kShownStages; ++s) {
     const PlanStage& stage = plan.stages[s];
-    std::printf("%-6d %-8s %11.3f %12.3f %14.3f %11.3f %7zu  %s .. %s\n", s, rank_list(stage).c_str(),
-                stage.forward_s * 1e3, stage.backward_s * 1e3,
+    std::printf("%-6d %-8s %11.3f %12.3f %10.3f %10.3f %6.1f%% %14.3f %11.3f %7zu  %s .. %s%s\n", s,
+                rank_list(stage).c_str(), stage.forward_s * 1e3, stage.backward_s * 1e3,
+                estimate->reduce_s[s] * 1e3, estimate->update_s[s] * 1e3, estimate->bubble[s] * 100,
                 static_cast<double>(stage.parameter_bytes) / kMiB,
                 static_cast<double>(stage.peak_bytes) / kMiB, stage.layers.size(),
-                stage.layers.front().c_str(), stage.layers.back().c_str());
+                stage.layers.front().c_str(), stage.layers.back().c_str(),
+                stage.recompute ? "  (recomputes)" : "");
+  }
+  if (plan.num_stages() > kShownStages) std::printf("... %d more stages\n", plan.num_stages() - kShownStages);
+  for (std::size_t c = 0; c < estimate->crossings.size() && c < kShownStages; ++c) {
+    const PlanCrossing& crossing = estimate->crossings[c];
+    std::printf("link   %d -> %-4d %s each way for a microbatch, %s\n", crossing.from.value,
+                crossing.to.value, bytes_text(crossing.bytes).c_str(),
+                duration_text(estimate->transfer_s[c]).c_str());
   }
   const double single = one_rank_step(plan, graph);
   std::printf("predicted step %.3f ms; one rank %.3f ms (%.2fx)\n", plan.predicted_step_s * 1e3, single * 1e3,
               single / plan.predicted_step_s);
 }
 
+/// One module for each stage and the criterion on the last one, as PipeDream's generator makes them.
+PipeDreamConf conf_of(const Plan& plan) {
+  PipeDreamConf conf;
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    conf.module_to_stage_map.push_back(s);
+    for (RankId rank : plan.stages[s].ranks) conf.stage_to_rank_map[s].push_back(rank.value);
+  }
+  conf.module_to_stage_map.push_back(plan.num_stages() - 1);
+  return conf;
+}
+
+/// --out, --emit-conf, --draw.
+Problems write_files(const Arguments& arguments, const Plan& plan, const LayerGraph& graph) {
+  Problems problems;
+  const auto write = [&](const char* flag, auto&& text) {
+    if (!arguments.has(flag)) return;
+    const Status written = write_file_atomically(arguments.string(flag), text());
+    if (!written) problems.insert(problems.end(), written.problems().begin(), written.problems().end());
+  };
+  write("out", [&] { return plan.to_json(); });
+  write("emit-conf", [&] { return to_json(conf_of(plan)); });
+  write("draw", [&] { return partition_svg(plan, graph); });
+  return problems;
+}
+
+/// Two plan files under one profile and cluster.
+int compare_plans(const Arguments& arguments, const LayerGraph& graph,
+                  const std::optional<ClusterSpec>& given, const CostOptions& costs, OutputFormat format) {
+  const std::vector<std::string> names = arguments.strings("compare");
+  std::vector<PlanCandidate> plans;
+  Problems problems;
+  for (const std::string& name : names) {
+    Result<Plan> plan = Plan::load(name);
+    Problems found = plan ? validate(*plan, graph) : plan.problems();
+    if (plan && given && given->num_ranks() < plan->num_ranks()) {
+      found.push_back({"",
+                       "needs " + std::to_string(plan->num_ranks()) + " ranks, the cluster has " +
+                           std::to_string(given->num_ranks()),
+                       "give a larger --cluster or --ranks"});
+    }
+    for (Problem& problem : found) {
+      if (plan) problem.where = name + (problem.where.empty() ? "" : ": " + problem.where);
+      problems.push_back(std::move(problem));
+    }
+    if (!found.empty()) continue;
+    const ClusterSpec cluster = given ? *given : ClusterSpec::local(plan->num_ranks());
+    CostModel model(graph, cluster, costs);
+    const Result<StepBreakdown> parts =
+        model.breakdown(plan->schedule, plan->microbatches, model.stages_of(*plan));
+    if (parts) {
+      plans.push_back({predict(*plan, graph, cluster, costs), *parts});
+    } else {
+      problems.insert(problems.end(), parts.problems().begin(), parts.problems().end());
+    }
+  }
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  if (format == OutputFormat::Json) {
+    std::printf("%s\n", side_by_side_json(names, plans).dump(1).c_str());
+  } else {
+    std::printf("%s", side_by_side(names, plans).c_str());
+  }
+  return 0;
+}
+
 int plan_for_layers(Arguments& arguments) {
   Problems problems;
-  const PlannerOptions options = planner_options(arguments, problems);
+  PlannerOptions options = planner_options(arguments, problems);
   const OutputFormat format = output_format(arguments, problems);
   const int default_ranks = options.stages > 0 ? options.stages : 2;
   const int ranks =
@@ -171,20 +310,47 @@ int plan_for_layers(Arguments& arguments) {
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   const Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
   if (!cluster) return exit_with(ExitCode::Usage, cluster.problems());
-  const Result<LayerGraph> graph = LayerGraph::load(arguments.string("profile"));
+  if (cluster->num_ranks() > kMostRanks) {
+    return exit_with(ExitCode::Usage,
+                     {{"--cluster", "has more than " + std::to_string(kMostRanks) + " ranks", ""}});
+  }
+  const Result<LayerGraph> graph = load_profile(arguments.string("profile"));
   if (!graph) return exit_with(ExitCode::InputData, graph.problems());
-  const Result<Plan> plan = plan_layers(*graph, *cluster, options);
-  if (!plan) return exit_with(ExitCode::Usage, plan.problems());
-  if (arguments.has("out")) {
-    if (const Status saved = plan->save(arguments.string("out")); !saved) {
-      return exit_with(ExitCode::Usage, saved.problems());
+  if (problems = load_kind_profiles(*cluster, options.costs); !problems.empty()) {
+    return exit_with(ExitCode::InputData, problems);
+  }
+  if (arguments.has("compare")) {
+    const bool given = arguments.has("cluster") || arguments.has("ranks");
+    return compare_plans(arguments, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
+                         format);
+  }
+  Result<PlannerAnswer> answer = PlannerAnswer{};
+  if (arguments.boolean("explain")) {
+    answer = explain_plan(*graph, *cluster, options);
+  } else {
+    Result<Plan> plan = plan_layers(*graph, *cluster, options);
+    if (plan) {
+      answer->plan = std::move(*plan);
+    } else {
+      answer = plan.problems();
     }
   }
+  if (!answer) return exit_with(ExitCode::Usage, answer.problems());
+  const Plan& plan = answer->plan;
+  if (problems = write_files(arguments, plan, *graph); !problems.empty())
+    return exit_with(ExitCode::Usage, problems);
+  std::vector<Sensitivity> changes;
+  if (arguments.boolean("explain")) changes = sensitivity(*answer, *graph, *cluster, options);
   if (format == OutputFormat::Json) {
-    std::printf("%s\n", plan->to_json().c_str());
-  } else {
-    print_table(*plan, *graph);
+    if (!arguments.boolean("explain")) return std::printf("%s\n", plan.to_json().c_str()), 0;
+    Json both = Json::object();
+    both["plan"] = *parse_json(plan.to_json(), "plan");
+    both["explanation"] = explanation_json(*answer, changes);
+    std::printf("%s\n", both.dump(1).c_str());
+    return 0;
   }
+  print_table(plan, *graph, *cluster, options.costs);
+  if (arguments.boolean("explain")) std::printf("%s", explanation_text(*answer, changes).c_str());
   return 0;
 }
 
@@ -198,7 +364,7 @@ CommandSpec plan_spec() {
       {.name = "profile",
        .short_name = 'p',
        .value = "FILE",
-       .help = "profile.json of `millrace profile`; with --pipedream a graph.txt.",
+       .help = "profile.json of `millrace profile`, or a PipeDream graph.txt.",
        .required = true},
       {.name = "straight", .help = "No replication: one rank for each stage."},
       {.name = "memory", .value = "BYTES", .help = "Memory of a rank, e.g. 8GiB (default: the cluster's)."},
@@ -224,7 +390,40 @@ CommandSpec plan_spec() {
        .group = "Our profiles"},
       {.name = "schedule",
        .value = "KIND",
-       .help = "gpipe, 1f1b or pipedream (default: the better one of gpipe and 1f1b).",
+       .help = "gpipe, 1f1b, pipedream, or auto: the best one that flushes.",
+       .fallback = "auto",
+       .group = "Our profiles"},
+      {.name = "recompute",
+       .value = "WHEN",
+       .help = "never, auto (stages that do not fit otherwise) or always compute activations again in the "
+               "backward. The runtime cannot do so yet: for studies.",
+       .fallback = "never",
+       .group = "Our profiles"},
+      {.name = "reduce",
+       .value = "HOW",
+       .help = "Charge all-reduces overlapped with the last backward, as the runtime does it, or serial.",
+       .fallback = "overlapped",
+       .group = "Our profiles"},
+      {.name = "rule",
+       .value = "RULE",
+       .help = "Update rule whose state counts as memory: sgd, momentum or adam.",
+       .fallback = "momentum",
+       .group = "Our profiles"},
+      {.name = "explain",
+       .help =
+           "Say what was searched, where the step goes, what came second and why, and what would change it.",
+       .group = "Our profiles"},
+      {.name = "compare",
+       .value = "A B",
+       .help = "Instead of planning: two plan files side by side under this profile and cluster.",
+       .group = "Our profiles"},
+      {.name = "emit-conf",
+       .value = "FILE",
+       .help = "Write PipeDream's *_conf.json, one module for each stage.",
+       .group = "Our profiles"},
+      {.name = "draw",
+       .value = "FILE",
+       .help = "Write the partitioned graph as SVG.",
        .group = "Our profiles"},
       {.name = "out",
        .short_name = 'o',
@@ -250,6 +449,8 @@ CommandSpec plan_spec() {
   };
   spec.examples = {
       "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
+      "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
+      "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
       "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};
   return spec;
 }

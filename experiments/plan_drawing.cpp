@@ -1,7 +1,6 @@
 #include "experiments/plan_drawing.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/schedule/gantt.h"
 
@@ -34,37 +33,36 @@ int box_x(int stage) {
 
 std::string draw_stage(const PlanStage& stage, int index, int height, double slowest) {
   const int x = box_x(index);
-  std::string svg =
-      svg_text("<g><rect class=\"box\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"10\"/>", x, kTop,
-               kBox, height);
+  std::string svg = printed("<g><rect class=\"box\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"10\"/>",
+                            x, kTop, kBox, height);
   std::string names;
   for (const std::string& layer : stage.layers) names += layer + "\n";
   svg += "<title>" + escape_xml(names) + "</title>";
-  svg += svg_text("<text class=\"title\" x=\"%d\" y=\"%d\">Stage %d</text>", x + 14, kTop + 25, index);
-  svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", x + kBox - 14, kTop + 25) +
+  svg += printed("<text class=\"title\" x=\"%d\" y=\"%d\">Stage %d</text>", x + 14, kTop + 25, index);
+  svg += printed("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", x + kBox - 14, kTop + 25) +
          escape_xml(ranks_text(stage.ranks)) + "</text>";
   // Length: time of a microbatch divided among the replicas, against the slowest stage.
   const double total = stage.forward_s + stage.backward_s;
   if (total > 0 && slowest > 0) {
     const double full = kBox - 28.0, share = total / static_cast<double>(stage.ranks.size()) / slowest;
     const double forward = full * share * stage.forward_s / total, backward = full * share - forward;
-    svg += svg_text("<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>", x + 14,
-                    kTop + 37, forward, colour_of("forward"));
-    svg += svg_text("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>",
-                    x + 14 + forward, kTop + 37, backward, colour_of("backward"));
-    svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 61) + "forward " +
+    svg += printed("<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>", x + 14,
+                   kTop + 37, forward, colour_of("forward"));
+    svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"7\" rx=\"2\" fill=\"%s\"/>",
+                   x + 14 + forward, kTop + 37, backward, colour_of("backward"));
+    svg += printed("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 61) + "forward " +
            duration_text(stage.forward_s) + ", back " + duration_text(stage.backward_s) + "</text>";
   }
-  svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 78) +
+  svg += printed("<text class=\"tick\" x=\"%d\" y=\"%d\">", x + 14, kTop + 78) +
          std::to_string(stage.layers.size()) + (stage.layers.size() == 1 ? " layer" : " layers") +
          (stage.parameter_bytes > 0 ? ", " + bytes_text(stage.parameter_bytes) + " of weights" : "") +
          "</text>";
   int y = kTop + kHead;
-  svg += svg_text("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", x + 14, x + kBox - 14,
-                  y - 4, y - 4);
+  svg += printed("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", x + 14, x + kBox - 14,
+                 y - 4, y - 4);
   for (const std::string& layer : shown_layers(stage.layers)) {
     y += kLine;
-    svg += svg_text("<text class=\"mono\" x=\"%d\" y=\"%d\">", x + 14, y - 4) +
+    svg += printed("<text class=\"mono\" x=\"%d\" y=\"%d\">", x + 14, y - 4) +
            escape_xml(shortened(layer, 25)) + "</text>";
   }
   return svg + "</g>";
@@ -79,7 +77,7 @@ std::string draw_crossing(const PlanCrossing& crossing, int height, int depth) {
                             "</title>";
   if (to == from + 1) {
     const int x0 = box_x(from) + kBox + 4, x1 = box_x(to) - 5, y = kTop + 46;
-    return svg_text(
+    return printed(
                "<g><path class=\"arrow\" d=\"M%d %dH%d\" marker-end=\"url(#head)\"/><text class=\"tick\" "
                "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
                x0, y, x1 - 4, (x0 + x1) / 2.0 - 2, y - 8) +
@@ -88,7 +86,7 @@ std::string draw_crossing(const PlanCrossing& crossing, int height, int depth) {
   // A skip over stages runs below the boxes.
   const int x0 = box_x(from) + kBox / 2 + 12 * depth, x1 = box_x(to) + kBox / 2 - 12 * depth,
             bottom = kTop + height, y = bottom + 24 + 20 * depth;
-  return svg_text(
+  return printed(
              "<g><path class=\"arrow\" d=\"M%d %dV%dH%dV%d\" marker-end=\"url(#head)\"/><text class=\"tick\" "
              "x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
              x0, bottom, y, x1, bottom + 8, (x0 + x1) / 2.0, y - 5) +
@@ -96,34 +94,6 @@ std::string draw_crossing(const PlanCrossing& crossing, int height, int depth) {
 }
 
 }  // namespace
-
-std::string bytes_text(Bytes bytes) {
-  const double value = static_cast<double>(bytes);
-  if (value < 1024) return std::to_string(bytes) + " B";
-  const char* const units[] = {"KiB", "MiB", "GiB", "TiB"};
-  double shown = value / 1024;
-  std::size_t unit = 0;
-  while (shown >= 1024 && unit < 3) shown /= 1024, ++unit;
-  return svg_text(shown < 10 ? "%.2f %s" : shown < 100 ? "%.1f %s" : "%.0f %s", shown, units[unit]);
-}
-
-std::string ranks_text(const std::vector<RankId>& ranks) {
-  if (ranks.empty()) return "no rank";
-  if (ranks.size() == 1) return "rank " + std::to_string(ranks.front().value);
-  bool run = true;
-  for (std::size_t i = 1; i < ranks.size(); ++i) run = run && ranks[i].value == ranks[i - 1].value + 1;
-  if (run) return "ranks " + std::to_string(ranks.front().value) + "–" + std::to_string(ranks.back().value);
-  std::string list;
-  for (RankId rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank.value);
-  return "ranks " + (list.size() > 18 ? list.substr(0, list.rfind(',', 16)) + ", …" : list);
-}
-
-std::string duration_text(double seconds) {
-  if (!std::isfinite(seconds)) return "n/a";
-  const double size = std::abs(seconds);
-  if (size >= 1 || size == 0) return svg_text("%.4g s", seconds);
-  return size >= 1e-3 ? svg_text("%.4g ms", seconds * 1e3) : svg_text("%.4g µs", seconds * 1e6);
-}
 
 std::string plan_svg(const Plan& plan) {
   std::size_t most = 1;
@@ -150,7 +120,7 @@ std::string plan_svg(const Plan& plan) {
   }
   const int width = box_x(plan.num_stages()) - kGap + kMargin,
             total = kTop + height + 14 + (skips > 0 ? 22 + 20 * skips : 0);
-  std::string svg = svg_text(
+  std::string svg = printed(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plan\" viewBox=\"0 0 %d %d\" width=\"%d\" "
       "height=\"%d\" role=\"img\" aria-label=\"plan\">",
       width, total, width, total);

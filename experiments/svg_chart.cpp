@@ -81,20 +81,20 @@ class Frame {
     std::string svg;
     const auto [y_first, y_step] = round_ticks(y_.low, y_.high, 5);
     for (double v = y_first; v <= y_.high + y_step * 1e-9; v += y_step) {
-      svg += svg_text("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", kLeft,
-                      chart_.width - kRight, y(v), y(v));
-      svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>", kLeft - 7,
-                      y(v) + 4, clean(v, y_step));
+      svg += printed("<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>", kLeft,
+                     chart_.width - kRight, y(v), y(v));
+      svg += printed("<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>", kLeft - 7,
+                     y(v) + 4, clean(v, y_step));
     }
     const auto [x_first, x_step] = round_ticks(x_.low, x_.high, 6);
     for (double v = x_first; v <= x_.high + x_step * 1e-9; v += x_step) {
-      svg += svg_text("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>", x(v),
-                      chart_.height - kBottom + 17, clean(v, x_step));
+      svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>", x(v),
+                     chart_.height - kBottom + 17, clean(v, x_step));
     }
-    svg += svg_text("<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", kLeft,
-                    chart_.width - kRight, chart_.height - kBottom, chart_.height - kBottom);
-    svg += svg_text("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", chart_.width - kRight,
-                    chart_.height - 6) +
+    svg += printed("<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", kLeft,
+                   chart_.width - kRight, chart_.height - kBottom, chart_.height - kBottom);
+    svg += printed("<text class=\"tick\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", chart_.width - kRight,
+                   chart_.height - 6) +
            escape_xml(chart_.x_label) + "</text>";
     return svg + "<text class=\"title\" x=\"12\" y=\"20\">" + escape_xml(chart_.title) +
            "<tspan class=\"tick\" dx=\"8\">" + escape_xml(chart_.y_label) + "</tspan></text>";
@@ -111,14 +111,14 @@ std::string draw_series(const Frame& frame, const Series& series) {
   if (series.style == Series::Style::Dots) {
     std::string svg;
     for (const auto& [x, y] : series.points) {
-      svg += svg_text("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"", frame.x(x), frame.y(y)) + colour +
-             "\"><title>" + escape_xml(series.name) + svg_text(": %.6g at %.6g", y, x) + "</title></circle>";
+      svg += printed("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"", frame.x(x), frame.y(y)) + colour +
+             "\"><title>" + escape_xml(series.name) + printed(": %.6g at %.6g", y, x) + "</title></circle>";
     }
     return svg;
   }
   std::string path;
   for (const auto& [x, y] : series.points)
-    path += svg_text(path.empty() ? "M%.1f %.1f" : "L%.1f %.1f", frame.x(x), frame.y(y));
+    path += printed(path.empty() ? "M%.1f %.1f" : "L%.1f %.1f", frame.x(x), frame.y(y));
   if (path.empty()) return "";
   const bool faint = series.style == Series::Style::Faint;
   return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + colour +
@@ -127,7 +127,7 @@ std::string draw_series(const Frame& frame, const Series& series) {
 }
 
 std::string opening(int width, int height, const std::string& label) {
-  return svg_text(
+  return printed(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" "
              "aria-label=\"",
              width, height) +
@@ -145,8 +145,8 @@ std::string legend(const std::vector<Series>& series, int width) {
   for (auto s = series.rbegin(); s != series.rend(); ++s) {
     if (s->name.empty() || s->style == Series::Style::Faint) continue;
     x -= text_width(s->name);
-    svg += svg_text("<text class=\"tick\" x=\"%.1f\" y=\"20\">", x) + escape_xml(s->name) + "</text>";
-    svg += svg_text("<rect x=\"%.1f\" y=\"11\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", x - 15) +
+    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"20\">", x) + escape_xml(s->name) + "</text>";
+    svg += printed("<rect x=\"%.1f\" y=\"11\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", x - 15) +
            escape_xml(s->colour) + "\"/>";
     x -= 30;
   }
@@ -192,34 +192,34 @@ std::string stacked_bars_svg(const std::vector<StackedPart>& parts, const std::v
   std::string svg = opening(width, height, "time by part");
   double at = kLabel;
   for (const StackedPart& part : parts) {
-    svg += svg_text("<rect x=\"%.1f\" y=\"7\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", at) +
+    svg += printed("<rect x=\"%.1f\" y=\"7\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", at) +
            escape_xml(part.colour) + "\"/>";
-    svg += svg_text("<text class=\"tick\" x=\"%.1f\" y=\"16\">", at + 15) + escape_xml(part.name) + "</text>";
+    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"16\">", at + 15) + escape_xml(part.name) + "</text>";
     at += 34 + text_width(part.name);
   }
   const double step = round_ticks(0, longest * scale, 8).second / scale;
   for (double v = 0; v <= longest * (1 + 1e-9); v += step) {
-    svg += svg_text("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>",
-                    kLabel + v * per_unit, kLabel + v * per_unit, kLegend - 6, bottom);
-    svg += svg_text("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>",
-                    kLabel + v * per_unit, height - 10, v * scale);
+    svg += printed("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>",
+                   kLabel + v * per_unit, kLabel + v * per_unit, kLegend - 6, bottom);
+    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>",
+                   kLabel + v * per_unit, height - 10, v * scale);
   }
-  svg += svg_text("<text class=\"tick\" x=\"12\" y=\"%d\">", height - 10) + escape_xml(unit) + "</text>";
+  svg += printed("<text class=\"tick\" x=\"12\" y=\"%d\">", height - 10) + escape_xml(unit) + "</text>";
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const int y = kLegend + kRow * static_cast<int>(r);
     svg +=
-        svg_text("<text class=\"label\" x=\"12\" y=\"%d\">", y + 16) + escape_xml(rows[r].label) + "</text>";
+        printed("<text class=\"label\" x=\"12\" y=\"%d\">", y + 16) + escape_xml(rows[r].label) + "</text>";
     double x = kLabel;
     for (std::size_t p = 0; p < parts.size() && p < rows[r].values.size(); ++p) {
       const double length = rows[r].values[p] * per_unit;
       if (!(length > 0)) continue;
-      const std::string value = svg_text("%.4g", rows[r].values[p] * scale);
+      const std::string value = printed("%.4g", rows[r].values[p] * scale);
       svg +=
-          svg_text("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, length, kBar) +
+          printed("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, length, kBar) +
           escape_xml(parts[p].colour) + "\"/>";
       if (length > text_width(value) + 8)
-        svg += svg_text("<text class=\"inbar\" x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">", x + length / 2,
-                        y + 15) +
+        svg += printed("<text class=\"inbar\" x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">", x + length / 2,
+                       y + 15) +
                value + "</text>";
       svg += "<title>" + escape_xml(parts[p].name) + " " + value + " " + escape_xml(unit) + "</title></g>";
       x += length;

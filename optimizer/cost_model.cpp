@@ -1,7 +1,6 @@
 #include "optimizer/cost_model.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "optimizer/planner.h"
@@ -10,28 +9,10 @@ namespace millrace {
 namespace {
 
 constexpr std::size_t kKeptSchedules = 4;  // two lengths of the asynchronous run, for two shapes
-
-const ClusterLevel& joining_level(const ClusterSpec& cluster, RankId a, RankId b) {
-  MILLRACE_CHECK(!cluster.levels.empty());
-  int block = 1;
-  for (const ClusterLevel& level : cluster.levels) {
-    block *= level.count;
-    if (a.value / block == b.value / block) return level;
-  }
-  return cluster.levels.back();
-}
-
-double seconds_over(const ClusterLevel& level, double messages, double bytes) {
-  return messages * level.latency_s + bytes / level.bandwidth;
-}
-
-double slowest_transfer(const ClusterSpec& cluster, const CutStage& from, const CutStage& to, Bytes bytes) {
-  double worst = 0;
-  for (RankId a : from.ranks) {
-    for (RankId b : to.ranks) worst = std::max(worst, transfer_seconds(cluster, a, b, bytes));
-  }
-  return worst;
-}
+// Pairs of replicas that are looked at for the slowest message of a link; the pattern repeats much earlier.
+constexpr int kMostPairs = 4096;
+// The last stage's replicas also add their losses: five doubles (StageExecutor::reduce).
+constexpr Bytes kLossSums = 40;
 
 // Run lengths whose difference is the steady state: whole rounds of every stage's replicas, past the fill.
 std::pair<int, int> asynchronous_run(const PipelineShape& shape) {
@@ -55,31 +36,101 @@ bool same_shape(const PipelineShape& a, const PipelineShape& b) {
   return a.microbatches == b.microbatches && a.ranks_of_stage == b.ranks_of_stage && a.links == b.links;
 }
 
+/// Microbatches of the replica that has most.
+double rounds_of(ScheduleKind kind, int microbatches, std::size_t replicas) {
+  const auto r = static_cast<int>(replicas);
+  if (kind == ScheduleKind::PipeDream) return static_cast<double>(microbatches) / r;
+  return (microbatches + r - 1) / r;
+}
+
 }  // namespace
 
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes) {
-  return seconds_over(joining_level(cluster, a, b), 1, static_cast<double>(bytes));
+  const ClusterLink link = cluster.link(a, b);
+  const auto size = static_cast<double>(bytes);
+  return link.latency_s + size / link.bandwidth + size * cluster.copy_seconds_per_byte(a, b);
 }
 
-double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes) {
-  const auto r = static_cast<double>(ranks.size());
+RingCost::RingCost(const ClusterSpec& cluster, const std::vector<RankId>& ranks)
+    : ranks_(static_cast<double>(ranks.size())) {
+  for (std::size_t i = 0; ranks.size() > 1 && i < ranks.size(); ++i) {
+    const RankId a = ranks[i];
+    const RankId b = ranks[(i + 1) % ranks.size()];
+    ClusterLink link = cluster.link(a, b);
+    if (const double copy = cluster.copy_seconds_per_byte(a, b); copy > 0) {
+      link.bandwidth = 1 / (1 / link.bandwidth + copy);
+    }
+    if (std::find(links_.begin(), links_.end(), link) == links_.end()) links_.push_back(link);
+  }
+}
+
+double RingCost::seconds(Bytes bytes) const {
+  if (bytes == 0) return 0;
   double worst = 0;
-  for (RankId rank : ranks) {
-    if (rank == ranks.front()) continue;
-    const ClusterLevel& level = joining_level(cluster, ranks.front(), rank);
-    worst = std::max(worst, seconds_over(level, 2 * (r - 1), 2 * (r - 1) / r * static_cast<double>(bytes)));
+  for (const ClusterLink& link : links_) {
+    const double moved = 2 * (ranks_ - 1) / ranks_ * static_cast<double>(bytes);
+    worst = std::max(worst, 2 * (ranks_ - 1) * link.latency_s + moved / link.bandwidth);
   }
   return worst;
 }
 
-Bytes stage_memory(Bytes parameters, Bytes saved, int versions, int stashed) {
-  return parameters * (versions + 2) + saved * stashed;
+double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes) {
+  return RingCost(cluster, ranks).seconds(bytes);
 }
 
-CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster) : graph_(graph), cluster_(cluster) {
+Bytes StageMemory::total() const {
+  const Bytes held = recompute ? incoming * stashed + saved : (saved + incoming) * stashed;
+  return parameters * (versions + 1 + rule_copies) + held + 2 * (incoming + outgoing);
+}
+
+CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options)
+    : graph_(graph), cluster_(cluster), options_(std::move(options)) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     node_index_.emplace(graph.nodes[i].name, static_cast<int>(i));
   }
+  producers_edges_.resize(graph.edges.size());
+  std::iota(producers_edges_.begin(), producers_edges_.end(), 0);
+  std::stable_sort(producers_edges_.begin(), producers_edges_.end(),
+                   [&](int a, int b) { return graph.edges[a].producer < graph.edges[b].producer; });
+  place_.resize(graph.nodes.size());
+  std::iota(place_.begin(), place_.end(), 0);
+  if (const Result<std::vector<int>> order = graph.topological_order()) {
+    for (std::size_t at = 0; at < order->size(); ++at) place_[(*order)[at]] = static_cast<int>(at);
+  }
+  make_sheets();
+}
+
+/// One sheet for the plain device and one for each kind that some rank is of.
+void CostModel::make_sheets() {
+  const std::size_t nodes = graph_.nodes.size();
+  std::vector<int> sheet_of_kind(cluster_.kinds.size() + 1, -1);
+  sheet_of_rank_.reserve(static_cast<std::size_t>(cluster_.num_ranks()));
+  const auto add = [&](const LayerGraph& profile, double speed) {
+    Sheet& sheet = sheets_.emplace_back();
+    for (auto* times : {&sheet.forward, &sheet.backward_input, &sheet.backward_weight}) times->resize(nodes);
+    for (const LayerNode& node : profile.nodes) {
+      const auto found = node_index_.find(node.name);
+      if (found == node_index_.end()) continue;  // the planner has compared the profiles
+      sheet.forward[found->second] = node.forward_s / speed;
+      sheet.backward_input[found->second] = node.backward_input_s / speed;
+      sheet.backward_weight[found->second] = node.backward_weight_s / speed;
+    }
+    sheet.loss_s = profile.loss_s / speed;
+    sheet.update_s_per_byte = profile.update_s_per_byte / speed;
+  };
+  for (int r = 0; r < cluster_.num_ranks(); ++r) {
+    const int kind = cluster_.kind_of(RankId(r));
+    int& sheet = sheet_of_kind[static_cast<std::size_t>(kind + 1)];
+    if (sheet < 0) {
+      sheet = num_sheets();
+      const auto own = kind < 0 ? options_.profiles.end()
+                                : options_.profiles.find(cluster_.kinds[static_cast<std::size_t>(kind)].name);
+      const double speed = kind < 0 ? 1 : cluster_.kinds[static_cast<std::size_t>(kind)].speed;
+      own == options_.profiles.end() ? add(graph_, speed) : add(own->second, 1);
+    }
+    sheet_of_rank_.push_back(sheet);
+  }
+  if (sheets_.empty()) add(graph_, 1);
 }
 
 std::vector<CutStage> CostModel::stages_of(const Plan& plan) const {
@@ -87,76 +138,155 @@ std::vector<CutStage> CostModel::stages_of(const Plan& plan) const {
   for (const PlanStage& stage : plan.stages) {
     CutStage& cut = stages.emplace_back();
     cut.ranks = stage.ranks;
+    cut.recompute = stage.recompute;
     for (const std::string& layer : stage.layers) {
       const auto found = node_index_.find(layer);
       MILLRACE_CHECK(found != node_index_.end(),
                      "layer '" << layer << "' is not in the profile: validate first");
       cut.nodes.push_back(found->second);
     }
+    sort_by_execution(cut.nodes);
   }
   return stages;
 }
 
-std::vector<PlanCrossing> CostModel::crossings_of(const std::vector<CutStage>& stages) const {
+void CostModel::sort_by_execution(std::vector<int>& nodes) const {
+  const auto earlier = [&](int a, int b) { return place_[a] < place_[b]; };
+  if (!std::is_sorted(nodes.begin(), nodes.end(), earlier)) std::sort(nodes.begin(), nodes.end(), earlier);
+}
+
+// A tensor that several layers of one stage read is sent to that stage once.
+CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) const {
   std::vector<int> stage_of(graph_.nodes.size(), -1);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     for (int node : stages[s].nodes) stage_of[node] = static_cast<int>(s);
   }
-  // A tensor that several layers of one stage read is sent to that stage once.
-  std::map<std::pair<int, int>, Bytes> sent;     // (producer, stage)
-  std::map<std::pair<int, int>, Bytes> between;  // (from stage, to stage)
-  for (const LayerEdge& edge : graph_.edges) {
-    const int to = stage_of[edge.consumer];
-    if (stage_of[edge.producer] == to) continue;
-    Bytes& known = sent[{edge.producer, to}];
-    known = std::max(known, edge.bytes);
+  Borders borders;
+  borders.incoming.assign(stages.size(), 0);
+  borders.outgoing.assign(stages.size(), 0);
+  std::vector<PlanCrossing> sent;  // by producer and stage
+  for (std::size_t e = 0; e < producers_edges_.size();) {
+    const int producer = graph_.edges[producers_edges_[e]].producer;
+    const std::size_t first = sent.size();
+    const StageId from(stage_of[producer]);
+    for (; e < producers_edges_.size() && graph_.edges[producers_edges_[e]].producer == producer; ++e) {
+      const LayerEdge& edge = graph_.edges[producers_edges_[e]];
+      const StageId to(stage_of[edge.consumer]);
+      if (to == from) continue;
+      const auto known = std::find_if(sent.begin() + static_cast<std::ptrdiff_t>(first), sent.end(),
+                                      [&](const PlanCrossing& c) { return c.to == to; });
+      if (known == sent.end()) {
+        sent.push_back({from, to, edge.bytes});
+      } else {
+        known->bytes = std::max(known->bytes, edge.bytes);
+      }
+    }
   }
-  for (const auto& [key, bytes] : sent) between[{stage_of[key.first], key.second}] += bytes;
-  std::vector<PlanCrossing> crossings;
-  for (const auto& [pair, bytes] : between) {
-    crossings.push_back({StageId(pair.first), StageId(pair.second), bytes});
+  std::stable_sort(sent.begin(), sent.end(), [](const PlanCrossing& a, const PlanCrossing& b) {
+    return std::pair(a.from.value, a.to.value) < std::pair(b.from.value, b.to.value);
+  });
+  for (const PlanCrossing& one : sent) {
+    if (borders.crossings.empty() || borders.crossings.back().from != one.from ||
+        borders.crossings.back().to != one.to) {
+      borders.crossings.push_back({one.from, one.to, 0});
+    }
+    borders.crossings.back().bytes += one.bytes;
+    borders.incoming[static_cast<std::size_t>(one.to.value)] += one.bytes;
+    borders.outgoing[static_cast<std::size_t>(one.from.value)] += one.bytes;
   }
-  return crossings;
+  return borders;
 }
 
 PipelineShape CostModel::shape_of(const std::vector<CutStage>& stages, int microbatches) const {
   PipelineShape shape;
   shape.microbatches = microbatches;
   for (const CutStage& stage : stages) shape.ranks_of_stage.push_back(stage.ranks);
-  for (const PlanCrossing& crossing : crossings_of(stages))
+  for (const PlanCrossing& crossing : borders_of(stages).crossings) {
     shape.links.push_back({crossing.from, crossing.to});
+  }
   return shape;
+}
+
+/// Microbatch m goes from replica m mod r to replica m mod r': the slowest of the pairs that occur.
+double CostModel::message_seconds(const CutStage& from, const CutStage& to, Bytes bytes,
+                                  int microbatches) const {
+  const std::size_t pairs = std::lcm(from.ranks.size(), to.ranks.size());
+  double worst = 0;
+  for (std::size_t m = 0; m < pairs && static_cast<int>(m) < std::min(microbatches, kMostPairs); ++m) {
+    worst = std::max(worst, transfer_seconds(cluster_, from.ranks[m % from.ranks.size()],
+                                             to.ranks[m % to.ranks.size()], bytes));
+  }
+  return worst;
+}
+
+/// The buckets of StageExecutor, filled from the last layer to the first, leave one after the other while the
+/// last backward goes on; what is not done when it ends is exposed.
+double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, const RingCost& ring) const {
+  if (stage.ranks.size() < 2) return 0;
+  Bytes all = 0;
+  for (int i : stage.nodes) all += graph_.nodes[i].parameter_bytes;
+  if (options_.reduce == ReduceModel::Serial) return ring.seconds(all);
+  double now = 0;
+  double wire = 0;
+  Bytes bucket = 0;
+  for (std::size_t k = stage.nodes.size(); k-- > 0;) {
+    const int i = stage.nodes[k];
+    now += sheet.backward_input[i] + sheet.backward_weight[i];
+    bucket += graph_.nodes[i].parameter_bytes;
+    if (bucket < options_.bucket_bytes && k > 0) continue;
+    wire = std::max(wire, now) + ring.seconds(bucket);
+    bucket = 0;
+  }
+  return std::max(0.0, wire - now);
 }
 
 ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const {
   ScheduleCosts costs;
   for (const CutStage& stage : stages) {
-    double forward = 0;
-    double input = 0;
-    double weight = 0;
+    const bool last = &stage == &stages.back();
+    double slowest = -1;
+    double update = 0;
     Bytes parameters = 0;
-    for (int i : stage.nodes) {
-      const LayerNode& node = graph_.nodes[i];
-      forward += node.forward_s;
-      input += node.backward_input_s;
-      weight += node.backward_weight_s;
-      parameters += node.parameter_bytes;
+    for (int i : stage.nodes) parameters += graph_.nodes[i].parameter_bytes;
+    const RingCost ring(cluster_, stage.ranks);
+    costs.forward.push_back(0);
+    costs.backward_input.push_back(0);
+    costs.backward_weight.push_back(0);
+    costs.reduce.push_back(0);
+    std::vector<int> seen;  // sheets; a stage is as slow as its slowest replica
+    for (RankId rank : stage.ranks) {
+      const int index = sheet_of(rank);
+      if (std::find(seen.begin(), seen.end(), index) != seen.end()) continue;
+      seen.push_back(index);
+      const Sheet& sheet = sheets_[static_cast<std::size_t>(index)];
+      double forward = last ? sheet.loss_s : 0;
+      double input = 0;
+      double weight = 0;
+      for (int i : stage.nodes) {
+        forward += sheet.forward[i];
+        input += sheet.backward_input[i];
+        weight += sheet.backward_weight[i];
+      }
+      if (stage.recompute) input += forward - (last ? sheet.loss_s : 0);
+      update = std::max(update, sheet.update_s_per_byte * static_cast<double>(parameters));
+      costs.reduce.back() = std::max(costs.reduce.back(), exposed_reduce(stage, sheet, ring));
+      if (forward + input + weight <= slowest) continue;
+      slowest = forward + input + weight;
+      costs.forward.back() = forward;
+      costs.backward_input.back() = input;
+      costs.backward_weight.back() = weight;
     }
-    costs.forward.push_back(forward);
-    costs.backward_input.push_back(input);
-    costs.backward_weight.push_back(weight);
-    costs.reduce.push_back(all_reduce_seconds(cluster_, stage.ranks, parameters));
-    costs.update.push_back(graph_.update_s_per_byte * static_cast<double>(parameters));
+    if (last) costs.reduce.back() += ring.seconds(kLossSums);
+    costs.update.push_back(update);
   }
-  costs.forward.back() += graph_.loss_s;
-  const std::vector<PlanCrossing> crossings = crossings_of(stages);
+  const Borders borders = borders_of(stages);
   for (const StageLink& link : shape.all_links()) {
-    const auto crossing = std::find_if(crossings.begin(), crossings.end(), [&](const PlanCrossing& c) {
-      return c.from == link.from && c.to == link.to;
-    });
-    const Bytes bytes = crossing == crossings.end() ? 0 : crossing->bytes;
+    const auto crossing =
+        std::find_if(borders.crossings.begin(), borders.crossings.end(),
+                     [&](const PlanCrossing& c) { return c.from == link.from && c.to == link.to; });
+    const Bytes bytes = crossing == borders.crossings.end() ? 0 : crossing->bytes;
     costs.transfer.push_back(
-        slowest_transfer(cluster_, stages[link.from.value], stages[link.to.value], bytes));
+        message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches));
   }
   return costs;
 }
@@ -175,65 +305,133 @@ Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape,
   return simulate(found->schedule, shape, costs);
 }
 
+/// Warm-up depths as make_schedule has them (pipedream.md 5.2): they fix what a rank holds.
 Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape) {
-  ScheduleCosts unit;
-  const auto stages = static_cast<std::size_t>(shape.num_stages());
-  unit.forward.assign(stages, 1);
-  unit.backward_input.assign(stages, 1);
-  unit.backward_weight.assign(stages, 1);
-  PipelineShape counted = shape;
-  if (kind == ScheduleKind::PipeDream) counted.microbatches = asynchronous_run(shape).first;
-  const Result<Simulation> simulation = run(kind, counted, unit);
-  if (!simulation) return simulation.problems();
-  return StashCounts{most_per_stage(shape, simulation->peak_stash),
-                     most_per_stage(shape, simulation->peak_versions)};
+  StashCounts counts;
+  const int world = shape.num_ranks();
+  int before = 0;
+  for (const auto& ranks : shape.ranks_of_stage) {
+    const auto r = static_cast<int>(ranks.size());
+    if (kind != ScheduleKind::PipeDream && r > shape.microbatches) {
+      return Problem{"", "more replicas than microbatches", {}};
+    }
+    const int own = (shape.microbatches + r - 1) / r;
+    const int depth = (world - 1 - before) / r + 1;
+    counts.microbatches.push_back(kind == ScheduleKind::GPipe      ? own
+                                  : kind == ScheduleKind::OneFOneB ? std::min(own, depth)
+                                                                   : depth);
+    counts.versions.push_back(kind == ScheduleKind::PipeDream ? depth : 1);
+    before += r;
+  }
+  return counts;
+}
+
+Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
+                                       Simulation* last) {
+  const int microbatches = shape.microbatches;
+  const auto simulated = [&](int length) -> Result<double> {
+    shape.microbatches = length;
+    Result<Simulation> simulation = run(kind, shape, costs);
+    if (!simulation) return simulation.problems();
+    const double makespan = simulation->makespan;
+    if (last != nullptr) *last = std::move(*simulation);
+    return makespan;
+  };
+  if (kind != ScheduleKind::PipeDream) return simulated(microbatches);
+  const auto [shorter, longer] = asynchronous_run(shape);
+  const Result<double> first = simulated(shorter);
+  if (!first) return first;
+  const Result<double> second = simulated(longer);
+  if (!second) return second;
+  return (*second - *first) / (longer - shorter) * microbatches;
 }
 
 Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
                                          const std::vector<CutStage>& stages) {
-  PipelineShape shape = shape_of(stages, microbatches);
+  const PipelineShape shape = shape_of(stages, microbatches);
   const ScheduleCosts costs = costs_of(stages, shape);
   StepEstimate estimate;
-  StashCounts stashed;
-  const auto simulated = [&](int length) -> Result<double> {
-    shape.microbatches = length;
-    const Result<Simulation> simulation = run(kind, shape, costs);
-    if (!simulation) return simulation.problems();
-    stashed = {most_per_stage(shape, simulation->peak_stash),
-               most_per_stage(shape, simulation->peak_versions)};
-    return simulation->makespan;
-  };
-  if (kind == ScheduleKind::PipeDream) {
-    const auto [shorter, longer] = asynchronous_run(shape);
-    const Result<double> first = simulated(shorter);
-    if (!first) return first.problems();
-    const Result<double> second = simulated(longer);
-    if (!second) return second.problems();
-    estimate.step_s = (*second - *first) / (longer - shorter) * microbatches;
-  } else {
-    const Result<double> step = simulated(microbatches);
-    if (!step) return step.problems();
-    estimate.step_s = *step;
-  }
-  estimate.crossings = crossings_of(stages);
+  Simulation simulation;
+  const Result<double> step = step_seconds(kind, shape, costs, &simulation);
+  if (!step) return step.problems();
+  estimate.step_s = *step;
+  const std::vector<int> stashed = most_per_stage(shape, simulation.peak_stash);
+  const std::vector<int> versions = most_per_stage(shape, simulation.peak_versions);
+  Borders borders = borders_of(stages);
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    Bytes parameters = 0;
-    Bytes saved = 0;
+    StageMemory memory{.incoming = borders.incoming[s],
+                       .outgoing = borders.outgoing[s],
+                       .versions = versions[s],
+                       .stashed = stashed[s],
+                       .rule_copies = options_.rule_copies,
+                       .recompute = stages[s].recompute};
     for (int i : stages[s].nodes) {
-      parameters += graph_.nodes[i].parameter_bytes;
-      saved += graph_.nodes[i].saved_bytes;
+      memory.parameters += graph_.nodes[i].parameter_bytes;
+      memory.saved += graph_.nodes[i].saved_bytes;
     }
+    double bubble = 1;
+    for (RankId rank : stages[s].ranks) bubble = std::min(bubble, simulation.bubble_fraction[rank.value]);
+    estimate.bubble.push_back(bubble);
     estimate.forward_s.push_back(costs.forward[s]);
     estimate.backward_s.push_back(costs.backward_input[s] + costs.backward_weight[s]);
-    estimate.parameter_bytes.push_back(parameters);
-    estimate.peak_bytes.push_back(
-        stage_memory(parameters, saved, stashed.versions[s], stashed.microbatches[s]));
+    estimate.parameter_bytes.push_back(memory.parameters);
+    estimate.peak_bytes.push_back(memory.total());
+  }
+  estimate.reduce_s = costs.reduce;
+  estimate.update_s = costs.update;
+  estimate.crossings = std::move(borders.crossings);
+  for (const PlanCrossing& crossing : estimate.crossings) {
+    estimate.transfer_s.push_back(message_seconds(stages[crossing.from.value], stages[crossing.to.value],
+                                                  crossing.bytes, microbatches));
   }
   return estimate;
 }
 
-Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster) {
-  CostModel model(graph, cluster);
+// The step again without transfers, then without all-reduces, then without updates: what each adds.
+Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
+                                           const std::vector<CutStage>& stages) {
+  const PipelineShape shape = shape_of(stages, microbatches);
+  ScheduleCosts costs = costs_of(stages, shape);
+  StepBreakdown parts;
+  double before = 0;
+  const auto without = [&](std::vector<double>* term, double& part) -> Problems {
+    if (term != nullptr) std::fill(term->begin(), term->end(), 0);
+    const Result<double> step = step_seconds(kind, shape, costs, nullptr);
+    if (!step) return step.problems();
+    part = term == nullptr ? *step : before - *step;
+    before = *step;
+    return {};
+  };
+  for (auto& [term, part] :
+       std::vector<std::pair<std::vector<double>*, double*>>{{nullptr, &parts.step_s},
+                                                             {&costs.transfer, &parts.transfer_s},
+                                                             {&costs.reduce, &parts.reduce_s},
+                                                             {&costs.update, &parts.update_s}}) {
+    if (Problems problems = without(term, *part); !problems.empty()) return problems;
+  }
+  double busiest = 0;
+  double rate = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    busiest = std::max(busiest, rounds_of(kind, microbatches, stages[s].ranks.size()) *
+                                    (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]));
+    for (RankId rank : stages[s].ranks) {
+      const Sheet& sheet = sheets_[static_cast<std::size_t>(sheet_of(rank))];
+      double all = sheet.loss_s;
+      for (std::size_t i = 0; i < sheet.forward.size(); ++i) {
+        all += sheet.forward[i] + sheet.backward_input[i] + sheet.backward_weight[i];
+      }
+      rate += all > 0 ? 1 / all : 0;
+    }
+  }
+  parts.compute_s = rate > 0 ? microbatches / rate : 0;
+  parts.imbalance_s = busiest - parts.compute_s;
+  parts.bubble_s = before - busiest;
+  return parts;
+}
+
+Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
+             const CostOptions& options) {
+  CostModel model(graph, cluster, options);
   const Result<StepEstimate> estimate =
       model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));

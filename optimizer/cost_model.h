@@ -2,6 +2,7 @@
 // LibTorch-free; docs/planning.md has the formulas.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,20 +14,53 @@
 
 namespace millrace {
 
-/// One stage as node indices of the graph, and the ranks that hold it.
+/// How the all-reduce of a replicated stage is charged.
+enum class ReduceModel {
+  Overlapped,  ///< as the runtime does it: buckets leave while the last backward goes on; what is left then
+               ///< counts
+  Serial,      ///< one all-reduce of all gradients after the last backward
+};
+
+struct CostOptions {
+  ReduceModel reduce = ReduceModel::Overlapped;
+  Bytes bucket_bytes = 4 * kMiB;  ///< ExecutorOptions::bucket_bytes of the runtime
+  int rule_copies = 1;  ///< parameter-sized tensors that the update rule keeps: sgd 0, momentum 1, adam 2
+  /// Profiles measured on a kind of device, by the kind's name: the same layers as the planner's profile.
+  std::map<std::string, LayerGraph> profiles;
+};
+
+/// One stage as node indices of the graph in execution order, and the ranks that hold it.
 struct CutStage {
   std::vector<int> nodes;
   std::vector<RankId> ranks;
+  bool recompute = false;
 };
 
-/// What the model says of a cut under a schedule.
+/// What the model says of a cut under a schedule. Vectors are by stage unless they say otherwise.
 struct StepEstimate {
   double step_s = 0;  ///< seconds for `microbatches` microbatches; steady state for the asynchronous schedule
-  std::vector<double> forward_s;  ///< per stage, one microbatch; the loss counts with the last forward
+  std::vector<double> forward_s;  ///< one microbatch; the loss counts with the last forward
   std::vector<double> backward_s;
+  std::vector<double> reduce_s;  ///< exposed part
+  std::vector<double> update_s;
+  std::vector<double> bubble;  ///< share of the makespan in which its busiest rank does not compute
   std::vector<Bytes> parameter_bytes;
-  std::vector<Bytes> peak_bytes;  ///< per stage, of its fullest rank
+  std::vector<Bytes> peak_bytes;  ///< of its fullest rank
   std::vector<PlanCrossing> crossings;
+  std::vector<double>
+      transfer_s;  ///< by crossing: one message over the slowest pair of ranks that exchange it
+};
+
+/// Where a step's seconds go. The parts add up to `step_s`.
+struct StepBreakdown {
+  double compute_s = 0;    ///< of all microbatches, divided by the ranks' speeds: no plan has less
+  double imbalance_s = 0;  ///< the busiest rank's compute beyond that
+  double bubble_s =
+      0;  ///< fill and drain: the step without transfers, reduce and update beyond the busiest rank
+  double update_s = 0;    ///< what the updates add
+  double reduce_s = 0;    ///< what the all-reduces add
+  double transfer_s = 0;  ///< what the transfers add
+  double step_s = 0;
 };
 
 /// How many microbatches and weight versions the ranks of each stage hold at most. Follows from the order of
@@ -36,42 +70,105 @@ struct StashCounts {
   std::vector<int> versions;
 };
 
-/// Seconds for `bytes` between two ranks: latency + bytes / bandwidth of the innermost level that joins them.
+/// Seconds for `bytes` between two ranks: latency + bytes / bandwidth of the link that joins them, and the
+/// copies between device and host where the cluster names them.
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes);
-/// Ring all-reduce over the slowest level among `ranks`: 2 (r-1) latency + 2 (r-1)/r bytes / bandwidth.
-double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes);
-/// Weights x versions + gradients + one optimiser copy + saved activations x stashed microbatches.
-Bytes stage_memory(Bytes parameters, Bytes saved, int versions, int stashed);
 
-/// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedule).
+/// Ring all-reduce over `ranks` in their order: 2 (r-1) latency + 2 (r-1)/r bytes / bandwidth on the slowest
+/// of its links.
+class RingCost {
+ public:
+  RingCost() = default;
+  RingCost(const ClusterSpec& cluster, const std::vector<RankId>& ranks);
+  double seconds(Bytes bytes) const;  ///< 0 for a single rank or no bytes
+
+ private:
+  double ranks_ = 1;
+  std::vector<ClusterLink> links_;  // distinct; copies folded into the bandwidth
+};
+double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes);
+
+/// What a rank of a stage holds. `incoming` and `outgoing`: bytes of the tensors that cross its borders for
+/// one microbatch. parameters x (versions + gradients + rule copies) + the stash + 2 (incoming + outgoing)
+/// for messages in flight. The stash of a microbatch: saved + incoming; with recompute incoming only, and
+/// `saved` once while its backward runs.
+struct StageMemory {
+  Bytes parameters = 0;
+  Bytes saved = 0;
+  Bytes incoming = 0;
+  Bytes outgoing = 0;
+  int versions = 1;
+  int stashed = 1;
+  int rule_copies = 1;
+  bool recompute = false;
+  Bytes total() const;
+};
+
+/// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedules).
 class CostModel {
  public:
-  CostModel(const LayerGraph& graph, const ClusterSpec& cluster);
+  CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options = {});
 
   /// The stages of a validated plan by node index.
   std::vector<CutStage> stages_of(const Plan& plan) const;
+  /// Execution order, as the runtime has it whatever order a plan lists them in (make_layout sorts).
+  void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const;
 
   /// Problem if the schedule does not exist for this shape (for example more replicas than microbatches).
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
+  Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);
 
+  /// Costs differ by kind of device: sheet 0 is the profile as it is. All ranks of a sheet are equal.
+  int num_sheets() const { return static_cast<int>(sheets_.size()); }
+  int sheet_of(RankId rank) const { return sheet_of_rank_[static_cast<std::size_t>(rank.value)]; }
+  double forward_s(int sheet, int node) const { return sheets_[sheet].forward[node]; }
+  double backward_s(int sheet, int node) const {
+    return sheets_[sheet].backward_input[node] + sheets_[sheet].backward_weight[node];
+  }
+  double loss_s(int sheet) const { return sheets_[sheet].loss_s; }
+  double update_s_per_byte(int sheet) const { return sheets_[sheet].update_s_per_byte; }
+
+  const LayerGraph& graph() const { return graph_; }
+  const ClusterSpec& cluster() const { return cluster_; }
+  const CostOptions& options() const { return options_; }
   long simulated_actions() const { return simulated_actions_; }  ///< work done so far
 
  private:
+  struct Sheet {
+    std::vector<double> forward, backward_input, backward_weight;  // by node
+    double loss_s = 0;
+    double update_s_per_byte = 0;
+  };
   struct Prepared {
     ScheduleKind kind = ScheduleKind::OneFOneB;
     PipelineShape shape;
     Schedule schedule;
   };
+  /// Tensors over the borders of the stages.
+  struct Borders {
+    std::vector<PlanCrossing> crossings;
+    std::vector<Bytes> incoming, outgoing;  // by stage
+  };
+  void make_sheets();
+  Borders borders_of(const std::vector<CutStage>& stages) const;
+  double exposed_reduce(const CutStage& stage, const Sheet& sheet, const RingCost& ring) const;
+  double message_seconds(const CutStage& from, const CutStage& to, Bytes bytes, int microbatches) const;
   Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
-  std::vector<PlanCrossing> crossings_of(const std::vector<CutStage>& stages) const;
+  Result<double> step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
+                              Simulation* last);
 
   const LayerGraph& graph_;
   const ClusterSpec& cluster_;
+  const CostOptions options_;
   std::unordered_map<std::string, int> node_index_;
-  std::vector<Prepared> prepared_;  // the last few schedules
+  std::vector<Sheet> sheets_;
+  std::vector<int> sheet_of_rank_;
+  std::vector<int> place_;            // of each node in execution order
+  std::vector<int> producers_edges_;  // edge indices by producer
+  std::vector<Prepared> prepared_;    // the last few schedules
   long simulated_actions_ = 0;
 };
 

@@ -1,12 +1,17 @@
-// Our planner: contiguous cuts of the topological order with replication, ranked by the simulated step.
-// Every cut is a candidate; lower bounds leave only few to simulate (docs/planning.md).
+// Our planner: antichain cuts with replication and placement, ranked by the simulated step. Every cut of a
+// space is a candidate; lower bounds leave only few to simulate (docs/planning.md).
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <tuple>
 
 #include "optimizer/cost_model.h"
+#include "optimizer/cut_space.h"
+#include "optimizer/layouts.h"
+#include "optimizer/pipedream_seeds.h"
 #include "optimizer/planner.h"
+#include "optimizer/refusal.h"
 
 namespace millrace {
 namespace {
@@ -17,104 +22,88 @@ constexpr double kRounding = 1 - 1e-12;
 constexpr double kEqualTimes = 1e-10;
 // The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
 constexpr double kAsynchronousSlack = 0.9;
-// All ways to replicate are tried up to this many ranks (2^(ranks-1) of them), a choice of them beyond.
-constexpr int kRanksForEveryReplication = 10;
 // Work limits, in counts so that the same call gives the same plan on any machine.
-constexpr long kMostActions = 6'000'000;
+constexpr long kMostActions = 3'000'000;
 constexpr long kMostPlaces = 4'000'000;
-
-// Sums over the topological order: entry b minus entry a is layers [a, b).
-struct Prefix {
-  std::vector<int> order;
-  std::vector<double> forward{0};
-  std::vector<double> backward{0};
-  std::vector<Bytes> parameters{0};
-  std::vector<Bytes> saved{0};
-  std::vector<Bytes> next_bytes;  // [b]: of the tensor from layer b-1 to layer b; -1: none
-
-  int layers() const { return static_cast<int>(order.size()); }
-  double compute(int a, int b) const { return forward[b] - forward[a] + backward[b] - backward[a]; }
-};
-
-Prefix prefix_of(const LayerGraph& graph, std::vector<int> order) {
-  Prefix p;
-  p.order = std::move(order);
-  std::vector<int> place(graph.nodes.size());
-  for (int at = 0; at < p.layers(); ++at) {
-    const LayerNode& node = graph.nodes[p.order[at]];
-    place[p.order[at]] = at;
-    p.forward.push_back(p.forward.back() + node.forward_s);
-    p.backward.push_back(p.backward.back() + node.backward_s());
-    p.parameters.push_back(p.parameters.back() + node.parameter_bytes);
-    p.saved.push_back(p.saved.back() + node.saved_bytes);
-  }
-  p.forward.back() += graph.loss_s;
-  p.next_bytes.assign(p.order.size(), -1);
-  for (const LayerEdge& edge : graph.edges) {
-    if (place[edge.consumer] != place[edge.producer] + 1) continue;
-    Bytes& bytes = p.next_bytes[place[edge.consumer]];
-    bytes = std::max(bytes, edge.bytes);
-  }
-  return p;
-}
-
-// One way to spread the ranks: replicas of each stage, with what follows from it alone.
-struct Layout {
-  ScheduleKind kind = ScheduleKind::OneFOneB;
-  int microbatches = 1;
-  std::vector<std::vector<RankId>> ranks;
-  StashCounts stash;
-  std::vector<std::vector<double>>
-      bottleneck;    // [s][a]: least over cuts of the slowest of stages s.. on layers a..
-  double bound = 0;  // of the step, over all cuts
-
-  int stages() const { return static_cast<int>(ranks.size()); }
-  double rounds(int s) const {  // microbatches of the replica that has most
-    const double r = static_cast<double>(ranks[s].size());
-    if (kind == ScheduleKind::PipeDream) return microbatches / r;
-    return static_cast<double>((microbatches + static_cast<int>(r) - 1) / static_cast<int>(r));
-  }
-};
+constexpr std::int64_t kMostTableWork = 100'000'000;  // of all layouts' tables together
+constexpr std::int64_t kMostTable = 4'000'000;        // entries of one
+constexpr std::size_t kFirstLayouts = 200;            // whose balanced cuts are looked at in a large search
+constexpr int kBisections = 40;
+constexpr int kMostClimbs = 8;
+constexpr std::size_t kOthers = 8;
 
 struct Found {
   double per_microbatch = kInfinite;
-  const Layout* layout = nullptr;
-  std::vector<int> cuts;  // first layer of each stage but the first
+  ScheduleKind kind = ScheduleKind::OneFOneB;
+  int microbatches = 1;
+  std::vector<CutStage> stages;
 };
+
+// What tells two ways of planning apart, whatever the cut.
+using Way = std::tuple<int, int, std::vector<int>>;
+Way way_of(const Found& found) {
+  std::vector<int> replicas;
+  for (const CutStage& stage : found.stages) replicas.push_back(static_cast<int>(stage.ranks.size()));
+  return {static_cast<int>(found.kind), found.microbatches, std::move(replicas)};
+}
 
 class Search {
  public:
-  Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options, Prefix prefix)
+  Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options)
       : graph_(graph),
         cluster_(cluster),
         options_(options),
-        prefix_(std::move(prefix)),
-        model_(graph, cluster),
-        memory_(options.memory_per_rank > 0 ? options.memory_per_rank : cluster.memory_per_rank),
+        model_(graph, cluster, options.costs),
+        orders_(topological_orders(graph)),
         ranks_(options.straight && options.stages > 0 ? options.stages : cluster.num_ranks()) {}
 
-  Result<Plan> run() {
+  Result<PlannerAnswer> run() {
+    make_seeds();
     make_layouts();
     if (layouts_.empty()) return no_layout();
-    std::stable_sort(layouts_.begin(), layouts_.end(), [](const Layout& a, const Layout& b) {
-      return a.bound / a.microbatches < b.bound / b.microbatches;
-    });
-    // The most balanced cut of each layout first: a good plan early makes the bounds bite.
-    for (const Layout& layout : layouts_) {
-      if (worth(layout, layout.bound)) consider(layout, balanced_cuts(layout));
+    make_spaces();
+    for (const std::vector<CutStage>& seed : seeds_) consider_everywhere(seed);
+    if (small_enough()) {
+      search_all();
+    } else {
+      search_some();
     }
-    for (const Layout& layout : layouts_) {
-      if (!worth(layout, layout.bound)) continue;
-      cuts_.clear();
-      descend(layout, 0, 0, 0, 0);
-    }
-    if (best_.layout == nullptr) return nothing_fits();
-    return plan();
+    nothing_fitted_ = best_.stages.empty();
+    if (nothing_fitted_) return Problem{"--memory", "no plan fits", ""};
+    return answer();
   }
+  /// Whether run() failed for want of memory.
+  bool nothing_fitted() const { return nothing_fitted_; }
 
  private:
-  // ---- layouts
-  // ------------------------------------------------------------------------------------------------
+  // ---- spaces and layouts
+  // ------------------------------------------------------------------------------
+
+  void make_seeds() {
+    chain_ = has_one_order(graph_);
+    if (!chain_) complete_ = CutSpace::complete(model_, orders_.front(), options_.most_states);
+    if (!chain_ && !complete_) return;
+    seeds_ = pipedream_seeds(graph_, cluster_,
+                             chain_ ? static_cast<int>(graph_.nodes.size()) : complete_->states());
+  }
+
+  /// The complete space where tables over it can be afforded, else prefixes of orders.
+  void make_spaces() {
+    if (complete_) {
+      spaces_.push_back(std::move(*complete_));
+      if (every_cut_ = small_enough(); every_cut_) return;
+      spaces_.clear();
+    }
+    every_cut_ = chain_;
+    // PipeDream's cut is a prefix cut of the order in which it takes the layers.
+    for (const std::vector<CutStage>& seed : seeds_) {
+      std::vector<int> order;
+      for (const CutStage& stage : seed) order.insert(order.end(), stage.nodes.begin(), stage.nodes.end());
+      if (std::find(orders_.begin(), orders_.end(), order) == orders_.end() && !chain_)
+        orders_.push_back(order);
+    }
+    for (const std::vector<int>& order : orders_) spaces_.push_back(CutSpace::linear(model_, order));
+  }
 
   std::vector<int> microbatch_counts() const {
     if (options_.microbatches > 0) return {options_.microbatches};
@@ -128,114 +117,299 @@ class Search {
     return {ScheduleKind::OneFOneB, ScheduleKind::GPipe};
   }
 
+  double all_compute() const {
+    double sum = model_.loss_s(0);
+    for (int i = 0; i < static_cast<int>(graph_.nodes.size()); ++i) {
+      sum += model_.forward_s(0, i) + model_.backward_s(0, i);
+    }
+    return sum;
+  }
+
   void make_layouts() {
-    for (const std::vector<int>& replicas : replications()) {
-      for (ScheduleKind kind : kinds()) {
-        for (int microbatches : microbatch_counts()) add_layout(kind, microbatches, replicas);
+    const int layers = static_cast<int>(graph_.nodes.size());
+    std::vector<std::vector<int>> ways = replications(ranks_, layers, options_);
+    for (const std::vector<CutStage>& seed : seeds_) {
+      std::vector<int> replicas;
+      int sum = 0;
+      for (const CutStage& stage : seed) {
+        replicas.push_back(static_cast<int>(stage.ranks.size()));
+        sum += replicas.back();
       }
+      if (sum == ranks_ && allowed(replicas)) ways.push_back(std::move(replicas));
+    }
+    std::sort(ways.begin(), ways.end(), [](const auto& a, const auto& b) {
+      return a.size() != b.size() ? a.size() < b.size() : a > b;
+    });
+    ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
+    for (const std::vector<RankId>& devices : device_orders(cluster_)) {
+      for (const std::vector<int>& replicas : ways) {
+        for (ScheduleKind kind : kinds()) {
+          for (int microbatches : microbatch_counts()) add_layout(kind, microbatches, replicas, devices);
+        }
+      }
+    }
+    std::stable_sort(layouts_.begin(), layouts_.end(), [](const Layout& a, const Layout& b) {
+      return a.floor_s / a.microbatches < b.floor_s / b.microbatches;
+    });
+  }
+
+  bool allowed(const std::vector<int>& replicas) const {
+    if (options_.stages > 0 && static_cast<int>(replicas.size()) != options_.stages) return false;
+    return !options_.straight || std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; });
+  }
+
+  void add_layout(ScheduleKind kind, int microbatches, const std::vector<int>& replicas,
+                  const std::vector<RankId>& devices) {
+    if (auto layout = layout_of(kind, microbatches, replicas, devices))
+      layouts_.push_back(std::move(*layout));
+  }
+
+  std::optional<Layout> layout_of(ScheduleKind kind, int microbatches, const std::vector<int>& replicas,
+                                  const std::vector<RankId>& devices) {
+    std::vector<std::vector<RankId>> ranks;
+    std::size_t next = 0;
+    for (int r : replicas) {
+      // Round robin leaves no replica without work.
+      if (kind != ScheduleKind::PipeDream && r > microbatches) return std::nullopt;
+      auto& stage = ranks.emplace_back();
+      for (int i = 0; i < r; ++i) stage.push_back(devices[next++]);
+    }
+    Result<Layout> layout =
+        make_layout(model_, options_, kind, microbatches, std::move(ranks), all_compute(), chain_);
+    if (!layout) return std::nullopt;
+    return std::move(*layout);
+  }
+
+  /// Whether tables over all layouts and spaces can be afforded, so that every cut is a candidate.
+  bool small_enough() {
+    std::int64_t work = 0;
+    bool tables = true;
+    for (const Layout& layout : layouts_) {
+      for (const CutSpace& space : spaces_) {
+        work += layout.stages() * space.pairs();
+        tables = tables && static_cast<std::int64_t>(layout.stages()) * space.states() <= kMostTable;
+      }
+    }
+    return tables && work <= kMostTableWork;
+  }
+
+  // ---- costs of one stage
+  // ------------------------------------------------------------------------------
+
+  // At least what a rank holds: messages that are not sure to cross are left out.
+  Bytes memory_of(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute) const {
+    return StageMemory{.parameters = space.parameters(a, b),
+                       .saved = space.saved(a, b),
+                       .incoming = s > 0 ? std::max<Bytes>(0, space.next_bytes(a)) : 0,
+                       .outgoing = s + 1 < layout.stages() ? std::max<Bytes>(0, space.next_bytes(b)) : 0,
+                       .versions = layout.stash.versions[s],
+                       .stashed = layout.stash.microbatches[s],
+                       .rule_copies = options_.costs.rule_copies,
+                       .recompute = recompute}
+        .total();
+  }
+  bool recomputes(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+    if (options_.recompute != Recompute::Auto) return options_.recompute == Recompute::Always;
+    const Bytes limit = layout.memory[s];
+    return limit > 0 && memory_of(space, layout, s, a, b, false) > limit;
+  }
+  bool fits(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+    const Bytes limit = layout.memory[s];
+    if (limit == 0) return true;
+    const bool recompute = options_.recompute != Recompute::Never;
+    return memory_of(space, layout, s, a, b, recompute) <= limit ||
+           (options_.recompute == Recompute::Auto && memory_of(space, layout, s, a, b, false) <= limit);
+  }
+  double compute(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+    double slowest = 0;
+    const bool again = recomputes(space, layout, s, a, b);
+    for (int sheet : layout.sheets[s]) {
+      double seconds = space.compute_s(sheet, a, b);
+      if (again) seconds += space.forward_s(sheet, a, b) - (b == space.last() ? model_.loss_s(sheet) : 0);
+      slowest = std::max(slowest, seconds);
+    }
+    return slowest;
+  }
+  double busy(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+    return layout.rounds[s] * compute(space, layout, s, a, b);
+  }
+  // At least what follows the last backward of the stage on its own ranks.
+  double reduce_and_update(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+    const Bytes bytes = space.parameters(a, b);
+    double reduce = layout.rings[s].seconds(bytes);
+    double least_backward = kInfinite;
+    double update = 0;
+    for (int sheet : layout.sheets[s]) {
+      double backward = space.backward_s(sheet, a, b);
+      if (options_.recompute != Recompute::Never) backward += space.forward_s(sheet, a, b);
+      least_backward = std::min(least_backward, backward);
+      update = std::max(update, model_.update_s_per_byte(sheet) * static_cast<double>(bytes));
+    }
+    // Overlapped, the reduction cannot start before the backward does.
+    if (options_.costs.reduce == ReduceModel::Overlapped) reduce = std::max(0.0, reduce - least_backward);
+    return reduce + update;
+  }
+  // The quickest pair of ranks: a bound must hold whichever replicas meet.
+  double hop_bound(const Layout& layout, int s, Bytes bytes) const {
+    double least = kInfinite;
+    const auto& from = layout.ranks[s];
+    const auto& to = layout.ranks[s + 1];
+    if (from.size() * to.size() > 64) return 0;
+    for (RankId a : from) {
+      for (RankId b : to) least = std::min(least, transfer_seconds(cluster_, a, b, bytes));
+    }
+    return least;
+  }
+
+  // ---- every cut of every layout: tables, then branch and bound
+  // -----------------------------------------------------------
+
+  void search_all() {
+    struct Open {
+      const Layout* layout;
+      const CutSpace* space;
+      double bound;
+      std::vector<int> cuts;
+    };
+    std::vector<Open> open;
+    for (const CutSpace& space : spaces_) {
+      for (const Layout& layout : layouts_) {
+        fill_bottlenecks(space, layout);
+        const double bound = std::max(table_[0], layout.floor_s);
+        if (bound < kInfinite) open.push_back({&layout, &space, bound, balanced_cuts(space, layout)});
+      }
+    }
+    std::stable_sort(open.begin(), open.end(), [](const Open& a, const Open& b) {
+      return a.bound / a.layout->microbatches < b.bound / b.layout->microbatches;
+    });
+    // The most balanced cut of each layout first: a good plan early makes the bounds bite.
+    std::size_t looked = 0;
+    for (const Open& o : open) {
+      if (!worth(*o.layout, o.bound) && looked >= kOthers) continue;
+      ++looked;
+      consider(*o.space, *o.layout, o.cuts);
+      if (o.space->is_linear()) consider(*o.space, *o.layout, greedy_cuts(*o.space, *o.layout));
+    }
+    for (const Open& o : open) {
+      if (!worth(*o.layout, o.bound)) continue;
+      fill_bottlenecks(*o.space, *o.layout);
+      cuts_.clear();
+      descend(*o.space, *o.layout, 0, 0, 0, 0);
+    }
+    every_layout_ = true;
+    climb_replications();
+  }
+
+  /// Where not every replication was a candidate: from the best one to its neighbours while that helps.
+  void climb_replications() {
+    if (ranks_ <= kRanksForEveryReplication || options_.straight || best_.stages.empty()) return;
+    for (int round = 0; round < kMostClimbs; ++round) {
+      const Found start = best_;
+      std::vector<RankId> devices;
+      for (const CutStage& stage : start.stages) {
+        devices.insert(devices.end(), stage.ranks.begin(), stage.ranks.end());
+      }
+      for (const std::vector<int>& replicas : neighbours_of(std::get<2>(way_of(start)))) {
+        if (!allowed(replicas)) continue;
+        const std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
+        if (!layout || !worth(*layout, layout->floor_s)) continue;
+        for (const CutSpace& space : spaces_) {
+          fill_bottlenecks(space, *layout);
+          if (!worth(*layout, table_[0])) continue;
+          if (space.is_linear()) consider(space, *layout, greedy_cuts(space, *layout));
+          cuts_.clear();
+          descend(space, *layout, 0, 0, 0, 0);
+        }
+      }
+      if (best_.per_microbatch >= start.per_microbatch) break;
     }
   }
 
-  // Every way to give each stage at least one rank, fewer stages first; for many ranks the even ways and
-  // those with one wide first or last stage.
-  std::vector<std::vector<int>> replications() const {
+  /// One rank from one stage to another; a stage split in two; two stages joined.
+  static std::vector<std::vector<int>> neighbours_of(const std::vector<int>& replicas) {
     std::vector<std::vector<int>> result;
-    for (int stages = 1; stages <= std::min(ranks_, prefix_.layers()); ++stages) {
-      if (options_.stages > 0 && stages != options_.stages) continue;
-      if (options_.straight && stages != ranks_) continue;
-      std::vector<int> replicas;
-      if (ranks_ <= kRanksForEveryReplication) {
-        compose(ranks_, stages, replicas, result);
-      } else {
-        choose(ranks_, stages, result);
+    const std::size_t stages = replicas.size();
+    for (std::size_t i = 0; i < stages; ++i) {
+      for (std::size_t j = 0; j < stages; ++j) {
+        if (i == j || replicas[i] == 1) continue;
+        result.push_back(replicas);
+        --result.back()[i];
+        ++result.back()[j];
       }
+      for (int first = 1; first < replicas[i]; ++first) {
+        result.push_back(replicas);
+        result.back()[i] = first;
+        result.back().insert(result.back().begin() + static_cast<std::ptrdiff_t>(i) + 1, replicas[i] - first);
+      }
+      if (i + 1 == stages) continue;
+      result.push_back(replicas);
+      result.back()[i] += replicas[i + 1];
+      result.back().erase(result.back().begin() + static_cast<std::ptrdiff_t>(i) + 1);
     }
     return result;
   }
 
-  static void compose(int ranks, int stages, std::vector<int>& replicas,
-                      std::vector<std::vector<int>>& result) {
-    if (stages == 0) {
-      if (ranks == 0) result.push_back(replicas);
-      return;
-    }
-    for (int r = ranks - stages + 1; r >= 1; --r) {
-      replicas.push_back(r);
-      compose(ranks - r, stages - 1, replicas, result);
-      replicas.pop_back();
-    }
+  double& bottleneck(const CutSpace& space, int s, int a) {
+    return table_[static_cast<std::size_t>(s) * static_cast<std::size_t>(space.states()) +
+                  static_cast<std::size_t>(a)];
   }
 
-  static void choose(int ranks, int stages, std::vector<std::vector<int>>& result) {
-    std::vector<int> even(stages, ranks / stages);
-    for (int s = 0; s < ranks % stages; ++s) ++even[s];
-    std::vector<std::vector<int>> picked{even};
-    for (int wide : stages == 1 ? std::vector<int>{} : std::vector<int>{0, stages - 1}) {
-      for (int narrow = 1; narrow * (stages - 1) < ranks; narrow *= 2) {
-        std::vector<int> replicas(stages, narrow);
-        replicas[wide] = ranks - narrow * (stages - 1);
-        picked.push_back(std::move(replicas));
-      }
-    }
-    std::sort(picked.begin() + 1, picked.end(), std::greater<>());
-    picked.erase(std::unique(picked.begin(), picked.end()), picked.end());
-    result.insert(result.end(), picked.begin(), picked.end());
-  }
-
-  void add_layout(ScheduleKind kind, int microbatches, const std::vector<int>& replicas) {
-    Layout layout{.kind = kind, .microbatches = microbatches};
-    PipelineShape shape{.microbatches = microbatches};
-    int rank = 0;
-    for (int r : replicas) {
-      // Round robin leaves no replica without work.
-      if (kind != ScheduleKind::PipeDream && r > microbatches) return;
-      auto& ranks = layout.ranks.emplace_back();
-      for (int i = 0; i < r; ++i) ranks.push_back(RankId(rank++));
-    }
-    shape.ranks_of_stage = layout.ranks;
-    Result<StashCounts> stash = model_.stash(kind, shape);
-    if (!stash) return;
-    layout.stash = std::move(*stash);
-    fill_bottlenecks(layout);
-    layouts_.push_back(std::move(layout));
-  }
-
-  Bytes memory_of(const Layout& layout, int s, int a, int b) const {
-    return stage_memory(prefix_.parameters[b] - prefix_.parameters[a], prefix_.saved[b] - prefix_.saved[a],
-                        layout.stash.versions[s], layout.stash.microbatches[s]);
-  }
-  bool fits(const Layout& layout, int s, int a, int b) const {
-    return memory_ == 0 || memory_of(layout, s, a, b) <= memory_;
-  }
-  double busy(const Layout& layout, int s, int a, int b) const {
-    return layout.rounds(s) * prefix_.compute(a, b);
-  }
-
-  void fill_bottlenecks(Layout& layout) const {
-    const int layers = prefix_.layers();
+  /// table[s][a]: the least, over all cuts, of the slowest of the stages s.. on the layers behind state a.
+  void fill_bottlenecks(const CutSpace& space, const Layout& layout) {
     const int stages = layout.stages();
-    layout.bottleneck.assign(stages, std::vector<double>(layers + 1, kInfinite));
+    table_.assign(static_cast<std::size_t>(stages) * static_cast<std::size_t>(space.states()), kInfinite);
     for (int s = stages - 1; s >= 0; --s) {
-      for (int a = s; a < layers; ++a) {
-        double& best = layout.bottleneck[s][a];
-        for (int b = s + 1 == stages ? layers : a + 1; b <= layers; ++b) {
-          if (!fits(layout, s, a, b)) break;
-          const double rest = s + 1 == stages ? 0 : layout.bottleneck[s + 1][b];
-          best = std::min(best, std::max(busy(layout, s, a, b), rest));
+      for (int a = 0; a < space.last(); ++a) {
+        if (s == 0 && a > 0) break;
+        double& best = bottleneck(space, s, a);
+        if (s + 1 == stages) {
+          if (fits(space, layout, s, a, space.last())) best = busy(space, layout, s, a, space.last());
+        } else if (space.is_linear() && options_.recompute != Recompute::Auto) {
+          best = bisected(space, layout, s, a);
+        } else {
+          for (int b = a + 1; b < space.last(); ++b) {
+            if (!space.nested(a, b)) continue;
+            if (layout.rounds[s] * space.compute_s(layout.sheets[s][0], a, b) >= best) {
+              if (layout.sheets[s].front() == 0) break;  // states are numbered by sheet 0
+              continue;
+            }
+            if (!fits(space, layout, s, a, b)) continue;
+            best = std::min(best, std::max(busy(space, layout, s, a, b), bottleneck(space, s + 1, b)));
+          }
         }
       }
     }
-    layout.bound = layout.bottleneck[0][0];
   }
 
-  std::vector<int> balanced_cuts(const Layout& layout) const {
+  /// One stage grows with its end and the rest shrinks: the best end is where they meet.
+  double bisected(const CutSpace& space, const Layout& layout, int s, int a) {
+    int low = a + 1;
+    int high = space.last() - (layout.stages() - s - 1);  // a layer for each stage that follows
+    if (low > high) return kInfinite;
+    const auto grown = [&](int b) {
+      return !fits(space, layout, s, a, b) || busy(space, layout, s, a, b) >= bottleneck(space, s + 1, b);
+    };
+    while (low < high) {
+      const int middle = low + (high - low) / 2;
+      grown(middle) ? high = middle : low = middle + 1;
+    }
+    double best = kInfinite;
+    for (int b : {low - 1, low}) {
+      if (b <= a || !fits(space, layout, s, a, b)) continue;
+      best = std::min(best, std::max(busy(space, layout, s, a, b), bottleneck(space, s + 1, b)));
+    }
+    return best;
+  }
+
+  std::vector<int> balanced_cuts(const CutSpace& space, const Layout& layout) {
     std::vector<int> cuts;
     int a = 0;
     for (int s = 0; s + 1 < layout.stages(); ++s) {
       double best = kInfinite;
-      int cut = a + 1;
-      for (int b = a + 1; b < prefix_.layers() && fits(layout, s, a, b); ++b) {
-        const double slowest = std::max(busy(layout, s, a, b), layout.bottleneck[s + 1][b]);
+      int cut = -1;
+      for (int b = a + 1; b < space.last(); ++b) {
+        if (!space.nested(a, b) || !fits(space, layout, s, a, b)) continue;
+        const double slowest = std::max(busy(space, layout, s, a, b), bottleneck(space, s + 1, b));
         if (slowest < best) std::tie(best, cut) = std::pair(slowest, b);
       }
       cuts.push_back(cut);
@@ -244,116 +418,451 @@ class Search {
     return cuts;
   }
 
-  // ---- branch and bound
-  // -----------------------------------------------------------------------------------------
-
   bool worth(const Layout& layout, double bound) const {
     const double slack = layout.kind == ScheduleKind::PipeDream ? kAsynchronousSlack : 1;
     return bound < kInfinite && slack * bound / layout.microbatches < best_.per_microbatch * kRounding;
   }
 
-  double reduce_and_update(const Layout& layout, int s, int a, int b) const {
-    const Bytes bytes = prefix_.parameters[b] - prefix_.parameters[a];
-    return all_reduce_seconds(cluster_, layout.ranks[s], bytes) +
-           graph_.update_s_per_byte * static_cast<double>(bytes);
-  }
-
-  // Stage s gets layers from `a` on. `fill`: at least what passes before its first forward; `drain`: at least
-  // what follows its last backward upstream.
-  void descend(const Layout& layout, int s, int a, double fill, double drain) {
+  // Stage s gets layers from state `a` on. `fill`: at least what passes before its first forward; `drain`: at
+  // least what follows its last backward upstream.
+  void descend(const CutSpace& space, const Layout& layout, int s, int a, double fill, double drain) {
     const bool asynchronous = layout.kind == ScheduleKind::PipeDream;
+    const int last = space.last();
     if (s + 1 == layout.stages()) {
-      if (!fits(layout, s, a, prefix_.layers())) return;
-      const double own = asynchronous ? 0 : reduce_and_update(layout, s, a, prefix_.layers());
-      if (worth(layout, fill + busy(layout, s, a, prefix_.layers()) + std::max(drain, own))) {
-        consider(layout, cuts_);
+      if (!fits(space, layout, s, a, last)) return;
+      const double own = asynchronous ? 0 : reduce_and_update(space, layout, s, a, last);
+      if (worth(layout, fill + busy(space, layout, s, a, last) + std::max(drain, own))) {
+        consider(space, layout, cuts_);
       }
       return;
     }
-    for (int b = a + 1; b < prefix_.layers() && places_ < kMostPlaces; ++b) {
+    const bool ordered = space.is_linear() || model_.num_sheets() == 1;
+    for (int b = a + 1; b < last; ++b) {
+      if (places_ >= kMostPlaces || cut_short_) return;
       ++places_;
-      if (!fits(layout, s, a, b)) break;
-      const double own = asynchronous ? 0 : reduce_and_update(layout, s, a, b);
-      if (!worth(layout, fill + busy(layout, s, a, b) + std::max(drain, own))) break;
+      if (!space.nested(a, b)) continue;
+      if (!fits(space, layout, s, a, b)) {
+        if (space.is_linear()) break;
+        continue;
+      }
+      const double stage = busy(space, layout, s, a, b);
+      const double own = asynchronous ? 0 : reduce_and_update(space, layout, s, a, b);
+      if (!worth(layout, fill + stage)) {
+        if (ordered) break;
+        continue;
+      }
+      if (!worth(layout, fill + stage + std::max(drain, own))) continue;
       double next_fill = 0;
       double next_drain = 0;
-      if (!asynchronous && prefix_.next_bytes[b] >= 0) {
-        const double hop = transfer_bound(layout, s, prefix_.next_bytes[b]);
-        next_fill = fill + prefix_.forward[b] - prefix_.forward[a] + hop;
-        next_drain = prefix_.backward[b] - prefix_.backward[a] + hop + std::max(drain, own);
+      if (!asynchronous && space.next_bytes(b) >= 0) {
+        const double hop = hop_bound(layout, s, space.next_bytes(b));
+        double forward = 0;
+        double backward = 0;
+        for (int sheet : layout.sheets[s]) {
+          forward = std::max(forward, space.forward_s(sheet, a, b));
+          backward = std::max(backward, space.backward_s(sheet, a, b));
+        }
+        // With different devices the first microbatch may meet a quicker replica.
+        if (layout.sheets[s].size() > 1) forward = backward = 0;
+        next_fill = fill + forward + hop;
+        next_drain = backward + hop + std::max(drain, own);
       }
-      if (!worth(layout, next_fill + layout.bottleneck[s + 1][b] + next_drain)) continue;
+      if (!worth(layout, next_fill + bottleneck(space, s + 1, b) + next_drain)) continue;
       cuts_.push_back(b);
-      descend(layout, s + 1, b, next_fill, next_drain);
+      descend(space, layout, s + 1, b, next_fill, next_drain);
       cuts_.pop_back();
     }
   }
 
-  // The quickest pair of ranks: a bound must hold whichever replicas meet.
-  double transfer_bound(const Layout& layout, int s, Bytes bytes) const {
-    double least = kInfinite;
-    for (RankId from : layout.ranks[s]) {
-      for (RankId to : layout.ranks[s + 1])
-        least = std::min(least, transfer_seconds(cluster_, from, to, bytes));
+  // ---- some cuts of the likely layouts
+  // ---------------------------------------------------------------------
+
+  void search_some() {
+    add_free_replications();
+    struct Open {
+      const Layout* layout;
+      const CutSpace* space;
+      std::vector<int> cuts;
+      double bound;
+    };
+    std::vector<Open> open;
+    std::size_t looked = 0;
+    for (const Layout& layout : layouts_) {
+      if (looked++ >= kFirstLayouts) break;
+      for (const CutSpace& space : spaces_) {
+        if (!space.is_linear()) continue;
+        double reached = kInfinite;
+        std::vector<int> cuts = greedy_cuts(space, layout, &reached);
+        if (reached < kInfinite) open.push_back({&layout, &space, std::move(cuts), reached});
+      }
     }
-    return least;
+    std::stable_sort(open.begin(), open.end(), [](const Open& a, const Open& b) {
+      return a.bound / a.layout->microbatches < b.bound / b.layout->microbatches;
+    });
+    looked = 0;
+    for (const Open& o : open) {
+      if (!worth(*o.layout, o.layout->floor_s) && looked >= kOthers) continue;
+      ++looked;
+      consider(*o.space, *o.layout, o.cuts);
+    }
+    for (const Open& o : open) {
+      if (way_of(best_) !=
+          Way{static_cast<int>(o.layout->kind), o.layout->microbatches, replicas_of(*o.layout)})
+        continue;
+      improve(*o.space, *o.layout, o.cuts);
+      break;
+    }
   }
 
-  std::vector<CutStage> stages_at(const Layout& layout, const std::vector<int>& cuts) const {
+  static std::vector<int> replicas_of(const Layout& layout) {
+    std::vector<int> replicas;
+    for (const auto& stage : layout.ranks) replicas.push_back(static_cast<int>(stage.size()));
+    return replicas;
+  }
+
+  /// The cut of least X such that every stage ends its own work, the fill before and the tail behind it
+  /// counted, within X. Taking as many layers as X allows is best for the stages that follow
+  /// (docs/planning.md).
+  std::vector<int> greedy_cuts(const CutSpace& space, const Layout& layout, double* reached = nullptr) {
+    double low = layout.floor_s;
+    double high = 4 * all_slowest(space) * layout.microbatches + 1;
+    std::vector<int> best;
+    double found = kInfinite;
+    if (std::vector<int> cuts; take_greedily(space, layout, high, cuts)) {
+      best = cuts;
+      found = high;
+      for (int i = 0; i < kBisections && high - low > 1e-7 * high; ++i) {
+        const double middle = (low + high) / 2;
+        if (take_greedily(space, layout, middle, cuts)) {
+          best = cuts;
+          found = high = middle;
+        } else {
+          low = middle;
+        }
+      }
+    }
+    if (reached != nullptr) *reached = found;
+    return best;
+  }
+
+  double all_slowest(const CutSpace& space) const {
+    double slowest = 0;
+    for (int k = 0; k < model_.num_sheets(); ++k)
+      slowest = std::max(slowest, space.compute_s(k, 0, space.last()));
+    return slowest;
+  }
+
+  bool take_greedily(const CutSpace& space, const Layout& layout, double limit,
+                     std::vector<int>& cuts) const {
+    const bool asynchronous = layout.kind == ScheduleKind::PipeDream;
+    cuts.clear();
+    int a = 0;
+    double fill = 0;
+    for (int s = 0; s < layout.stages(); ++s) {
+      const int most = space.last() - (layout.stages() - s - 1);
+      const auto within = [&](int b) {
+        return fits(space, layout, s, a, b) &&
+               fill + busy(space, layout, s, a, b) + reduce_and_update(space, layout, s, a, b) <= limit;
+      };
+      if (s + 1 == layout.stages()) return within(space.last());
+      int low = a;  // the last end that is within
+      for (int high = most; low < high;) {
+        const int middle = low + (high - low + 1) / 2;
+        within(middle) ? low = middle : high = middle - 1;
+      }
+      double hop = 0;
+      for (; low > a; --low) {
+        hop = transfer_seconds(cluster_, layout.ranks[s].back(), layout.ranks[s + 1].front(),
+                               space.live_bytes(low));
+        if (fill + hop * std::min(layout.rounds[s], layout.rounds[s + 1]) <= limit) break;
+      }
+      if (low <= a) return false;
+      if (!asynchronous) fill += compute(space, layout, s, a, low) + 2 * hop;
+      cuts.push_back(low);
+      a = low;
+    }
+    return false;
+  }
+
+  /// Replications from the other side: the fewest ranks with which all layers end within X, for the least X
+  /// that needs no more ranks than there are. Linear orders only; sizes in steps above 64 ranks.
+  void add_free_replications() {
+    if (options_.straight || options_.stages > 0 || ranks_ <= kRanksForEveryReplication) return;
+    const CutSpace* space = nullptr;
+    for (const CutSpace& s : spaces_) space = space == nullptr && s.is_linear() ? &s : space;
+    if (space == nullptr) return;
+    for (ScheduleKind kind : kinds()) {
+      for (int microbatches : microbatch_counts()) {
+        std::vector<int> replicas = free_replication(*space, kind, microbatches);
+        if (replicas.empty()) continue;
+        const std::size_t before = layouts_.size();
+        for (const std::vector<RankId>& devices : device_orders(cluster_)) {
+          add_layout(kind, microbatches, replicas, devices);
+        }
+        // These are looked at first.
+        std::rotate(layouts_.begin(), layouts_.begin() + static_cast<std::ptrdiff_t>(before), layouts_.end());
+      }
+    }
+  }
+
+  std::vector<int> free_replication(const CutSpace& space, ScheduleKind kind, int microbatches) const {
+    const int most = kind == ScheduleKind::PipeDream ? ranks_ : std::min(ranks_, microbatches);
+    std::vector<int> sizes;
+    for (int r = 1; r <= most; r = ranks_ <= 64 ? r + 1 : std::max(r + 1, r * 3 / 2 / 2 * 2))
+      sizes.push_back(r);
+    std::vector<RingCost> rings;
+    for (int r : sizes) {
+      std::vector<RankId> ranks;
+      for (int i = 0; i < r; ++i) ranks.push_back(RankId(i));
+      rings.emplace_back(cluster_, ranks);
+    }
+    constexpr int kPlaces = 1000;
+    const int stride = (space.last() + kPlaces - 1) / kPlaces;
+    std::vector<int> places;
+    for (int at = 0; at < space.last(); at += stride) places.push_back(at);
+    places.push_back(space.last());
+    const int n = static_cast<int>(places.size());
+    const double rank_update = model_.update_s_per_byte(0);
+    std::vector<int> need(n), taken(n), size(n);
+    const auto feasible = [&](double limit) {
+      need[n - 1] = 0;
+      for (int i = n - 2; i >= 0; --i) {
+        need[i] = ranks_ + 1;
+        const int a = places[i];
+        const double fill = kind == ScheduleKind::PipeDream ? 0 : space.compute_s(0, 0, a);
+        for (std::size_t k = 0; k < sizes.size(); ++k) {
+          const int r = sizes[k];
+          const double rounds = kind == ScheduleKind::PipeDream ? static_cast<double>(microbatches) / r
+                                                                : (microbatches + r - 1) / r;
+          const auto within = [&](int j) {
+            const int b = places[j];
+            const Bytes bytes = space.parameters(a, b);
+            double reduce = rings[k].seconds(bytes);
+            if (options_.costs.reduce == ReduceModel::Overlapped)
+              reduce = std::max(0.0, reduce - space.backward_s(0, a, b));
+            return fill + rounds * space.compute_s(0, a, b) + reduce +
+                       rank_update * static_cast<double>(bytes) <=
+                   limit;
+          };
+          int low = i;
+          for (int high = n - 1; low < high;) {
+            const int middle = low + (high - low + 1) / 2;
+            within(middle) ? low = middle : high = middle - 1;
+          }
+          if (low == i || need[low] + r >= need[i]) continue;
+          need[i] = need[low] + r;
+          taken[i] = low;
+          size[i] = r;
+        }
+      }
+      return need[0] <= ranks_;
+    };
+    double low = all_compute() * microbatches / ranks_;
+    double high = 2 * all_compute() * microbatches + 1;
+    if (!feasible(high)) return {};
+    for (int i = 0; i < 20; ++i) {
+      const double middle = (low + high) / 2;
+      feasible(middle) ? high = middle : low = middle;
+    }
+    feasible(high);
+    std::vector<int> replicas;
+    for (int i = 0; i < n - 1; i = taken[i]) replicas.push_back(size[i]);
+    // Ranks that are left widen the first stages: they fill first.
+    const int left = ranks_ - std::accumulate(replicas.begin(), replicas.end(), 0);
+    for (int i = 0; i < left; ++i) {
+      const auto least = std::min_element(replicas.begin(), replicas.end());
+      if (*least >= most) return {};
+      ++*least;
+    }
+    return replicas;
+  }
+
+  /// Moves single cuts while that helps.
+  void improve(const CutSpace& space, const Layout& layout, std::vector<int> cuts) {
+    for (int move = std::max(1, space.states() / 64); move >= 1; move /= 2) {
+      for (std::size_t i = 0; i < cuts.size() && model_.simulated_actions() <= kMostActions; ++i) {
+        for (int step : {-move, move}) {
+          std::vector<int> moved = cuts;
+          moved[i] += step;
+          const int before = i == 0 ? 0 : cuts[i - 1];
+          const int after = i + 1 == cuts.size() ? space.last() : cuts[i + 1];
+          if (moved[i] <= before || moved[i] >= after) continue;
+          const double known = best_.per_microbatch;
+          consider(space, layout, moved);
+          if (best_.per_microbatch < known) cuts = moved;
+        }
+      }
+    }
+  }
+
+  // ---- candidates
+  // --------------------------------------------------------------------------------------
+
+  std::vector<CutStage> stages_at(const CutSpace& space, const Layout& layout,
+                                  const std::vector<int>& cuts) const {
     std::vector<CutStage> stages(layout.stages());
     for (int s = 0; s < layout.stages(); ++s) {
       const int a = s == 0 ? 0 : cuts[s - 1];
-      const int b = s + 1 == layout.stages() ? prefix_.layers() : cuts[s];
-      stages[s].nodes.assign(prefix_.order.begin() + a, prefix_.order.begin() + b);
+      const int b = s + 1 == layout.stages() ? space.last() : cuts[s];
+      stages[s].nodes = space.layers(a, b);
+      model_.sort_by_execution(stages[s].nodes);
       stages[s].ranks = layout.ranks[s];
+      stages[s].recompute = recomputes(space, layout, s, a, b);
     }
     return stages;
   }
 
-  // Sums round differently under two schedules: equal times are told apart by the plans themselves.
-  bool better(double per_microbatch, const Layout& layout, const std::vector<int>& cuts) const {
-    if (per_microbatch < best_.per_microbatch * (1 - kEqualTimes)) return true;
-    if (per_microbatch > best_.per_microbatch * (1 + kEqualTimes)) return false;
-    const auto simplicity = [](const Layout& l, const std::vector<int>& c) {
-      return std::tuple(l.stages(), l.kind == ScheduleKind::OneFOneB ? 0 : 1, l.microbatches, c);
-    };
-    return simplicity(layout, cuts) < simplicity(*best_.layout, best_.cuts);
+  void consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts) {
+    if (static_cast<int>(cuts.size()) + 1 != layout.stages() || spent()) return;
+    if (std::find(cuts.begin(), cuts.end(), -1) != cuts.end()) return;
+    consider(
+        {.kind = layout.kind, .microbatches = layout.microbatches, .stages = stages_at(space, layout, cuts)});
   }
 
-  // Simulates one candidate and keeps the better: less time, then fewer stages, then earlier cuts.
-  void consider(const Layout& layout, const std::vector<int>& cuts) {
-    if (best_.layout != nullptr && model_.simulated_actions() > kMostActions) return;
-    const Result<StepEstimate> estimate =
-        model_.estimate(layout.kind, layout.microbatches, stages_at(layout, cuts));
+  /// A seed under every schedule and microbatch count.
+  void consider_everywhere(const std::vector<CutStage>& stages) {
+    std::vector<int> replicas;
+    for (const CutStage& stage : stages) replicas.push_back(static_cast<int>(stage.ranks.size()));
+    if (!allowed(replicas) || std::accumulate(replicas.begin(), replicas.end(), 0) != ranks_) return;
+    for (ScheduleKind kind : kinds()) {
+      for (int m : microbatch_counts()) {
+        if (kind != ScheduleKind::PipeDream && *std::max_element(replicas.begin(), replicas.end()) > m)
+          continue;
+        Found found{.kind = kind, .microbatches = m, .stages = stages};
+        for (CutStage& stage : found.stages) stage.recompute = options_.recompute == Recompute::Always;
+        consider(std::move(found));
+      }
+    }
+  }
+
+  // Sums round differently under two schedules: equal times are told apart by the plans themselves.
+  static bool better(const Found& a, const Found& b) {
+    if (b.stages.empty()) return true;
+    if (a.per_microbatch < b.per_microbatch * (1 - kEqualTimes)) return true;
+    if (a.per_microbatch > b.per_microbatch * (1 + kEqualTimes)) return false;
+    const auto simplicity = [](const Found& f) {
+      std::vector<std::size_t> sizes;
+      std::vector<int> ranks;
+      for (const CutStage& stage : f.stages) {
+        sizes.push_back(stage.nodes.size());
+        for (RankId rank : stage.ranks) ranks.push_back(rank.value);
+      }
+      return std::tuple(f.stages.size(), f.kind == ScheduleKind::OneFOneB ? 0 : 1, f.microbatches, sizes,
+                        ranks);
+    };
+    return simplicity(a) < simplicity(b);
+  }
+
+  /// Whether the simulations that may be done are done. The first plan is always looked at.
+  bool spent() {
+    cut_short_ = cut_short_ || (!best_.stages.empty() && model_.simulated_actions() > kMostActions);
+    return cut_short_;
+  }
+
+  /// Simulates one candidate and keeps the better: less time, then fewer stages, then earlier cuts.
+  void consider(Found found) {
+    if (spent()) return;
+    Result<StepEstimate> estimate = model_.estimate(found.kind, found.microbatches, found.stages);
     if (!estimate) return;
-    const Bytes peak = *std::max_element(estimate->peak_bytes.begin(), estimate->peak_bytes.end());
-    if (memory_ > 0 && peak > memory_) return;
-    const double per_microbatch = estimate->step_s / layout.microbatches;
-    if (best_.layout != nullptr && !better(per_microbatch, layout, cuts)) return;
-    best_ = {per_microbatch, &layout, cuts};
+    ++simulated_;
+    if (!made_to_fit(found, *estimate)) return;
+    found.per_microbatch = estimate->step_s / found.microbatches;
+    Found& of_its_way = by_way_[way_of(found)];
+    if (better(found, of_its_way)) of_its_way = found;
+    if (better(found, best_)) best_ = std::move(found);
+  }
+
+  /// Whether all stages fit; stages that do not and may, recompute.
+  bool made_to_fit(Found& found, StepEstimate& estimate) {
+    bool changed = false;
+    bool all = true;
+    for (int round = 0; round < 2; ++round) {
+      all = true;
+      for (std::size_t s = 0; s < found.stages.size(); ++s) {
+        for (RankId rank : found.stages[s].ranks) {
+          const Bytes limit = memory_limit(options_, cluster_, rank);
+          if (limit == 0 || estimate.peak_bytes[s] <= limit) continue;
+          if (round == 0 && options_.recompute == Recompute::Auto && !found.stages[s].recompute) {
+            found.stages[s].recompute = changed = true;
+          }
+          all = false;
+          break;
+        }
+      }
+      if (all || !changed || round == 1) break;
+      Result<StepEstimate> again = model_.estimate(found.kind, found.microbatches, found.stages);
+      if (!again) return false;
+      estimate = std::move(*again);
+    }
+    return all;
   }
 
   // ---- answers
-  // ----------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------------------------
 
-  Result<Plan> plan() {
+  Plan plan_of(const Found& found) const {
     Plan plan;
     plan.model = graph_.model;
-    plan.schedule = best_.layout->kind;
+    plan.schedule = found.kind;
     plan.versions = plan.schedule == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
-    plan.microbatches = best_.layout->microbatches;
-    for (const CutStage& cut : stages_at(*best_.layout, best_.cuts)) {
+    plan.microbatches = found.microbatches;
+    for (const CutStage& cut : found.stages) {
       PlanStage& stage = plan.stages.emplace_back();
       for (int node : cut.nodes) stage.layers.push_back(graph_.nodes[node].name);
       stage.ranks = cut.ranks;
+      stage.recompute = cut.recompute;
     }
     plan.planner = "millrace plan";
-    plan = predict(plan, graph_, cluster_);
-    if (Problems problems = validate(plan, graph_); !problems.empty()) return problems;
-    return plan;
+    return predict(plan, graph_, cluster_, options_.costs);
   }
 
-  Result<Plan> no_layout() const {
+  Result<PlannerAnswer> answer() {
+    PlannerAnswer answer;
+    answer.plan = plan_of(best_);
+    if (Problems problems = validate(answer.plan, graph_); !problems.empty()) return problems;
+    std::vector<const Found*> others;
+    for (const auto& [way, found] : by_way_) {
+      if (!found.stages.empty() && way != way_of(best_)) others.push_back(&found);
+    }
+    std::stable_sort(others.begin(), others.end(),
+                     [](const Found* a, const Found* b) { return better(*a, *b); });
+    if (others.size() > kOthers) others.resize(kOthers);
+    for (const Found* found : others) other_.push_back(*found);
+    answer.search = {.spaces = static_cast<int>(spaces_.size()),
+                     .states = largest_space(),
+                     .every_cut = every_cut_,
+                     .every_replication = ranks_ <= kRanksForEveryReplication,
+                     .finished = every_layout_ && !cut_short_ && places_ < kMostPlaces,
+                     .layouts = static_cast<int>(layouts_.size()),
+                     .simulated = simulated_,
+                     .floor_s = floor()};
+    return answer;
+  }
+
+ public:
+  /// After run: where the seconds go, for the answer and the others.
+  void explain(PlannerAnswer& answer) {
+    const auto parts = [&](const Found& found) {
+      const Result<StepBreakdown> made = model_.breakdown(found.kind, found.microbatches, found.stages);
+      return made ? *made : StepBreakdown{};
+    };
+    answer.parts = parts(best_);
+    for (const Found& found : other_) answer.others.push_back({plan_of(found), parts(found)});
+  }
+
+ private:
+  int largest_space() const {
+    int states = 0;
+    for (const CutSpace& space : spaces_) states = std::max(states, space.states());
+    return states;
+  }
+  double floor() const {
+    double least = kInfinite;
+    for (const Layout& layout : layouts_) least = std::min(least, layout.floor_s / layout.microbatches);
+    return least < kInfinite ? least * best_.microbatches : 0;
+  }
+
+  Result<PlannerAnswer> no_layout() const {
     return Problem{"--microbatches",
                    "no way to spread " + std::to_string(ranks_) + " ranks over " +
                        (options_.stages > 0 ? std::to_string(options_.stages) + " stages" : "the stages") +
@@ -361,53 +870,58 @@ class Search {
                    "give at least as many microbatches as the widest stage has replicas, or more stages"};
   }
 
-  // The least memory that some cut of some layout needs on its fullest rank.
-  Result<Plan> nothing_fits() const {
-    Bytes least = std::numeric_limits<Bytes>::max();
-    for (const Layout& layout : layouts_) least = std::min(least, least_memory(layout));
-    return Problem{"--memory",
-                   "no plan fits " + std::to_string(memory_) + " bytes per rank; the smallest needs " +
-                       std::to_string(least),
-                   "give more memory or ranks, or a smaller microbatch"};
-  }
-
-  Bytes least_memory(const Layout& layout) const {
-    const int layers = prefix_.layers();
-    constexpr Bytes kNone = std::numeric_limits<Bytes>::max();
-    std::vector<Bytes> rest(layers + 1, kNone);
-    rest[layers] = 0;
-    for (int s = layout.stages() - 1; s >= 0; --s) {
-      std::vector<Bytes> next(layers + 1, kNone);
-      for (int a = s; a < layers; ++a) {
-        for (int b = a + 1; b <= layers; ++b) {
-          if (rest[b] == kNone) continue;
-          next[a] = std::min(next[a], std::max(memory_of(layout, s, a, b), rest[b]));
-        }
-      }
-      rest = std::move(next);
-    }
-    return rest[0];
-  }
-
   const LayerGraph& graph_;
   const ClusterSpec& cluster_;
   const PlannerOptions& options_;
-  const Prefix prefix_;
   CostModel model_;
-  const Bytes memory_;
+  std::vector<std::vector<int>> orders_;
   const int ranks_;  // straight with a stage count uses that many
+  bool chain_ = false;
+  bool every_cut_ = false;
+  bool every_layout_ = false;
+  bool cut_short_ = false;
+  bool nothing_fitted_ = false;
+  std::optional<CutSpace> complete_;
+  std::vector<CutSpace> spaces_;
+  std::vector<std::vector<CutStage>> seeds_;
   std::vector<Layout> layouts_;
+  std::vector<double> table_;
   std::vector<int> cuts_;
   Found best_;
+  std::map<Way, Found> by_way_;
+  std::vector<Found> other_;
+  int simulated_ = 0;
   long places_ = 0;
 };
 
-Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
+Problems check_profiles(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
   Problems problems;
+  for (const auto& [kind, profile] : options.costs.profiles) {
+    std::vector<std::string> have, want;
+    for (const LayerNode& node : profile.nodes) have.push_back(node.name);
+    for (const LayerNode& node : graph.nodes) want.push_back(node.name);
+    std::sort(have.begin(), have.end());
+    std::sort(want.begin(), want.end());
+    if (have != want || profile.microbatch != graph.microbatch) {
+      problems.push_back({"kind " + kind, "its profile is of another model or microbatch",
+                          "profile " + graph.model + " with microbatch " + std::to_string(graph.microbatch) +
+                              " on a device of this kind"});
+    }
+  }
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (!kind.profile.empty() && !options.costs.profiles.contains(kind.name)) {
+      problems.push_back({"kind " + kind.name, "its profile " + kind.profile + " was not read", ""});
+    }
+  }
+  return problems;
+}
+
+Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
+  Problems problems = check_profiles(graph, cluster, options);
   const int layers = static_cast<int>(graph.nodes.size());
   const int ranks = cluster.num_ranks();
   if (layers == 0) problems.push_back({"profile", "has no layers", "profile a model with layers"});
-  if (ranks < 1 || cluster.levels.empty()) problems.push_back({"cluster", "has no ranks", "give --ranks N"});
+  if (ranks < 1) problems.push_back({"cluster", "has no ranks", "give --ranks N"});
   if (options.microbatches < 0) problems.push_back({"--microbatches", "is below 0", "0 chooses"});
   if (options.stages < 0) problems.push_back({"--stages", "is below 0", "0 chooses"});
   if (options.stages > layers) {
@@ -431,13 +945,48 @@ Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, cons
   return problems;
 }
 
+Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& cluster,
+                                const PlannerOptions& options, bool explained) {
+  if (Problems problems = check_options(graph, cluster, options); !problems.empty()) return problems;
+  if (Result<std::vector<int>> order = graph.topological_order(); !order) return order.problems();
+  Search search(graph, cluster, options);
+  Result<PlannerAnswer> answer = search.run();
+  if (answer && explained) search.explain(*answer);
+  if (answer || !search.nothing_fitted()) return answer;
+  return nothing_fits(
+      graph, cluster, options,
+      [&](const ClusterSpec& other_cluster, const PlannerOptions& other) -> std::optional<Plan> {
+        if (!check_options(graph, other_cluster, other).empty()) return std::nullopt;
+        Result<PlannerAnswer> found = Search(graph, other_cluster, other).run();
+        if (!found) return std::nullopt;
+        return std::move(found->plan);
+      });
+}
+
 }  // namespace
 
 Result<Plan> plan_layers(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
-  if (Problems problems = check_options(graph, cluster, options); !problems.empty()) return problems;
-  Result<std::vector<int>> order = graph.topological_order();
-  if (!order) return order.problems();
-  return Search(graph, cluster, options, prefix_of(graph, std::move(*order))).run();
+  Result<PlannerAnswer> answer = answer_of(graph, cluster, options, false);
+  if (!answer) return answer.problems();
+  return std::move(answer->plan);
+}
+
+Result<PlannerAnswer> explain_plan(const LayerGraph& graph, const ClusterSpec& cluster,
+                                   const PlannerOptions& options) {
+  Result<PlannerAnswer> answer = answer_of(graph, cluster, options, true);
+  if (!answer) return answer;
+  ClusterSpec unlimited = cluster;
+  unlimited.memory_per_rank = 0;
+  for (DeviceKind& kind : unlimited.kinds) kind.memory = 0;
+  PlannerOptions free = options;
+  free.memory_per_rank = 0;
+  if (unlimited.to_yaml() == cluster.to_yaml() && options.memory_per_rank == 0) return answer;
+  const Result<PlannerAnswer> faster = answer_of(graph, unlimited, free, true);
+  const auto per_microbatch = [](const Plan& plan) { return plan.predicted_step_s / plan.microbatches; };
+  if (faster && per_microbatch(faster->plan) < per_microbatch(answer->plan) * (1 - kEqualTimes)) {
+    answer->ignoring_memory = PlanCandidate{faster->plan, faster->parts};
+  }
+  return answer;
 }
 
 }  // namespace millrace

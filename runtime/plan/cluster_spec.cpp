@@ -1,6 +1,9 @@
 #include "runtime/plan/cluster_spec.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -31,12 +34,195 @@ Bytes bytes_from(const Json& value, const std::string& key, Problems& problems) 
   return 0;
 }
 
+void read_link(ObjectReader& in, ClusterLink& link) {
+  link.bandwidth = in.number("bandwidth");
+  link.latency_s = in.number("latency", 0);
+  if (!(link.bandwidth > 0)) in.problem("bandwidth", "must be greater than 0 (bytes per second)");
+  if (link.latency_s < 0) in.problem("latency", "must not be negative (seconds)");
+}
+
+void read_levels(const Json& levels, ClusterSpec& spec, Problems& problems) {
+  for (const Json& item : levels.items()) {
+    ObjectReader level(item, problems);
+    spec.levels.push_back({.count = static_cast<int>(level.integer("count"))});
+    if (spec.levels.back().count < 1) level.problem("count", "must be at least 1");
+    ClusterLink link;
+    read_link(level, link);
+    spec.levels.back().bandwidth = link.bandwidth;
+    spec.levels.back().latency_s = link.latency_s;
+    level.finish();
+  }
+}
+
+void read_kinds(const Json& kinds, ClusterSpec& spec, Problems& problems) {
+  for (const Json& item : kinds.items()) {
+    ObjectReader in(item, problems);
+    DeviceKind kind{.name = in.string("name"), .speed = in.number("speed", 1)};
+    if (const Json* memory = in.any("memory")) kind.memory = bytes_from(*memory, "memory", problems);
+    kind.copy_bandwidth = in.number("copy_bandwidth", 0);
+    kind.profile = in.string("profile", "");
+    if (kind.name.empty()) in.problem("name", "is empty");
+    if (!(kind.speed > 0)) in.problem("speed", "must be greater than 0 (1: as profiled)");
+    if (kind.copy_bandwidth < 0)
+      in.problem("copy_bandwidth", "must not be negative (bytes per second; 0: no copy)");
+    for (const DeviceKind& other : spec.kinds) {
+      if (other.name == kind.name) in.problem("name", "'" + kind.name + "' is listed twice");
+    }
+    spec.kinds.push_back(std::move(kind));
+    in.finish();
+  }
+}
+
+std::vector<std::string> names_of(const auto& items) {
+  std::vector<std::string> names;
+  for (const auto& item : items) names.push_back(item.name);
+  return names;
+}
+
+/// A name that must be one of `names`; the nearest as hint.
+void check_known(ObjectReader& in, std::string_view key, const std::string& what, const std::string& name,
+                 const std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  const auto near = nearest_name(name, names);
+  in.problem(key, "no " + what + " is called '" + name + "'",
+             near ? "did you mean '" + *near + "'?" : "list it under " + what + "s");
+}
+
+void read_hosts(const Json& hosts, ClusterSpec& spec, Problems& problems) {
+  const bool by_host = spec.levels.empty();
+  for (const Json& item : hosts.items()) {
+    ObjectReader in(item, problems);
+    ClusterHost host{.name = in.string("name"), .devices = static_cast<int>(in.integer("devices", 1))};
+    if (host.devices < 1) in.problem("devices", "must be at least 1");
+    host.kind = in.string("kind", "");
+    if (!host.kind.empty()) check_known(in, "kind", "kind", host.kind, names_of(spec.kinds));
+    if (by_host && (host.devices > 1 || in.has("bandwidth"))) read_link(in, host.link);
+    for (const ClusterHost& other : spec.hosts) {
+      if (by_host && other.name == host.name) in.problem("name", "'" + host.name + "' is listed twice");
+    }
+    spec.hosts.push_back(std::move(host));
+    in.finish();
+  }
+}
+
+void read_host_links(const Json& links, ClusterSpec& spec, Problems& problems) {
+  for (const Json& item : links.items()) {
+    ObjectReader in(item, problems);
+    const std::vector<std::string> between = in.strings("between");
+    HostLink made;
+    read_link(in, made.link);
+    if (between.size() == 2 && between[0] != between[1]) {
+      made.from = between[0];
+      made.to = between[1];
+      for (const std::string& name : between) check_known(in, "between", "host", name, names_of(spec.hosts));
+      for (const HostLink& other : spec.links) {
+        if ((other.from == made.from && other.to == made.to) ||
+            (other.from == made.to && other.to == made.from)) {
+          in.problem("between", "this pair of hosts is listed twice");
+        }
+      }
+      spec.links.push_back(std::move(made));
+    } else {
+      in.problem("between", "must name two hosts", "for example between: [a, b]");
+    }
+    in.finish();
+  }
+}
+
+/// Every pair of hosts needs a link: `network`, or all pairs in `links`.
+bool all_pairs_linked(const ClusterSpec& spec) {
+  const std::size_t hosts = spec.hosts.size();
+  return spec.links.size() == hosts * (hosts - 1) / 2;
+}
+
+std::string link_text(const ClusterLink& link) {
+  return "bandwidth: " + Json(link.bandwidth).dump() + ", latency: " + Json(link.latency_s).dump();
+}
+
+/// Text that YAML reads back as this string: quoted unless it is plainly a word.
+std::string word(const std::string& text) {
+  const bool plain = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
+                     std::all_of(text.begin(), text.end(), [](unsigned char c) {
+                       return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '/';
+                     });
+  const bool taken = text == "true" || text == "false" || text == "null" || text == "yes" || text == "no";
+  return plain && !taken ? text : Json(text).dump();
+}
+
 }  // namespace
 
 int ClusterSpec::num_ranks() const {
-  int ranks = 1;
+  int ranks = levels.empty() ? 0 : 1;
   for (const ClusterLevel& level : levels) ranks *= level.count;
+  for (const ClusterHost& host : hosts) ranks += levels.empty() ? host.devices : 0;
   return ranks;
+}
+
+int ClusterSpec::host_of(RankId rank) const {
+  int before = 0;
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    before += hosts[h].devices;
+    if (rank.value < before) return static_cast<int>(h);
+  }
+  return 0;
+}
+
+int ClusterSpec::kind_of(RankId rank) const {
+  if (kinds.empty() || hosts.empty()) return -1;
+  const std::string& name = hosts[static_cast<std::size_t>(host_of(rank))].kind;
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    if (kinds[k].name == name) return static_cast<int>(k);
+  }
+  return -1;
+}
+
+double ClusterSpec::speed_of(RankId rank) const {
+  const int kind = kind_of(rank);
+  return kind < 0 ? 1 : kinds[static_cast<std::size_t>(kind)].speed;
+}
+
+Bytes ClusterSpec::memory_of(RankId rank) const {
+  const int kind = kind_of(rank);
+  const Bytes own = kind < 0 ? 0 : kinds[static_cast<std::size_t>(kind)].memory;
+  return own > 0 ? own : memory_per_rank;
+}
+
+ClusterLink ClusterSpec::link(RankId a, RankId b) const {
+  if (!levels.empty()) {
+    int block = 1;
+    for (const ClusterLevel& level : levels) {
+      block *= level.count;
+      if (a.value / block == b.value / block) return {level.bandwidth, level.latency_s};
+    }
+    return {levels.back().bandwidth, levels.back().latency_s};
+  }
+  const ClusterHost& from = hosts[static_cast<std::size_t>(host_of(a))];
+  const ClusterHost& to = hosts[static_cast<std::size_t>(host_of(b))];
+  if (&from == &to) return from.link;
+  for (const HostLink& pair : links) {
+    if ((pair.from == from.name && pair.to == to.name) || (pair.from == to.name && pair.to == from.name))
+      return pair.link;
+  }
+  return network;
+}
+
+double ClusterSpec::copy_seconds_per_byte(RankId a, RankId b) const {
+  if (kinds.empty() || host_of(a) == host_of(b)) return 0;
+  double seconds = 0;
+  for (RankId rank : {a, b}) {
+    const int kind = kind_of(rank);
+    const double speed = kind < 0 ? 0 : kinds[static_cast<std::size_t>(kind)].copy_bandwidth;
+    if (speed > 0) seconds += 1 / speed;
+  }
+  return seconds;
+}
+
+bool ClusterSpec::same_devices() const {
+  if (kinds.empty()) return true;
+  for (const ClusterHost& host : hosts) {
+    if (host.kind != hosts.front().kind) return false;
+  }
+  return true;
 }
 
 Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string& name) {
@@ -46,36 +232,38 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
   ObjectReader in(*json, problems);
   ClusterSpec spec{.device = in.string("device", "cpu")};
   if (const Json* memory = in.any("memory")) spec.memory_per_rank = bytes_from(*memory, "memory", problems);
-  if (const Json* levels = in.array("levels")) {
-    for (const Json& item : levels->items()) {
-      ObjectReader level(item, problems);
-      spec.levels.push_back({.count = static_cast<int>(level.integer("count")),
-                             .bandwidth = level.number("bandwidth"),
-                             .latency_s = level.number("latency", 0)});
-      if (spec.levels.back().count < 1) level.problem("count", "must be at least 1");
-      if (!(spec.levels.back().bandwidth > 0))
-        level.problem("bandwidth", "must be greater than 0 (bytes per second)");
-      if (spec.levels.back().latency_s < 0) level.problem("latency", "must not be negative (seconds)");
-      level.finish();
+  if (const Json* levels = in.optional_array("levels")) read_levels(*levels, spec, problems);
+  if (const Json* kinds = in.optional_array("kinds")) read_kinds(*kinds, spec, problems);
+  if (const Json* hosts = in.optional_array("hosts")) read_hosts(*hosts, spec, problems);
+  if (in.has("levels")) {
+    if (problems.empty() && spec.levels.empty())
+      in.problem("levels", "is empty", "one level at least, for example [{count: 2, bandwidth: 3e9}]");
+    for (const char* key : {"network", "links"}) {
+      if (in.has(key))
+        in.problem(key, "does not go with levels", "give levels, or hosts with network and links");
     }
-  }
-  if (const Json* hosts = in.optional_array("hosts")) {
     int devices = 0;
-    for (const Json& item : hosts->items()) {
-      ObjectReader host(item, problems);
-      spec.hosts.push_back(
-          {.name = host.string("name"), .devices = static_cast<int>(host.integer("devices", 1))});
-      devices += spec.hosts.back().devices;
-      host.finish();
-    }
-    if (problems.empty() && devices != spec.num_ranks()) {
+    for (const ClusterHost& host : spec.hosts) devices += host.devices;
+    if (problems.empty() && !spec.hosts.empty() && devices != spec.num_ranks()) {
       in.problem("hosts", "the hosts have " + std::to_string(devices) + " devices, the levels multiply to " +
                               std::to_string(spec.num_ranks()));
     }
+  } else if (spec.hosts.empty() && problems.empty()) {
+    in.problem("levels", "is missing",
+               "give levels, or hosts with their links, for example "
+               "levels: [{count: 2, bandwidth: 3e9}]");
+  } else {
+    if (const Json* links = in.optional_array("links")) read_host_links(*links, spec, problems);
+    if (const Json* network = in.optional_object("network")) {
+      ObjectReader link(*network, problems);
+      read_link(link, spec.network);
+      link.finish();
+    } else if (problems.empty() && !all_pairs_linked(spec)) {
+      in.problem("network", "is missing, and links do not join every pair of hosts",
+                 "for example network: {bandwidth: 1.25e9, latency: 5e-5}");
+    }
   }
   in.finish();
-  if (problems.empty() && spec.levels.empty())
-    in.problem("levels", "is empty", "one level at least, for example [{count: 2, bandwidth: 3e9}]");
   if (!problems.empty()) return problems;
   return spec;
 }
@@ -83,7 +271,14 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
 Result<ClusterSpec> ClusterSpec::load(const std::string& path) {
   Result<std::string> text = read_file(path, kMiB);
   if (!text) return text.problems();
-  return parse(*text, path);
+  Result<ClusterSpec> spec = parse(*text, path);
+  if (!spec) return spec;
+  const std::size_t slash = path.rfind('/');
+  for (DeviceKind& kind : spec->kinds) {
+    if (!kind.profile.empty() && kind.profile[0] != '/' && slash != std::string::npos)
+      kind.profile = path.substr(0, slash + 1) + kind.profile;
+  }
+  return spec;
 }
 
 ClusterSpec ClusterSpec::local(int ranks) {
@@ -93,14 +288,31 @@ ClusterSpec ClusterSpec::local(int ranks) {
 std::string ClusterSpec::to_yaml() const {
   std::string text = "device: " + device + "\n";
   if (memory_per_rank > 0) text += "memory: " + std::to_string(memory_per_rank) + "\n";
-  text += "levels:\n";
+  if (!levels.empty()) text += "levels:\n";
   for (const ClusterLevel& l : levels) {
-    text += "  - {count: " + std::to_string(l.count) + ", bandwidth: " + Json(l.bandwidth).dump() +
-            ", latency: " + Json(l.latency_s).dump() + "}\n";
+    text += "  - {count: " + std::to_string(l.count) + ", " + link_text({l.bandwidth, l.latency_s}) + "}\n";
+  }
+  if (!kinds.empty()) text += "kinds:\n";
+  for (const DeviceKind& k : kinds) {
+    text += "  - {name: " + word(k.name) + ", speed: " + Json(k.speed).dump();
+    if (k.memory > 0) text += ", memory: " + std::to_string(k.memory);
+    if (k.copy_bandwidth > 0) text += ", copy_bandwidth: " + Json(k.copy_bandwidth).dump();
+    if (!k.profile.empty()) text += ", profile: " + word(k.profile);
+    text += "}\n";
   }
   if (!hosts.empty()) text += "hosts:\n";
-  for (const ClusterHost& h : hosts)
-    text += "  - {name: " + h.name + ", devices: " + std::to_string(h.devices) + "}\n";
+  for (const ClusterHost& h : hosts) {
+    text += "  - {name: " + word(h.name) + ", devices: " + std::to_string(h.devices);
+    if (!h.kind.empty()) text += ", kind: " + word(h.kind);
+    if (levels.empty() && h.devices > 1) text += ", " + link_text(h.link);
+    text += "}\n";
+  }
+  const bool networked = levels.empty() && hosts.size() > 1 && !all_pairs_linked(*this);
+  if (networked) text += "network: {" + link_text(network) + "}\n";
+  if (!links.empty()) text += "links:\n";
+  for (const HostLink& l : links) {
+    text += "  - {between: [" + word(l.from) + ", " + word(l.to) + "], " + link_text(l.link) + "}\n";
+  }
   return text;
 }
 

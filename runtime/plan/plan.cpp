@@ -63,6 +63,9 @@ bool is_asynchronous(ScheduleKind kind) {
   return kind == ScheduleKind::PipeDream || kind == ScheduleKind::PipeDreamVSync ||
          kind == ScheduleKind::PipeDream2BW;
 }
+bool updates_after_each(ScheduleKind kind) {
+  return kind == ScheduleKind::PipeDream || kind == ScheduleKind::PipeDreamVSync;
+}
 bool is_v_shaped(ScheduleKind kind) {
   return kind == ScheduleKind::ZeroBubbleV || kind == ScheduleKind::VHalf || kind == ScheduleKind::VMin ||
          kind == ScheduleKind::DualPipeV;

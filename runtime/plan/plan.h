@@ -29,8 +29,9 @@ enum class ScheduleKind {
   AutoOrder,       ///< ordered from measured costs (list_schedule)
   Custom,          ///< read from a file; flushing
 };
-bool is_asynchronous(ScheduleKind kind);  ///< updates while microbatches are in flight
-bool allows_chunks(ScheduleKind kind);    ///< a rank may hold several stages
+bool is_asynchronous(ScheduleKind kind);     ///< updates while microbatches are in flight
+bool updates_after_each(ScheduleKind kind);  ///< of the asynchronous ones: PipeDream's, not 2BW
+bool allows_chunks(ScheduleKind kind);       ///< a rank may hold several stages
 enum class VersionPolicy { Flush, Stash };
 
 /// "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev",
@@ -63,7 +64,7 @@ struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   VersionPolicy versions = VersionPolicy::Flush;
-  int microbatches = 1;  ///< per step (Flush); ignored by the asynchronous schedule
+  int microbatches = 1;  ///< per update; ignored by PipeDream's schedules that update after each
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
   double predicted_step_s = 0;  ///< 0: unknown

@@ -83,7 +83,7 @@ class Gantt {
 
   std::string draw() const {
     const int height = bottom_ + 34;
-    std::string svg = svg_text(
+    std::string svg = printed(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
         "font-family=\"system-ui,sans-serif\" font-size=\"12\">",
         options_.width, height, options_.width, height);
@@ -107,9 +107,9 @@ class Gantt {
     double at = 12;
     const int baseline = top_ - 22;
     const auto entry = [&](const std::string& colour, const std::string& name) {
-      svg += svg_text("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", at,
-                      baseline - 10, colour.c_str()) +
-             svg_text("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", at + 17, baseline) + escape_xml(name) +
+      svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", at,
+                     baseline - 10, colour.c_str()) +
+             printed("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", at + 17, baseline) + escape_xml(name) +
              "</text>";
       at += 36 + text_width(name);
     };
@@ -121,7 +121,7 @@ class Gantt {
       entry(to_hex(tinted(kKinds[0].colour, static_cast<int>(i))), options_.tints[i]);
     }
     if (grid_) {
-      svg += svg_text("<text x=\"%.1f\" y=\"%d\" fill=\"#52606d\">", at, baseline) +
+      svg += printed("<text x=\"%.1f\" y=\"%d\" fill=\"#52606d\">", at, baseline) +
              (every_ > 1 ? "one rank of " + std::to_string(every_) + " shown; " : std::string()) +
              "cells: mean colour of their time</text>";
     }
@@ -131,8 +131,8 @@ class Gantt {
   std::string grounds() const {
     std::string svg;
     for (std::size_t r = 0; r < shown_rows_; ++r) {
-      svg += svg_text("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>", left_, y(r) + 1,
-                      right_ - left_, bar_height(), kIdle);
+      svg += printed("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>", left_, y(r) + 1,
+                     right_ - left_, bar_height(), kIdle);
     }
     return svg;
   }
@@ -141,12 +141,12 @@ class Gantt {
     std::string svg;
     const double step = round_ticks(0, span_ * options_.scale, 10).second / options_.scale;
     for (double t = 0; t <= span_ * 1.0001; t += step) {
-      svg += svg_text(
+      svg += printed(
           "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#c3cad3\"/><text x=\"%.1f\" y=\"%d\" "
           "text-anchor=\"middle\" fill=\"#52606d\">%.6g</text>",
           x(t), bottom_, x(t), bottom_ + 5, x(t), bottom_ + 19, t * options_.scale);
     }
-    return svg + svg_text("<text x=\"12\" y=\"%d\" fill=\"#52606d\">", bottom_ + 19) +
+    return svg + printed("<text x=\"12\" y=\"%d\" fill=\"#52606d\">", bottom_ + 19) +
            escape_xml(options_.unit) + "</text>";
   }
 
@@ -156,17 +156,17 @@ class Gantt {
     for (std::size_t r = 0; r < shown_rows_; r += each) {
       const GanttRow& row = rows_[r * every_];
       const double baseline = y(r) + (row_ >= 16 ? bar_height() / 2.0 + 5 : 8);
-      svg += svg_text("<text x=\"12\" y=\"%.1f\" fill=\"#1f2933\">", baseline) + escape_xml(row.label) +
+      svg += printed("<text x=\"12\" y=\"%.1f\" fill=\"#1f2933\">", baseline) + escape_xml(row.label) +
              "</text>";
       if (row.note.empty()) continue;
-      svg += svg_text("<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"#52606d\">",
-                      options_.width - kRight, baseline) +
+      svg += printed("<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"#52606d\">",
+                     options_.width - kRight, baseline) +
              escape_xml(row.note) + "</text>";
     }
     if (options_.notes.empty()) return svg;
     return svg +
-           svg_text("<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#52606d\">", options_.width - kRight,
-                    top_ - 7) +
+           printed("<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#52606d\">", options_.width - kRight,
+                   top_ - 7) +
            escape_xml(options_.notes) + "</text>";
   }
 
@@ -183,17 +183,17 @@ class Gantt {
   std::string draw_bar(const GanttBar& bar, int top) const {
     const double width = std::max(0.6, (bar.end - bar.start) * per_unit_);
     const Kind& kind = kind_of(bar.kind);
-    std::string svg = svg_text(
+    std::string svg = printed(
         "<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>", x(bar.start),
         top + 1, width, bar_height(), width > 6 ? 2 : 0, to_hex(tinted(kind.colour, bar.tint)).c_str(),
         width > 3 ? " stroke=\"#fff\" stroke-width=\"0.8\"" : "");
     if (row_ >= 16 && !bar.label.empty() && width > text_width(bar.label) + 2) {
-      svg += svg_text("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\">",
-                      x(bar.start) + width / 2, top + bar_height() / 2.0 + 5, kDark) +
+      svg += printed("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\">",
+                     x(bar.start) + width / 2, top + bar_height() / 2.0 + 5, kDark) +
              escape_xml(bar.label) + "</text>";
     }
     return svg + "<title>" + escape_xml(kind.shown + (" " + bar.label)) +
-           svg_text(": %.6g to %.6g ", bar.start * options_.scale, bar.end * options_.scale) +
+           printed(": %.6g to %.6g ", bar.start * options_.scale, bar.end * options_.scale) +
            escape_xml(options_.unit) + "</title></g>";
   }
 
@@ -201,8 +201,8 @@ class Gantt {
     std::string path;
     for (const GanttArrow& arrow : options_.arrows) {
       const bool down = arrow.to > arrow.from;
-      path += svg_text("M%.1f %dL%.1f %d", x(arrow.sent), y(arrow.from) + (down ? bar_height() + 1 : 1),
-                       x(arrow.arrived), y(arrow.to) + (down ? 1 : bar_height() + 1));
+      path += printed("M%.1f %dL%.1f %d", x(arrow.sent), y(arrow.from) + (down ? bar_height() + 1 : 1),
+                      x(arrow.arrived), y(arrow.to) + (down ? 1 : bar_height() + 1));
     }
     if (path.empty()) return "";
     return "<path d=\"" + path +
@@ -220,8 +220,8 @@ class Gantt {
         while (end < columns && colours[end] == colours[c]) ++end;
         if (!colours[c].empty()) {
           const int wide = static_cast<int>(end - c) * kCell;
-          paths[colours[c]] += svg_text("M%d %dh%dv%dh-%dz", left_ + static_cast<int>(c) * kCell, y(r) + 1,
-                                        wide, bar_height(), wide);
+          paths[colours[c]] += printed("M%d %dh%dv%dh-%dz", left_ + static_cast<int>(c) * kCell, y(r) + 1,
+                                       wide, bar_height(), wide);
         }
         c = end;
       }
@@ -348,9 +348,8 @@ std::string subtitle_of(const Simulation& simulation) {
   for (double bubble : simulation.bubble_fraction) busiest = std::min(busiest, bubble);
   for (int s : simulation.peak_stash) stash = std::max(stash, s);
   for (int v : simulation.peak_versions) versions = std::max(versions, v);
-  return svg_text(
-      "makespan %.6g %s · bubble of the busiest rank %.1f %% · peak stash %d · weight versions %d",
-      simulation.makespan * scale, unit, busiest * 100, stash, versions);
+  return printed("makespan %.6g %s · bubble of the busiest rank %.1f %% · peak stash %d · weight versions %d",
+                 simulation.makespan * scale, unit, busiest * 100, stash, versions);
 }
 
 }  // namespace
@@ -368,7 +367,7 @@ std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, c
   std::size_t chunks = 0;
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
     GanttRow& row = rows.emplace_back(row_of(simulation.ranks[r], r));
-    row.note = svg_text("%.0f %% · %d", simulation.bubble_fraction[r] * 100, simulation.peak_stash[r]);
+    row.note = printed("%.0f %% · %d", simulation.bubble_fraction[r] * 100, simulation.peak_stash[r]);
     chunks = std::max(chunks, stages_of(simulation.ranks[r]).size());
   }
   const auto [unit, scale] = unit_of(simulation.makespan);

@@ -97,6 +97,12 @@ enum class Transport {
 /// AutoOrder: list_schedule with F = I = W and no cap.
 Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape,
                                Transport transport = Transport::Buffered);
+/// The schedule that `plan` names, for a shape of that plan. AutoOrder is ordered by the plan's predicted
+/// times (the same on every rank), or by F = I = W if it has none. Problem as make_schedule.
+Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport);
+/// Forwards alone, for evaluation: any shape, also with fewer microbatches than replicas. Each rank goes
+/// along the diagonals stage + microbatch, so that chunks are pipelined too.
+Schedule forward_schedule(const PipelineShape& shape, Transport transport);
 /// Computations of each rank (F, B, I, W; asynchronous: also Reduce, Update) made into a schedule for
 /// Buffered: Reduce and Update at the end of a flushing one, and all transfers. Receives stand right before
 /// the computation that needs them (or a later message of the same pair) and sends right after the one that

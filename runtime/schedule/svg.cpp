@@ -52,8 +52,8 @@ Colour parse_colour(const char* hex) {
 }
 
 std::string to_hex(const Colour& colour) {
-  return svg_text("#%02lx%02lx%02lx", std::lround(colour.red), std::lround(colour.green),
-                  std::lround(colour.blue));
+  return printed("#%02lx%02lx%02lx", std::lround(colour.red), std::lround(colour.green),
+                 std::lround(colour.blue));
 }
 
 Colour mixed(const Colour& a, const Colour& b, double share) {

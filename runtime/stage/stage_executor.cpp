@@ -78,6 +78,21 @@ void StageExecutor::begin(std::int64_t first_position, double lr) {
   lr_ = lr;
 }
 
+void StageExecutor::set_versions(std::vector<std::int64_t> versions, int replica, int replicas) {
+  versions_ = std::move(versions);
+  base_version_ = parts_.store.current();
+  for (std::size_t m = replica; m < versions_.size(); m += replicas)
+    parts_.store.expect(VersionId(base_version_.value + versions_[m]));
+}
+
+VersionId StageExecutor::pin_version(MicrobatchId microbatch) {
+  if (!training_) return parts_.store.current();
+  if (versions_.empty()) return parts_.store.pin(microbatch);
+  const VersionId version(base_version_.value + versions_.at(static_cast<std::size_t>(microbatch.value)));
+  parts_.store.pin_expected(microbatch, version);
+  return version;
+}
+
 void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target) {
   Slot& slot = slots_[microbatch];
   slot.values.resize(tensor_names_.size());
@@ -120,7 +135,7 @@ std::uint64_t StageExecutor::random_seed(const NamedLayer& layer, MicrobatchId m
 void StageExecutor::forward(MicrobatchId microbatch) {
   Slot& slot = slots_[microbatch];
   slot.values.resize(tensor_names_.size());
-  const VersionId version = training_ ? parts_.store.pin(microbatch) : parts_.store.current();
+  const VersionId version = pin_version(microbatch);
   if (training_) slot.saved.resize(steps_.size());
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];

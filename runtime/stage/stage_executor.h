@@ -55,6 +55,10 @@ class StageExecutor {
 
   /// Positions of the microbatches that follow are `first_position + microbatch` (tags, random streams).
   void begin(std::int64_t first_position, double lr);
+  /// Which weight version the forward of each microbatch uses (index: microbatch), counted from the version
+  /// that is current now; this rank has those that are `replica` modulo `replicas`. Empty: the newest at its
+  /// forward. For the schedules whose version is another (forward_versions).
+  void set_versions(std::vector<std::int64_t> versions, int replica, int replicas);
   void set_learning_rate(double lr) { lr_ = lr; }
   void set_training(bool training) { training_ = training; }
   /// Samples in each of the microbatches that follow, on every rank alike; at first the layout's.
@@ -119,6 +123,7 @@ class StageExecutor {
     std::int64_t begin, end;
   };
 
+  VersionId pin_version(MicrobatchId microbatch);
   void forward(MicrobatchId microbatch);
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);
@@ -161,6 +166,8 @@ class StageExecutor {
   bool training_ = true;
   std::int64_t samples_;
   std::int64_t first_position_ = 0;
+  std::vector<std::int64_t> versions_;  ///< see set_versions; from base_version_
+  VersionId base_version_{0};
   double lr_ = 0;
   std::unordered_map<MicrobatchId, Slot> slots_;
   std::unordered_map<std::string, Message> posted_;                      ///< receives, by action text

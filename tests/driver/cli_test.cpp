@@ -20,7 +20,8 @@ CommandSpec example() {
                 {.name = "fast", .short_name = 'f', .help = "A switch."},
                 {.name = "memory", .value = "BYTES", .help = "Size."},
                 {.name = "machines", .value = "LIST", .help = "Counts."},
-                {.name = "set", .value = "K=V", .help = "Many.", .repeatable = true}};
+                {.name = "set", .value = "K=V", .help = "Many.", .repeatable = true},
+                {.name = "compare", .value = "A B", .help = "A pair."}};
   spec.examples = {"millrace run --batch-size 4"};
   return spec;
 }
@@ -47,6 +48,18 @@ TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
     EXPECT_TRUE(a.has("batch-size"));
     EXPECT_TRUE(a.problems().empty());
   }
+}
+
+TEST(Cli, AFlagTakesAsManyValuesAsItNames) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"--compare", "x", "y", "-f"}, {"--compare=x", "y", "-f"}}) {
+    EXPECT_EQ(parsed(args).strings("compare"), (std::vector<std::string>{"x", "y"}));
+    EXPECT_TRUE(parsed(args).boolean("fast"));
+  }
+  EXPECT_NE(problems_of({"--compare", "x"}).find("needs a value (A B)"), std::string::npos);
+  EXPECT_NE(problems_of({"--compare", "x", "-f"}).find("needs a value (A B)"), std::string::npos);
+  EXPECT_NE(problems_of({"--compare", "x", "y", "z"}).find("'z'"), std::string::npos);
+  EXPECT_NE(problems_of({"--compare", "x", "y", "--compare", "x", "y"}).find("twice"), std::string::npos);
 }
 
 TEST(Cli, AbsentFlagsReadAsTheirDefaults) {

@@ -8,8 +8,10 @@
 
 #include "driver/plan_command.h"
 #include "driver/simulate_command.h"
+#include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/layer_graph.h"
+#include "runtime/plan/pipedream_formats.h"
 #include "runtime/plan/plan.h"
 #include "runtime/schedule/schedule.h"
 
@@ -161,6 +163,78 @@ TEST_F(PlanningCommands, ThePlanIsWrittenAndSimulated) {
   EXPECT_EQ(run(simulate_command, {"--plan", plan_file, "--stages", "3"}).code, 2);
   EXPECT_EQ(run(simulate_command, {"--plan", "/nonexistent/plan.json"}).code, 2);
   EXPECT_EQ(run(simulate_command, {"--plan", plan_file, "--profile", "/nonexistent/profile.json"}).code, 3);
+}
+
+TEST_F(PlanningCommands, ExplainsDrawsAndWritesPipeDreamsConf) {
+  const std::string svg = (folder_ / "plan.svg").string();
+  const std::string conf = (folder_ / "conf.json").string();
+  const Outcome outcome = run(plan_command, {"--profile", profile(), "--ranks", "2", "--explain", "--draw",
+                                             svg, "--emit-conf", conf});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  for (const char* part : {"searched: every cut", "proved", "= compute",
+                           "runner-up: ", "with links half as fast", "link   0 -> 1", "bubble"}) {
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
+  }
+  const Result<std::string> drawn = read_file(svg);
+  ASSERT_TRUE(drawn);
+  EXPECT_EQ(drawn->rfind("<svg", 0), 0u);
+  EXPECT_NE(drawn->find("Stage 1"), std::string::npos);
+  const Result<std::string> text = read_file(conf);
+  ASSERT_TRUE(text);
+  const Result<PipeDreamConf> read = parse_pipedream_conf(*text, conf);
+  ASSERT_TRUE(read) << to_string(read.problems());
+  EXPECT_EQ(read->module_to_stage_map, (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(read->stage_to_rank_map.at(1), std::vector<int>{1});
+  const Json json =
+      json_of(run(plan_command, {"--profile", profile(), "--ranks", "2", "--explain", "--format", "json"}));
+  ASSERT_NE(json.find("plan"), nullptr);
+  const Json* parts = json.find("explanation")->find("parts");
+  double sum = 0;
+  for (const char* part : {"compute_s", "imbalance_s", "bubble_s", "update_s", "reduce_s", "transfer_s"}) {
+    sum += parts->find(part)->as_double();
+  }
+  EXPECT_NEAR(sum, parts->find("step_s")->as_double(), 1e-12);
+}
+
+TEST_F(PlanningCommands, ComparesTwoPlansUnderOneProfile) {
+  const std::string a = (folder_ / "a.json").string();
+  const std::string b = (folder_ / "b.json").string();
+  ASSERT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2", "--out", a}).code, 0);
+  ASSERT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2", "--stages", "1", "--out", b}).code, 0);
+  const Outcome text = run(plan_command, {"--profile", profile(), "--ranks", "2", "--compare", a, b});
+  ASSERT_EQ(text.code, 0) << text.errors;
+  EXPECT_NE(text.output.find("the second takes"), std::string::npos) << text.output;
+  const Json json =
+      json_of(run(plan_command, {"--profile", profile(), "--compare=" + a, b, "--format", "json"}));
+  const Json::Array& plans = json.find("plans")->items();
+  ASSERT_EQ(plans.size(), 2u);
+  EXPECT_LT(plans[0].find("predicted_step_s")->as_double(), plans[1].find("predicted_step_s")->as_double());
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--compare", a}).code, 2);
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "1", "--compare", a, b}).code, 2);
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--compare", a, "/nonexistent/plan.json"}).code, 2);
+}
+
+TEST_F(PlanningCommands, PlansPipeDreamGraphsAndMixedClustersInOurMode) {
+  const std::string graph = file("graph.txt", kGraph);
+  EXPECT_EQ(run(plan_command, {"--profile", graph, "--ranks", "2"}).code, 0);
+  const std::string cluster = file("cluster.yaml",
+                                   "kinds: [{name: big, speed: 2}, {name: small, profile: small.txt}]\n"
+                                   "hosts:\n  - {name: a, kind: big}\n  - {name: b, kind: small}\n"
+                                   "network: {bandwidth: 1e9, latency: 1e-5}\n");
+  EXPECT_EQ(run(plan_command, {"--profile", graph, "--cluster", cluster}).code, 3);  // small.txt is not there
+  file("small.txt", kGraph);
+  const Outcome mixed = run(plan_command, {"--profile", graph, "--cluster", cluster});
+  EXPECT_EQ(mixed.code, 0) << mixed.errors;
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--cluster", cluster}).code, 2);  // of another model
+}
+
+TEST_F(PlanningCommands, RefusalsNameChangesThatWork) {
+  const Outcome refused = run(plan_command, {"--profile", profile(), "--ranks", "2", "--memory", "1000"});
+  EXPECT_EQ(refused.code, 2);
+  const std::size_t at = refused.errors.find("--memory ", refused.errors.find("Hint"));
+  ASSERT_NE(at, std::string::npos) << refused.errors;
+  const std::string least = refused.errors.substr(at + 9, refused.errors.find(' ', at + 9) - at - 9);
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2", "--memory", least}).code, 0) << least;
 }
 
 TEST_F(PlanningCommands, SimulateGivesTheKnownFigures) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "optimizer/cost_model.h"
+#include "optimizer/layouts.h"
 #include "optimizer/planner.h"
 #include "runtime/base/random.h"
 
@@ -61,9 +62,12 @@ class Exhaustive {
       if (options_.schedule ? *options_.schedule != kind : kind == ScheduleKind::PipeDream) continue;
       for (int m = options_.microbatches > 0 ? options_.microbatches : 1;
            m <= (options_.microbatches > 0 ? options_.microbatches : 4 * cluster_.num_ranks()); m *= 2) {
-        plan_ = {.model = graph_.model, .schedule = kind, .microbatches = m};
-        plan_.versions = kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
-        extend(0, 0);
+        for (const std::vector<RankId>& devices : device_orders(cluster_)) {
+          devices_ = devices;
+          plan_ = {.model = graph_.model, .schedule = kind, .microbatches = m};
+          plan_.versions = kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+          extend(0, 0);
+        }
       }
     }
     return least_;
@@ -78,7 +82,7 @@ class Exhaustive {
       for (int r = 1; rank + r <= (options_.straight ? rank + 1 : cluster_.num_ranks()); ++r) {
         PlanStage stage;
         for (int i = layer; i < end; ++i) stage.layers.push_back(graph_.nodes[i].name);
-        for (int i = 0; i < r; ++i) stage.ranks.push_back(RankId(rank + i));
+        for (int i = 0; i < r; ++i) stage.ranks.push_back(devices_[rank + i]);
         plan_.stages.push_back(stage);
         extend(end, rank + r);
         plan_.stages.pop_back();
@@ -89,7 +93,9 @@ class Exhaustive {
   void score() {
     if (options_.stages > 0 && plan_.num_stages() != options_.stages) return;
     if (!validate(plan_, graph_).empty()) return;  // more replicas than microbatches
-    const Plan predicted = predict(plan_, graph_, cluster_);
+    Plan plan = plan_;
+    for (PlanStage& stage : plan.stages) stage.recompute = options_.recompute == Recompute::Always;
+    const Plan predicted = predict(plan, graph_, cluster_, options_.costs);
     const Bytes limit = options_.memory_per_rank > 0 ? options_.memory_per_rank : cluster_.memory_per_rank;
     for (const PlanStage& stage : predicted.stages) {
       if (limit > 0 && stage.peak_bytes > limit) return;
@@ -101,6 +107,7 @@ class Exhaustive {
   const ClusterSpec& cluster_;
   const PlannerOptions& options_;
   Plan plan_;
+  std::vector<RankId> devices_;
   double least_ = kNone;
 };
 
@@ -111,6 +118,9 @@ PlannerOptions random_options(RandomStream& random, int layers, int ranks) {
   if (random.below(5) == 0 && options.stages == 0 && ranks <= layers) options.straight = true;
   if (random.below(3) == 0)
     options.memory_per_rank = static_cast<Bytes>(8'000'000 + random.below(30'000'000));
+  if (random.below(4) == 0) options.recompute = Recompute::Always;
+  if (random.below(2) == 0) options.costs.reduce = ReduceModel::Serial;
+  options.costs.rule_copies = static_cast<int>(random.below(3));
   const std::uint64_t kind = random.below(4);
   if (kind == 0) options.schedule = ScheduleKind::GPipe;
   if (kind == 1) options.schedule = ScheduleKind::OneFOneB;
@@ -216,13 +226,17 @@ TEST(Predict, MemoryIsWeightsGradientsMomentumAndStash) {
   Plan plan = uniform_plan("skip", layers, 2, 1, 4, ScheduleKind::OneFOneB);
   Plan flush = predict(plan, graph, cluster);
   EXPECT_EQ(flush.stages[0].parameter_bytes, 2000);
-  EXPECT_EQ(flush.stages[0].peak_bytes, 2000 * 3 + 1600 * 2);  // two microbatches in flight
-  EXPECT_EQ(flush.stages[1].peak_bytes, 2000 * 3 + 1600);
+  // Two microbatches in flight; the tensor of 300 bytes and its gradient in two messages each.
+  EXPECT_EQ(flush.stages[0].peak_bytes, 2000 * 3 + 1600 * 2 + 2 * 300);
+  EXPECT_EQ(flush.stages[1].peak_bytes, 2000 * 3 + 1600 + 300 + 2 * 300);  // what it received is stashed too
   plan.schedule = ScheduleKind::GPipe;
-  EXPECT_EQ(predict(plan, graph, cluster).stages[1].peak_bytes, 2000 * 3 + 1600 * 4);
+  EXPECT_EQ(predict(plan, graph, cluster).stages[1].peak_bytes, 2000 * 3 + (1600 + 300) * 4 + 2 * 300);
   plan.schedule = ScheduleKind::PipeDream;
   plan.versions = VersionPolicy::Stash;
-  EXPECT_EQ(predict(plan, graph, cluster).stages[0].peak_bytes, 2000 * 4 + 1600 * 2);  // two weight versions
+  EXPECT_EQ(predict(plan, graph, cluster).stages[0].peak_bytes,
+            2000 * 4 + 1600 * 2 + 2 * 300);  // two weight versions
+  const CostOptions adam{.rule_copies = 2};
+  EXPECT_EQ(predict(plan, graph, cluster, adam).stages[0].peak_bytes, 2000 * 5 + 1600 * 2 + 2 * 300);
 }
 
 TEST(Predict, OneRankTakesTheSumOfItsLayers) {
@@ -260,11 +274,11 @@ TEST(PlanLayers, RefusesClearly) {
 
 TEST(PlanLayers, SaysTheSmallestMemoryThatWouldDo) {
   const ClusterSpec cluster = cluster_of({{2, 1e9, 0}});
-  // Straight over two ranks, least on the first: [a] [b c d] or [a b] [c d] ...: 2 layers x 3000 + 1600 x 2.
+  // Straight over two ranks: [a b] [c d] needs 2 layers x 3000 + 1600 x 2 + messages of 2 x (300 + 400).
   const std::string text = refusal(cluster, {.straight = true, .memory_per_rank = 100});
-  EXPECT_NE(text.find("the smallest needs 9200"), std::string::npos) << text;
-  EXPECT_TRUE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 9200}));
-  EXPECT_FALSE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 9199}));
+  EXPECT_NE(text.find("the smallest needs 10600"), std::string::npos) << text;
+  EXPECT_TRUE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 10600}));
+  EXPECT_FALSE(plan_layers(skip_graph(), cluster, {.straight = true, .memory_per_rank = 10599}));
 }
 
 TEST(PlanLayers, ManyRanksAreSpreadToo) {

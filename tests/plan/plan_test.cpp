@@ -99,5 +99,60 @@ TEST(ClusterSpec, RoundTripsAndChecks) {
       ClusterSpec::parse("levels: [{count: 2, bandwidth: 1e9}]\nhosts: [{name: a, devices: 3}]\n", "c"));
 }
 
+constexpr const char* kMixedCluster = R"(device: cuda
+memory: 8GiB
+kinds:
+  - {name: a100, speed: 2.5, memory: 40GiB, copy_bandwidth: 1e10}
+  - {name: v100, profile: v100.json}
+hosts:
+  - {name: left, devices: 2, kind: a100, bandwidth: 2e11, latency: 3e-6}
+  - {name: right, devices: 3, kind: v100, bandwidth: 2e10}
+  - {name: far, kind: v100}
+network: {bandwidth: 1e9, latency: 5e-5}
+links:
+  - {between: [right, left], bandwidth: 1e10, latency: 1e-5}
+)";
+
+TEST(ClusterSpec, HostsOfDifferentDevicesAndLinks) {
+  const auto spec = ClusterSpec::parse(kMixedCluster, "c");
+  ASSERT_TRUE(spec) << to_string(spec.problems());
+  EXPECT_EQ(spec->num_ranks(), 6);
+  EXPECT_EQ(spec->speed_of(RankId(1)), 2.5);
+  EXPECT_EQ(spec->speed_of(RankId(2)), 1);
+  EXPECT_EQ(spec->memory_of(RankId(0)), 40 * kGiB);
+  EXPECT_EQ(spec->memory_of(RankId(5)), 8 * kGiB);  // the cluster's
+  EXPECT_EQ(spec->link(RankId(0), RankId(1)), (ClusterLink{2e11, 3e-6}));
+  EXPECT_EQ(spec->link(RankId(1), RankId(2)), (ClusterLink{1e10, 1e-5}));
+  EXPECT_EQ(spec->link(RankId(2), RankId(5)), (ClusterLink{1e9, 5e-5}));
+  EXPECT_DOUBLE_EQ(spec->copy_seconds_per_byte(RankId(0), RankId(2)), 1e-10);
+  EXPECT_EQ(spec->copy_seconds_per_byte(RankId(0), RankId(1)), 0);  // within a host
+  EXPECT_FALSE(spec->same_devices());
+  const auto again = ClusterSpec::parse(spec->to_yaml(), "again");
+  ASSERT_TRUE(again) << spec->to_yaml() << to_string(again.problems());
+  EXPECT_EQ(again->to_yaml(), spec->to_yaml());
+}
+
+TEST(ClusterSpec, WrongFilesAreNamedByPlaceAndReason) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"device: cpu\n", "levels"},
+      {"hosts: [{name: a, devices: 2}]\nnetwork: {bandwidth: 1e9}\n", "bandwidth"},
+      {"hosts: [{name: a}, {name: b}]\n", "network"},
+      {"hosts: [{name: a}, {name: a}]\nnetwork: {bandwidth: 1e9}\n", "twice"},
+      {"kinds: [{name: v100}]\nhosts: [{name: a, kind: v10}]\n", "did you mean 'v100'"},
+      {"kinds: [{name: v, speed: 0}]\nhosts: [{name: a}]\n", "1: as profiled"},
+      {"hosts: [{name: a}, {name: b}]\nlinks: [{between: [a, c], bandwidth: 1e9}]\n", "'c'"},
+      {"hosts: [{name: a}, {name: b}]\nlinks: [{between: [a], bandwidth: 1e9}]\n", "two hosts"},
+      {"hosts: [{name: a, devices: 0}]\n", "at least 1"},
+      {"levels: [{count: 2, bandwidth: 1e9}]\nnetwork: {bandwidth: 1e9}\n", "does not go with levels"},
+      {"levels: [{count: 2, bandwidth: 1e9, latancy: 1}]\n", "did you mean 'latency'"},
+      {"kinds: [{name: v, memory: much}]\nhosts: [{name: a}]\n", "not a size"}};
+  for (const auto& [yaml, reason] : cases) {
+    const auto spec = ClusterSpec::parse(yaml, "c.yaml");
+    ASSERT_FALSE(spec) << yaml;
+    EXPECT_NE(to_string(spec.problems()).find(reason), std::string::npos) << to_string(spec.problems());
+    EXPECT_NE(to_string(spec.problems()).find("c.yaml"), std::string::npos) << to_string(spec.problems());
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -1,0 +1,313 @@
+#include "optimizer/cut_space.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <unordered_set>
+
+namespace millrace {
+namespace {
+
+// Sets that may be looked at for each state asked for: wide graphs are given up early.
+constexpr std::int64_t kMostStepsPerState = 64;
+
+using Words = std::vector<std::uint64_t>;
+
+struct HashWords {
+  std::size_t operator()(const Words& words) const {
+    std::uint64_t hash = 14695981039346656037ull;
+    for (std::uint64_t word : words) {
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+};
+
+bool test(const Words& words, std::size_t i) {
+  return (words[i >> 6] >> (i & 63)) & 1;
+}
+void insert(Words& words, std::size_t i) {
+  words[i >> 6] |= std::uint64_t{1} << (i & 63);
+}
+bool subset(const Words& a, const Words& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if ((a[i] & ~b[i]) != 0) return false;
+  }
+  return true;
+}
+
+struct Neighbours {
+  std::vector<std::vector<int>> before, after;  // by node, without repetition
+};
+
+Neighbours neighbours_of(const LayerGraph& graph) {
+  Neighbours result;
+  result.before.resize(graph.nodes.size());
+  result.after.resize(graph.nodes.size());
+  for (const LayerEdge& edge : graph.edges) {
+    result.before[edge.consumer].push_back(edge.producer);
+    result.after[edge.producer].push_back(edge.consumer);
+  }
+  for (auto* lists : {&result.before, &result.after}) {
+    for (std::vector<int>& list : *lists) {
+      std::sort(list.begin(), list.end());
+      list.erase(std::unique(list.begin(), list.end()), list.end());
+    }
+  }
+  return result;
+}
+
+/// Bytes of each node's tensor (the largest edge that carries it).
+std::vector<Bytes> tensor_bytes(const LayerGraph& graph) {
+  std::vector<Bytes> bytes(graph.nodes.size(), 0);
+  for (const LayerEdge& edge : graph.edges) bytes[edge.producer] = std::max(bytes[edge.producer], edge.bytes);
+  return bytes;
+}
+
+/// Kahn's algorithm; `pick` chooses a place in the list of ready nodes.
+template <class Pick, class Taken>
+std::vector<int> kahn(const Neighbours& graph, Pick&& pick, Taken&& taken) {
+  std::vector<int> missing(graph.before.size());
+  std::vector<int> ready;
+  for (std::size_t v = 0; v < missing.size(); ++v) {
+    missing[v] = static_cast<int>(graph.before[v].size());
+    if (missing[v] == 0) ready.push_back(static_cast<int>(v));
+  }
+  std::vector<int> order;
+  while (!ready.empty()) {
+    const std::size_t at = pick(ready);
+    const int node = ready[at];
+    ready.erase(ready.begin() + static_cast<std::ptrdiff_t>(at));
+    order.push_back(node);
+    taken(node);
+    for (auto next = graph.after[node].rbegin(); next != graph.after[node].rend(); ++next) {
+      if (--missing[*next] == 0) ready.push_back(*next);
+    }
+  }
+  return order;
+}
+
+std::vector<int> branch_after_branch(const Neighbours& graph) {
+  return kahn(
+      graph, [](const std::vector<int>& ready) { return ready.size() - 1; }, [](int) {});
+}
+
+/// Next the layer that adds least to the bytes alive: its own tensor less those it is the last to read.
+std::vector<int> least_alive(const LayerGraph& layers, const Neighbours& graph) {
+  const std::vector<Bytes> bytes = tensor_bytes(layers);
+  std::vector<int> readers(graph.after.size());
+  for (std::size_t v = 0; v < readers.size(); ++v) readers[v] = static_cast<int>(graph.after[v].size());
+  const auto added = [&](int v) {
+    Bytes sum = bytes[v];
+    for (int u : graph.before[v]) sum -= readers[u] == 1 ? bytes[u] : 0;
+    return sum;
+  };
+  return kahn(
+      graph,
+      [&](const std::vector<int>& ready) {
+        std::size_t best = 0;
+        for (std::size_t i = 1; i < ready.size(); ++i) {
+          if (std::pair(added(ready[i]), ready[i]) < std::pair(added(ready[best]), ready[best])) best = i;
+        }
+        return best;
+      },
+      [&](int v) {
+        for (int u : graph.before[v]) --readers[u];
+      });
+}
+
+}  // namespace
+
+CutSpace::CutSpace(const CostModel& model)
+    : forward_(model.num_sheets(), {0.0}),
+      backward_(model.num_sheets(), {0.0}),
+      compute_(model.num_sheets(), {0.0}),
+      parameters_{0},
+      saved_{0} {}
+
+void CutSpace::push_state(const CostModel& model, int node) {
+  const LayerNode& layer = model.graph().nodes[node];
+  for (int k = 0; k < model.num_sheets(); ++k) {
+    forward_[k].push_back(forward_[k].back() + model.forward_s(k, node));
+    backward_[k].push_back(backward_[k].back() + model.backward_s(k, node));
+    compute_[k].push_back(forward_[k].back() + backward_[k].back());
+  }
+  parameters_.push_back(parameters_.back() + layer.parameter_bytes);
+  saved_.push_back(saved_.back() + layer.saved_bytes);
+}
+
+CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
+  const LayerGraph& graph = model.graph();
+  CutSpace space(model);
+  for (int node : order) space.push_state(model, node);
+  for (int k = 0; k < model.num_sheets(); ++k) {
+    space.forward_[k].back() += model.loss_s(k);
+    space.compute_[k].back() += model.loss_s(k);
+  }
+  space.order_ = std::move(order);
+  const std::size_t layers = space.order_.size();
+  std::vector<int> place(graph.nodes.size());
+  for (std::size_t at = 0; at < layers; ++at) place[space.order_[at]] = static_cast<int>(at);
+  space.next_.assign(layers + 1, -1);
+  std::vector<int> last_reader(graph.nodes.size(), -1);
+  for (const LayerEdge& edge : graph.edges) {
+    const int from = place[edge.producer];
+    const int to = place[edge.consumer];
+    if (to == from + 1) space.next_[to] = std::max(space.next_[to], edge.bytes);
+    last_reader[edge.producer] = std::max(last_reader[edge.producer], to);
+  }
+  const std::vector<Bytes> bytes = tensor_bytes(graph);
+  std::vector<Bytes> change(layers + 2, 0);
+  for (std::size_t v = 0; v < bytes.size(); ++v) {
+    if (last_reader[v] < 0) continue;
+    change[place[v] + 1] += bytes[v];
+    change[last_reader[v] + 1] -= bytes[v];
+  }
+  space.live_.assign(layers + 1, 0);
+  for (std::size_t b = 1; b <= layers; ++b) space.live_[b] = space.live_[b - 1] + change[b];
+  return space;
+}
+
+std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::vector<int>& order,
+                                           int most_states) {
+  const LayerGraph& graph = model.graph();
+  const std::size_t layers = order.size();
+  if (static_cast<int>(layers) >= most_states) return std::nullopt;  // it has layers + 1 states at least
+  const Neighbours neighbours = neighbours_of(graph);
+  std::vector<int> place(layers);
+  for (std::size_t at = 0; at < layers; ++at) place[order[at]] = static_cast<int>(at);
+  Words empty((layers + 63) / 64, 0);
+  std::vector<Words> states{empty};
+  std::unordered_set<Words, HashWords> known{empty};
+  std::int64_t steps = 0;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    for (std::size_t at = 0; at < layers; ++at) {
+      if (test(states[i], at)) continue;
+      const auto& before = neighbours.before[order[at]];
+      const bool ready = std::all_of(before.begin(), before.end(), [&](int u) {
+        return test(states[i], static_cast<std::size_t>(place[u]));
+      });
+      if (!ready) continue;
+      if (++steps > kMostStepsPerState * most_states) return std::nullopt;
+      Words next = states[i];
+      insert(next, at);
+      if (!known.insert(next).second) continue;
+      if (static_cast<int>(states.size()) >= most_states) return std::nullopt;
+      states.push_back(std::move(next));
+    }
+  }
+  // Sums in one order never fall when layers are added, so sorting puts a state behind all it contains.
+  struct Sums {
+    std::vector<double> forward, backward;
+    Bytes parameters = 0, saved = 0;
+    int size = 0;
+  };
+  const int sheets = model.num_sheets();
+  std::vector<Sums> sums;
+  for (const Words& state : states) {
+    Sums sum{std::vector<double>(sheets, 0), std::vector<double>(sheets, 0)};
+    for (std::size_t at = 0; at < layers; ++at) {
+      if (!test(state, at)) continue;
+      const int node = order[at];
+      for (int k = 0; k < sheets; ++k) {
+        sum.forward[k] += model.forward_s(k, node);
+        sum.backward[k] += model.backward_s(k, node);
+      }
+      sum.parameters += graph.nodes[node].parameter_bytes;
+      sum.saved += graph.nodes[node].saved_bytes;
+      ++sum.size;
+    }
+    if (sum.size == static_cast<int>(layers)) {
+      for (int k = 0; k < sheets; ++k) sum.forward[k] += model.loss_s(k);
+    }
+    sums.push_back(std::move(sum));
+  }
+  std::vector<int> rank(states.size());
+  std::iota(rank.begin(), rank.end(), 0);
+  std::stable_sort(rank.begin(), rank.end(), [&](int a, int b) {
+    const auto key = [&](int i) { return std::pair(sums[i].forward[0] + sums[i].backward[0], sums[i].size); };
+    return key(a) < key(b);
+  });
+  CutSpace space(model);
+  space.order_ = order;
+  space.parameters_.clear();
+  space.saved_.clear();
+  const std::vector<Bytes> bytes = tensor_bytes(graph);
+  for (int k = 0; k < sheets; ++k) {
+    space.forward_[k].clear();
+    space.backward_[k].clear();
+    space.compute_[k].clear();
+  }
+  for (int i : rank) {
+    for (int k = 0; k < sheets; ++k) {
+      space.forward_[k].push_back(sums[i].forward[k]);
+      space.backward_[k].push_back(sums[i].backward[k]);
+      space.compute_[k].push_back(sums[i].forward[k] + sums[i].backward[k]);
+    }
+    space.parameters_.push_back(sums[i].parameters);
+    space.saved_.push_back(sums[i].saved);
+    Bytes live = 0;
+    for (std::size_t at = 0; at < layers; ++at) {
+      if (!test(states[i], at)) continue;
+      const auto& after = neighbours.after[order[at]];
+      const bool needed = std::any_of(after.begin(), after.end(), [&](int v) {
+        return !test(states[i], static_cast<std::size_t>(place[v]));
+      });
+      if (needed) live += bytes[order[at]];
+    }
+    space.live_.push_back(live);
+    space.members_.push_back(std::move(states[i]));
+  }
+  space.next_.assign(space.members_.size(), -1);
+  space.inside_.assign(space.members_.size(), {});
+  for (std::size_t a = 0; a < space.members_.size(); ++a) {
+    space.inside_[a].assign(space.members_.size(), false);
+    for (std::size_t b = a + 1; b < space.members_.size(); ++b) {
+      space.inside_[a][b] = subset(space.members_[a], space.members_[b]);
+    }
+  }
+  return space;
+}
+
+std::int64_t CutSpace::pairs() const {
+  const auto n = static_cast<std::int64_t>(states());
+  if (!is_linear()) return n * (n - 1) / 2;
+  std::int64_t halvings = 1;  // a linear space is searched by bisection
+  for (std::int64_t k = n; k > 1; k /= 2) ++halvings;
+  return n * halvings;
+}
+
+std::vector<int> CutSpace::layers(int a, int b) const {
+  if (is_linear()) return {order_.begin() + a, order_.begin() + b};
+  std::vector<int> result;
+  for (std::size_t at = 0; at < order_.size(); ++at) {
+    if (test(members_[b], at) && !test(members_[a], at)) result.push_back(order_[at]);
+  }
+  return result;
+}
+
+bool has_one_order(const LayerGraph& graph) {
+  const Result<std::vector<int>> order = graph.topological_order();
+  if (!order) return false;
+  const Neighbours neighbours = neighbours_of(graph);
+  for (std::size_t i = 0; i + 1 < order->size(); ++i) {
+    const auto& after = neighbours.after[(*order)[i]];
+    if (!std::binary_search(after.begin(), after.end(), (*order)[i + 1])) return false;
+  }
+  return true;
+}
+
+std::vector<std::vector<int>> topological_orders(const LayerGraph& graph) {
+  const Result<std::vector<int>> by_index = graph.topological_order();
+  if (!by_index) return {};
+  std::vector<std::vector<int>> orders{*by_index};
+  if (has_one_order(graph)) return orders;
+  const Neighbours neighbours = neighbours_of(graph);
+  for (std::vector<int> order : {branch_after_branch(neighbours), least_alive(graph, neighbours)}) {
+    if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
+  }
+  return orders;
+}
+
+}  // namespace millrace

@@ -1,0 +1,64 @@
+// The places where a pipeline can be cut, with what lies between two of them. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "optimizer/cost_model.h"
+
+namespace millrace {
+
+/// A state is a set of layers that contains, with a layer, everything it depends on; state 0 is empty, the
+/// last one is the model. A stage is the difference of two nested states. A linear space holds the prefixes
+/// of one topological order; the complete space holds every such set (every antichain cut of the graph).
+class CutSpace {
+ public:
+  static CutSpace linear(const CostModel& model, std::vector<int> order);
+  /// Nothing if the graph has more than `most_states` states (or enumerating them takes too long).
+  static std::optional<CutSpace> complete(const CostModel& model, const std::vector<int>& order,
+                                          int most_states);
+
+  bool is_linear() const { return members_.empty(); }
+  int states() const { return static_cast<int>(parameters_.size()); }
+  int last() const { return states() - 1; }
+  /// Pairs (a, b) with a stage between them: the work of one pass over the space.
+  std::int64_t pairs() const;
+  /// Whether state `a` lies strictly inside `b`; only for a < b (states are numbered by growing compute
+  /// time).
+  bool nested(int a, int b) const { return is_linear() || inside_[a][static_cast<std::size_t>(b)]; }
+
+  double forward_s(int sheet, int a, int b) const { return forward_[sheet][b] - forward_[sheet][a]; }
+  double backward_s(int sheet, int a, int b) const { return backward_[sheet][b] - backward_[sheet][a]; }
+  double compute_s(int sheet, int a, int b) const { return compute_[sheet][b] - compute_[sheet][a]; }
+  Bytes parameters(int a, int b) const { return parameters_[b] - parameters_[a]; }
+  Bytes saved(int a, int b) const { return saved_[b] - saved_[a]; }
+  /// Bytes that every cut at `b` sends to the next stage, at least: the tensor from the layer before to the
+  /// layer behind in a linear space. -1 if there is none: the next stage need not wait for this one.
+  Bytes next_bytes(int b) const { return next_[b]; }
+  /// Bytes of the tensors that are needed on the other side of the cut `b`, each once.
+  Bytes live_bytes(int b) const { return live_[b]; }
+
+  /// Layers between two states, in execution order.
+  std::vector<int> layers(int a, int b) const;
+
+ private:
+  explicit CutSpace(const CostModel& model);
+  void push_state(const CostModel& model, int node);  // linear: the state after one more layer
+
+  std::vector<int> order_;
+  std::vector<std::vector<std::uint64_t>> members_;  // complete: by state, bits are positions of order_
+  std::vector<std::vector<bool>> inside_;            // complete: [a][b]
+  std::vector<std::vector<double>> forward_, backward_, compute_;  // by sheet, by state
+  std::vector<Bytes> parameters_, saved_, next_, live_;            // by state
+};
+
+/// Whether each layer reads the one before it: then the graph has one topological order, and its prefixes are
+/// all the sets that a cut can separate.
+bool has_one_order(const LayerGraph& graph);
+
+/// Topological orders that differ where branches run in parallel: the file's, one branch after the other, and
+/// the one that keeps the least bytes alive. Never empty for an acyclic graph.
+std::vector<std::vector<int>> topological_orders(const LayerGraph& graph);
+
+}  // namespace millrace

@@ -1,0 +1,224 @@
+#include "optimizer/layouts.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace millrace {
+namespace {
+
+constexpr int kMostStageCounts = 24;
+constexpr std::size_t kMostHostOrders = 24;
+
+void compose(int ranks, int stages, std::vector<int>& replicas, std::vector<std::vector<int>>& result) {
+  if (stages == 0) {
+    if (ranks == 0) result.push_back(replicas);
+    return;
+  }
+  for (int r = ranks - stages + 1; r >= 1; --r) {
+    replicas.push_back(r);
+    compose(ranks - r, stages - 1, replicas, result);
+    replicas.pop_back();
+  }
+}
+
+void choose(int ranks, int stages, std::vector<std::vector<int>>& result) {
+  std::vector<int> even(stages, ranks / stages);
+  for (int s = 0; s < ranks % stages; ++s) ++even[s];
+  std::vector<std::vector<int>> picked{even};
+  for (int wide : stages == 1 ? std::vector<int>{} : std::vector<int>{0, stages - 1}) {
+    for (int narrow = 1; narrow * (stages - 1) < ranks; narrow *= 2) {
+      std::vector<int> replicas(stages, narrow);
+      replicas[wide] = ranks - narrow * (stages - 1);
+      picked.push_back(std::move(replicas));
+    }
+  }
+  std::sort(picked.begin() + 1, picked.end(), std::greater<>());
+  picked.erase(std::unique(picked.begin(), picked.end()), picked.end());
+  result.insert(result.end(), picked.begin(), picked.end());
+}
+
+/// All numbers of stages, or 24 of them in growing steps, the largest included.
+std::vector<int> stage_counts(int most) {
+  std::vector<int> counts;
+  for (int stages = 1; stages < most;) {
+    counts.push_back(stages);
+    stages = most <= kMostStageCounts ? stages + 1 : std::max(stages + 1, stages * 3 / 2 / 2 * 2);
+  }
+  counts.push_back(most);
+  return counts;
+}
+
+struct HostClass {
+  std::string kind;
+  int devices = 0;
+  ClusterLink link;
+  bool operator==(const HostClass&) const = default;
+};
+
+std::vector<std::vector<int>> heuristic_orders(const ClusterSpec& cluster,
+                                               const std::vector<std::vector<RankId>>& blocks) {
+  std::vector<int> own(blocks.size());
+  std::iota(own.begin(), own.end(), 0);
+  std::vector<std::vector<int>> orders{own};
+  const auto add_sorted = [&](auto&& key) {
+    std::vector<int> order = own;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
+    orders.push_back(order);
+    orders.emplace_back(order.rbegin(), order.rend());
+  };
+  add_sorted([](int h) { return h; });
+  add_sorted([&](int h) { return cluster.speed_of(blocks[h].front()); });
+  add_sorted([&](int h) { return cluster.memory_of(blocks[h].front()); });
+  // From each of the first hosts, always on to the host with the quickest link.
+  for (int start = 0; start < std::min<int>(4, static_cast<int>(blocks.size())); ++start) {
+    std::vector<int> order{start};
+    while (order.size() < blocks.size()) {
+      int best = -1;
+      for (int h : own) {
+        if (std::find(order.begin(), order.end(), h) != order.end()) continue;
+        const auto speed = [&](int x) {
+          return cluster.link(blocks[order.back()].front(), blocks[x].front()).bandwidth;
+        };
+        if (best < 0 || speed(h) > speed(best)) best = h;
+      }
+      order.push_back(best);
+    }
+    orders.push_back(std::move(order));
+  }
+  return orders;
+}
+
+/// Orders of the hosts that are not the same but for equal hosts changing places.
+std::vector<std::vector<int>> host_orders(const ClusterSpec& cluster,
+                                          const std::vector<std::vector<RankId>>& blocks) {
+  std::vector<HostClass> classes;
+  std::vector<int> class_of;
+  for (const std::vector<RankId>& block : blocks) {
+    const ClusterHost& host = cluster.hosts[static_cast<std::size_t>(cluster.host_of(block.front()))];
+    const HostClass made{host.kind, static_cast<int>(block.size()), host.link};
+    auto found = std::find(classes.begin(), classes.end(), made);
+    if (!cluster.links.empty() || found == classes.end()) found = classes.insert(classes.end(), made);
+    class_of.push_back(static_cast<int>(found - classes.begin()));
+  }
+  std::vector<int> own = class_of;
+  std::sort(class_of.begin(), class_of.end());
+  std::vector<std::vector<int>> orders;
+  do {
+    std::vector<int> order;
+    for (int wanted : class_of) {
+      for (int h = 0; h < static_cast<int>(own.size()); ++h) {
+        if (own[h] != wanted || std::find(order.begin(), order.end(), h) != order.end()) continue;
+        order.push_back(h);
+        break;
+      }
+    }
+    orders.push_back(std::move(order));
+    if (orders.size() > kMostHostOrders) return heuristic_orders(cluster, blocks);
+  } while (std::next_permutation(class_of.begin(), class_of.end()));
+  return orders;
+}
+
+/// Devices that are joined most closely: the innermost level's components, or the hosts.
+std::vector<std::vector<RankId>> blocks_of(const ClusterSpec& cluster) {
+  std::vector<std::vector<RankId>> blocks;
+  const int ranks = cluster.num_ranks();
+  for (int r = 0; r < ranks; ++r) {
+    const int block = cluster.levels.size() > 1                           ? r / cluster.levels.front().count
+                      : cluster.levels.empty() || !cluster.same_devices() ? cluster.host_of(RankId(r))
+                                                                          : 0;
+    if (static_cast<std::size_t>(block) >= blocks.size()) blocks.emplace_back();
+    blocks.back().push_back(RankId(r));
+  }
+  return blocks;
+}
+
+}  // namespace
+
+Bytes memory_limit(const PlannerOptions& options, const ClusterSpec& cluster, RankId rank) {
+  return options.memory_per_rank > 0 ? options.memory_per_rank : cluster.memory_of(rank);
+}
+
+std::vector<std::vector<RankId>> device_orders(const ClusterSpec& cluster) {
+  const std::vector<std::vector<RankId>> blocks = blocks_of(cluster);
+  std::vector<std::vector<RankId>> orders(1);
+  for (int r = 0; r < cluster.num_ranks(); ++r) orders.front().push_back(RankId(r));
+  if (blocks.size() < 2) return orders;
+  const bool differ = cluster.levels.empty() || !cluster.same_devices();
+  for (const std::vector<int>& hosts :
+       differ ? host_orders(cluster, blocks) : std::vector<std::vector<int>>{}) {
+    std::vector<RankId> order;
+    for (int h : hosts) order.insert(order.end(), blocks[h].begin(), blocks[h].end());
+    orders.push_back(std::move(order));
+  }
+  const bool equal = std::all_of(blocks.begin(), blocks.end(),
+                                 [&](const auto& b) { return b.size() == blocks.front().size(); });
+  if (equal && blocks.front().size() > 1) {
+    std::vector<RankId> striped;
+    for (std::size_t i = 0; i < blocks.front().size(); ++i) {
+      for (const std::vector<RankId>& block : blocks) striped.push_back(block[i]);
+    }
+    orders.push_back(std::move(striped));
+  }
+  std::vector<std::vector<RankId>> distinct;
+  for (auto& order : orders) {
+    if (std::find(distinct.begin(), distinct.end(), order) == distinct.end())
+      distinct.push_back(std::move(order));
+  }
+  return distinct;
+}
+
+std::vector<std::vector<int>> replications(int ranks, int most_stages, const PlannerOptions& options) {
+  std::vector<std::vector<int>> result;
+  std::vector<int> counts = stage_counts(std::min(ranks, most_stages));
+  if (options.straight) counts = {ranks};
+  if (options.stages > 0) counts = {options.stages};
+  for (int stages : counts) {
+    if (stages > std::min(ranks, most_stages)) continue;
+    if (options.straight && stages != ranks) continue;
+    std::vector<int> replicas;
+    if (ranks <= kRanksForEveryReplication) {
+      compose(ranks, stages, replicas, result);
+    } else {
+      choose(ranks, stages, result);
+    }
+  }
+  return result;
+}
+
+Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, ScheduleKind kind,
+                           int microbatches, std::vector<std::vector<RankId>> ranks, double compute_s,
+                           bool chain) {
+  Layout layout{.kind = kind, .microbatches = microbatches, .ranks = std::move(ranks)};
+  PipelineShape shape{.microbatches = microbatches};
+  shape.ranks_of_stage = layout.ranks;
+  Result<StashCounts> stash = model.stash(kind, shape);
+  if (!stash) return stash.problems();
+  layout.stash = std::move(*stash);
+  const ClusterSpec& cluster = model.cluster();
+  double left = 1;  // product of (1 - 1 / rounds)
+  double rate = 0;  // sum of 1 / rounds
+  for (const std::vector<RankId>& stage : layout.ranks) {
+    const auto r = static_cast<int>(stage.size());
+    layout.rounds.push_back(kind == ScheduleKind::PipeDream ? static_cast<double>(microbatches) / r
+                                                            : (microbatches + r - 1) / r);
+    Bytes memory = 0;
+    std::vector<int> sheets;
+    for (RankId rank : stage) {
+      const Bytes limit = memory_limit(options, cluster, rank);
+      if (limit > 0) memory = memory == 0 ? limit : std::min(memory, limit);
+      const int sheet = model.sheet_of(rank);
+      if (std::find(sheets.begin(), sheets.end(), sheet) == sheets.end()) sheets.push_back(sheet);
+    }
+    layout.memory.push_back(memory);
+    layout.sheets.push_back(std::move(sheets));
+    layout.rings.emplace_back(cluster, stage);
+    left *= 1 - 1 / layout.rounds.back();
+    rate += 1 / layout.rounds.back();
+  }
+  const bool fills = chain && kind != ScheduleKind::PipeDream;
+  layout.floor_s = model.num_sheets() > 1 ? 0 : fills ? compute_s / (1 - left) : compute_s / rate;
+  return layout;
+}
+
+}  // namespace millrace

@@ -1,0 +1,183 @@
+#include "optimizer/refusal.h"
+
+#include <algorithm>
+
+namespace millrace {
+namespace {
+
+constexpr int kMostRankFactor = 16;
+// The least memory is exact for small models, else within one percent.
+constexpr std::size_t kExactLayers = 64;
+
+Bytes peak_of(const Plan& plan) {
+  Bytes peak = 0;
+  for (const PlanStage& stage : plan.stages) peak = std::max(peak, stage.peak_bytes);
+  return peak;
+}
+
+Bytes smallest_limit(const ClusterSpec& cluster, const PlannerOptions& options) {
+  if (options.memory_per_rank > 0) return options.memory_per_rank;
+  Bytes limit = 0;
+  for (int r = 0; r < cluster.num_ranks(); ++r) {
+    const Bytes own = cluster.memory_of(RankId(r));
+    if (own > 0) limit = limit == 0 ? own : std::min(limit, own);
+  }
+  return limit;
+}
+
+std::string list_of(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size() && i < 8; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  return numbers.size() > 8 ? text + ", ..." : text;
+}
+
+/// The least memory for every rank with which a plan was found. A plan's own peak is a limit that it meets.
+std::optional<Bytes> least_memory(const LayerGraph& graph, const ClusterSpec& cluster,
+                                  const PlannerOptions& options, Bytes limit, const TryPlan& attempt) {
+  ClusterSpec unlimited = cluster;
+  unlimited.memory_per_rank = 0;
+  for (DeviceKind& kind : unlimited.kinds) kind.memory = 0;
+  PlannerOptions tried = options;
+  tried.memory_per_rank = 0;
+  const std::optional<Plan> any = attempt(unlimited, tried);
+  if (!any) return std::nullopt;
+  Bytes high = peak_of(*any);
+  Bytes low = limit;  // does not fit
+  while (high - low > (graph.nodes.size() <= kExactLayers ? 1 : high / 100)) {
+    tried.memory_per_rank = low + (high - low) / 2;
+    if (const std::optional<Plan> plan = attempt(cluster, tried)) {
+      high = std::max(low + 1, std::min(tried.memory_per_rank, peak_of(*plan)));
+    } else {
+      low = tried.memory_per_rank;
+    }
+  }
+  return high;
+}
+
+/// The cluster with `factor` times its outermost components (form with levels), or with more hosts like its
+/// last one.
+ClusterSpec wider(const ClusterSpec& cluster, int more) {
+  ClusterSpec wide = cluster;
+  if (!wide.levels.empty()) {
+    wide.levels.back().count += more;
+    if (wide.hosts.size() == 1) {
+      wide.hosts[0].devices = wide.num_ranks();
+    } else if (!wide.hosts.empty()) {
+      wide.hosts.back().devices += wide.num_ranks() - cluster.num_ranks();
+    }
+    return wide;
+  }
+  for (int i = 0; i < more; ++i) {
+    ClusterHost host = cluster.hosts.back();
+    host.name += "-" + std::to_string(i + 2);
+    wide.hosts.push_back(std::move(host));
+  }
+  if (cluster.hosts.size() == 1) wide.network = cluster.hosts[0].link;
+  return wide;
+}
+
+std::optional<int> fewest_more(const ClusterSpec& cluster, const PlannerOptions& options,
+                               const TryPlan& attempt) {
+  const int unit =
+      cluster.levels.empty() ? static_cast<int>(cluster.hosts.size()) : cluster.levels.back().count;
+  PlannerOptions tried = options;
+  if (options.straight) tried.stages = 0;
+  int low = 0;
+  int high = 1;
+  for (; high <= kMostRankFactor * unit; high *= 2) {
+    if (attempt(wider(cluster, high), tried)) break;
+    low = high;
+  }
+  if (high > kMostRankFactor * unit) return std::nullopt;
+  while (high - low > 1) {
+    const int middle = low + (high - low) / 2;
+    attempt(wider(cluster, middle), tried) ? high = middle : low = middle;
+  }
+  return high;
+}
+
+}  // namespace
+
+Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
+                     const TryPlan& attempt) {
+  const Bytes limit = smallest_limit(cluster, options);
+  std::vector<std::string> changes;
+  std::string smallest;
+  if (const auto least = least_memory(graph, cluster, options, limit, attempt)) {
+    smallest = "; the smallest needs " + std::to_string(*least);
+    changes.push_back("--memory " + std::to_string(*least) + " (" + std::to_string(*least - limit) +
+                      " bytes more on each rank)");
+  }
+  PlannerOptions tried = options;
+  if (options.recompute == Recompute::Never) {
+    tried.recompute = Recompute::Auto;
+    if (const std::optional<Plan> plan = attempt(cluster, tried)) {
+      std::vector<int> stages;
+      for (int s = 0; s < plan->num_stages(); ++s) {
+        if (plan->stages[s].recompute) stages.push_back(s);
+      }
+      changes.push_back("--recompute auto (on stage " + list_of(stages) + ")");
+    }
+    tried = options;
+  }
+  if (const std::optional<int> more = fewest_more(cluster, options, attempt)) {
+    const ClusterSpec wide = wider(cluster, *more);
+    changes.push_back(std::to_string(wide.num_ranks()) + " ranks instead of " +
+                      std::to_string(cluster.num_ranks()));
+  }
+  if (options.stages > 0) {
+    const int most = std::min<int>(cluster.num_ranks(), static_cast<int>(graph.nodes.size()));
+    for (int distance = 1; distance < most; ++distance) {
+      const auto fits = [&](int stages) {
+        if (stages < 1 || stages > most) return false;
+        tried.stages = stages;
+        return attempt(cluster, tried).has_value();
+      };
+      const int more = options.stages + distance;
+      const int fewer = options.stages - distance;
+      const int found = fits(more) ? more : fits(fewer) ? fewer : 0;
+      if (found == 0) continue;
+      changes.push_back("--stages " + std::to_string(found));
+      break;
+    }
+    tried = options;
+  }
+  if (options.straight) {
+    tried.straight = false;
+    if (attempt(cluster, tried)) changes.push_back("no --straight");
+    tried = options;
+  }
+  if (options.microbatches > 1) {
+    int low = 0;
+    int high = options.microbatches;  // does not fit
+    while (high - low > 1) {
+      tried.microbatches = low + (high - low) / 2;
+      attempt(cluster, tried) ? low = tried.microbatches : high = tried.microbatches;
+    }
+    if (low > 0) changes.push_back("--microbatches " + std::to_string(low));
+    tried = options;
+  }
+  if (options.schedule) {
+    for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe}) {
+      tried.schedule = kind;
+      if (kind == *options.schedule || !attempt(cluster, tried)) continue;
+      changes.push_back("--schedule " + to_string(kind));
+      break;
+    }
+    tried = options;
+  }
+  for (int copies = options.costs.rule_copies - 1; copies >= 0; --copies) {
+    tried.costs.rule_copies = copies;
+    if (!attempt(cluster, tried)) continue;
+    changes.push_back(std::string("--rule ") + (copies == 0 ? "sgd" : "momentum"));
+    break;
+  }
+  std::string hint;
+  for (const std::string& change : changes)
+    hint += (hint.empty() ? "any one of these fits: " : "; ") + change;
+  if (hint.empty()) hint = "give more memory or ranks, or profile with a smaller microbatch";
+  return {"--memory", "no plan fits " + std::to_string(limit) + " bytes per rank" + smallest, hint};
+}
+
+}  // namespace millrace

@@ -1,0 +1,19 @@
+// Sizes, durations and rank lists as people read them; tables, reports and drawings share them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/ids.h"
+#include "runtime/base/units.h"
+
+namespace millrace {
+
+/// "1.50 MiB", "12 B".
+std::string bytes_text(Bytes bytes);
+/// "ranks 0-2", "ranks 0, 4, 5", "rank 3".
+std::string ranks_text(const std::vector<RankId>& ranks);
+/// Four significant digits in the unit that fits: "1.234 s", "12.34 ms", "5.6 us".
+std::string duration_text(double seconds);
+
+}  // namespace millrace
