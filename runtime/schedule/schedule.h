@@ -83,7 +83,8 @@ struct Schedule {
 
 enum class Transport {
   Buffered,    ///< a send completes at once
-  Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
+  Rendezvous,  ///< a send completes when the peer receives; adjacent sends and the receives that follow them
+               ///< are one exchange: all are posted, then it waits for all
 };
 
 /// Pure; docs/schedules.md describes each order, its idle time, memory and source. The result is valid under
