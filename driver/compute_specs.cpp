@@ -55,7 +55,7 @@ CommandSpec train_spec() {
        .group = "Plan"},
       {.name = "stages",
        .value = "N",
-       .help = "Without a plan: cut the layers into N runs of equal length.",
+       .help = "Without a plan: ranks of the pipeline; the layers are cut into N runs of equal length.",
        .fallback = "1",
        .group = "Plan"},
       {.name = "replicas",
@@ -63,9 +63,17 @@ CommandSpec train_spec() {
        .help = "Without a plan: replicas of every stage (data parallel).",
        .fallback = "1",
        .group = "Plan"},
+      {.name = "chunks",
+       .value = "N",
+       .help = "Without a plan: stages on each rank; 0: 2 for interleaved and V schedules, else 1.",
+       .fallback = "0",
+       .group = "Plan"},
       {.name = "schedule",
        .value = "KIND",
-       .help = "gpipe, 1f1b or pipedream (asynchronous, weight stashing). With --plan: replaces the plan's.",
+       .help =
+           "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; without a "
+           "flush "
+           "pipedream, pipedream-vsync, pipedream-2bw (docs/schedules.md). With --plan: replaces the plan's.",
        .fallback = "1f1b",
        .group = "Plan"},
       {.name = "microbatches",

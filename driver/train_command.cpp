@@ -49,20 +49,24 @@ struct TrainSpec {
   std::int64_t warmup_epochs = 0;
 };
 
+Plan plan_without_file(Arguments& a, const LayeredModel& model, ScheduleKind kind, int microbatches) {
+  int chunks = static_cast<int>(a.integer("chunks", 0, 1024));
+  if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
+  return uniform_plan(
+      model.name, model.layer_names(), chunks * static_cast<int>(a.integer("stages", 1, 1024)),
+      static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, kind, chunks);
+}
+
 Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
   Result<ScheduleKind> kind = parse_schedule_kind(a.string("schedule"), "--schedule");
   if (!kind) return kind.problems();
   const int microbatches = static_cast<int>(a.integer("microbatches", 0, 1 << 20));
-  Result<Plan> plan =
-      a.has("plan")
-          ? Plan::load(a.string("plan"))
-          : Result<Plan>(uniform_plan(
-                model.name, model.layer_names(), static_cast<int>(a.integer("stages", 1, 1024)),
-                static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, *kind));
+  Result<Plan> plan = a.has("plan") ? Plan::load(a.string("plan"))
+                                    : Result<Plan>(plan_without_file(a, model, *kind, microbatches));
   if (!plan) return plan;
   if (a.has("plan") && a.has("schedule")) {
     plan->schedule = *kind;
-    plan->versions = *kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+    plan->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
   }
   if (a.has("plan") && microbatches > 0) plan->microbatches = microbatches;
   if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty())
