@@ -87,7 +87,7 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
     costs = predicted_costs(plan, shape, cluster);
   }
   shape.update_every = shape_of(plan).update_every;
-  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
+  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
   if (!schedule || !check(*schedule, shape, Transport::Buffered).empty()) return std::nullopt;
   return simulate(*schedule, shape, costs);
 }
