@@ -182,7 +182,9 @@ Result<RunData> read_run(const std::string& folder) {
 const RankRun* loss_rank(const RunData& run) {
   const RankRun* best = nullptr;
   for (const RankRun& rank : run.ranks) {
-    if (!rank.steps.empty() && (!best || rank.stage > best->stage)) best = &rank;
+    if (rank.steps.empty()) continue;
+    if (rank.steps.back().loss) return &rank;
+    if (!best || rank.stage > best->stage) best = &rank;
   }
   return best;
 }

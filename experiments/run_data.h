@@ -32,7 +32,7 @@ struct StepLine {
 
 struct RankRun {
   int rank = 0;
-  int stage = -1;
+  int stage = -1;  ///< the first it holds
   std::vector<StepLine> steps;  ///< ascending; of a step that was done twice (resume) the later one
   std::vector<Span> spans;      ///< of the trace window
 };
@@ -50,8 +50,8 @@ struct RunData {
 /// Missing or damaged parts become notes. Problem if the folder is not there or holds nothing of a run.
 Result<RunData> read_run(const std::string& folder);
 
-/// The rank whose loss and throughput stand for the job: the first of the last stage. nullptr: none has
-/// steps.
+/// The rank whose loss and throughput stand for the job: the first that has losses, else the first of the
+/// latest stage. nullptr: none has steps.
 const RankRun* loss_rank(const RunData& run);
 
 }  // namespace millrace

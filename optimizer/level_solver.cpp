@@ -13,6 +13,33 @@ int ceil_ratio(int a, int b) {
   return (a + b - 1) / b;
 }
 
+/// (candidate, machines) that are good enough and not yet seen; the next of a row in nearly constant time.
+class Unseen {
+ public:
+  template <class Good>
+  Unseen(std::size_t candidates, int machines, const Good& is_good) : stride_(candidates + 1) {
+    next_.resize(stride_ * static_cast<std::size_t>(machines));
+    for (int m = 1; m <= machines; ++m) {
+      std::size_t* const row = this->row(m);
+      row[candidates] = candidates;
+      for (std::size_t at = candidates; at-- > 0;) row[at] = is_good(at, m) ? at : row[at + 1];
+    }
+  }
+  bool has(std::size_t at, int machines) { return from(at, machines) == at; }
+  void remove(std::size_t at, int machines) { row(machines)[at] = at + 1; }
+  /// The first from `at` on; the number of candidates if there is none.
+  std::size_t from(std::size_t at, int machines) {
+    std::size_t* const row = this->row(machines);
+    while (row[at] != at) at = row[at] = row[row[at]];  // halves the path
+    return at;
+  }
+
+ private:
+  std::size_t* row(int machines) { return next_.data() + stride_ * static_cast<std::size_t>(machines - 1); }
+  std::size_t stride_;
+  std::vector<std::size_t> next_;  // [machines - 1][candidate]: itself, or a later one
+};
+
 }  // namespace
 
 void IntervalTimes::use(LevelSolver& below, int workers, double bound, bool only_last) {
@@ -50,7 +77,11 @@ LevelSolver::LevelSolver(const AntichainStates& states, const PipeDreamOptions& 
                          const IntervalTimes& times)
     : states_(states), options_(options), costs_(costs), times_(times) {
   sync_per_byte_.resize(static_cast<std::size_t>(costs.machines) + 1);
-  for (int m = 1; m <= costs.machines; ++m) sync_per_byte_[m] = 4.0 * (m - 1) / (costs.bandwidth * m);
+  share_.resize(sync_per_byte_.size());
+  for (int m = 1; m <= costs.machines; ++m) {
+    sync_per_byte_[m] = 4.0 * (m - 1) / (costs.bandwidth * m);
+    share_[m] = 1.0 / m;
+  }
 }
 
 bool LevelSolver::fits(int factor, int from, int to) const {
@@ -64,13 +95,13 @@ double LevelSolver::first_stage(int to, int machines) const {
   if (!fits(ceil_ratio(costs_.machines - machines, machines), from_, to)) return kInfeasible;
   const double sync =
       sync_per_byte_[machines] * bytes(states_.parameter_bytes, from_, to) / costs_.machines_below;
-  return (times_.at(from_, to) + sync) / machines;
+  return (times_.at(from_, to) + sync) * share_[machines];
 }
 
 double LevelSolver::later_stage(int from, int to, int machines, int machines_used) const {
   if (!fits(ceil_ratio(costs_.machines - machines_used, machines), from, to)) return kInfeasible;
   const double sync = sync_per_byte_[machines] * bytes(states_.parameter_bytes, from, to);
-  double time = (times_.at(from, to) + sync) / machines;
+  double time = (times_.at(from, to) + sync) * share_[machines];
   if (options_.activation_compression)
     time = std::max({time, transfer(from, machines), transfer(to, machines)});
   return time;
@@ -88,7 +119,7 @@ template <bool kFlat>
 double LevelSolver::lower_bound(std::size_t split, std::size_t at, int last_machines) const {
   const double time =
       kFlat ? compute_[at] - compute_[split] : times_.at_most(candidates_[split], candidates_[at]);
-  return (time + sync_per_byte_[last_machines] * (weights_[at] - most_bytes_[split])) / last_machines;
+  return (time + sync_per_byte_[last_machines] * (weights_[at] - most_bytes_[split])) * share_[last_machines];
 }
 
 // Splits before candidate `at` with the last stage on `last_machines`. The last stage shrinks to the right,
@@ -239,6 +270,18 @@ double LevelSolver::best_of_state(int to, int machines) const {
   return best(static_cast<std::size_t>(found - candidates_.begin()), machines);
 }
 
+// The first split whose lower_bound is within `time`.
+std::size_t LevelSolver::first_within(std::size_t at, int last_machines, double time) const {
+  std::size_t low = 0;
+  for (std::size_t high = at; low < high;) {
+    const std::size_t middle = low + (high - low) / 2;
+    const double bound = times_.is_flat() ? lower_bound<true>(middle, at, last_machines)
+                                          : lower_bound<false>(middle, at, last_machines);
+    bound > time ? low = middle + 1 : high = middle;
+  }
+  return low;
+}
+
 std::vector<LevelStage> LevelSolver::stages(int to) const {
   // Breadth first from the end: layer d holds the (candidate, machines) that d stages lead on from within the
   // best time; the first layer that one stage can close has the fewest stages.
@@ -251,18 +294,19 @@ std::vector<LevelStage> LevelSolver::stages(int to) const {
   const auto last_at = static_cast<std::size_t>(std::lower_bound(candidates_.begin(), candidates_.end(), to) -
                                                 candidates_.begin());
   const double best_time = best(last_at, costs_.machines);
-  const double room = best_time * costs_.workers_below / kBoundSlack;
   std::vector<Place> places{{last_at, costs_.machines, -1, 0}};
-  std::vector<char> seen(row_.size());
-  seen[index(last_at, costs_.machines)] = 1;
+  Unseen unseen(candidates_.size(), costs_.machines,
+                [&](std::size_t at, int machines) { return best(at, machines) <= best_time; });
+  unseen.remove(last_at, costs_.machines);
+  constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
+  std::vector<std::size_t> firsts(row_.size(), kUnknown);  // first_within of (candidate, last machines)
   std::size_t layer = 0;
   const auto leave_idle = [&](std::size_t begin) {
     if (!options_.use_fewer_machines) return;
     for (std::size_t i = begin; i < places.size(); ++i) {
       const Place place = places[i];
-      if (place.machines == 1 || seen[index(place.at, place.machines - 1)]) continue;
-      if (best(place.at, place.machines - 1) > best_time) continue;
-      seen[index(place.at, place.machines - 1)] = 1;
+      if (place.machines == 1 || !unseen.has(place.at, place.machines - 1)) continue;
+      unseen.remove(place.at, place.machines - 1);
       places.push_back({place.at, place.machines - 1, place.next, place.stage_machines});
     }
   };
@@ -288,16 +332,14 @@ std::vector<LevelStage> LevelSolver::stages(int to) const {
       const int most = options_.straight ? std::min(1, place.machines - 1) : place.machines - 1;
       for (int last = 1; last <= most; ++last) {
         const int rest = place.machines - last;
-        const auto first =
-            std::partition_point(compute_.begin(), compute_.begin() + static_cast<std::ptrdiff_t>(place.at),
-                                 [&](double time) { return compute_[place.at] - time > room * last; });
-        for (auto split = static_cast<std::size_t>(first - compute_.begin()); split < place.at; ++split) {
-          if (least_[index(split, rest)] > best_time) break;
-          if (seen[index(split, rest)] || best(split, rest) > best_time) continue;
+        if (unseen.from(0, rest) >= place.at) continue;
+        std::size_t& first = firsts[index(place.at, last)];
+        if (first == kUnknown) first = first_within(place.at, last, best_time);
+        for (auto split = unseen.from(first, rest); split < place.at; split = unseen.from(split + 1, rest)) {
           if (later_stage(candidates_[split], candidates_[place.at], last, place.machines) > best_time)
             continue;
           if (!is_before(split, place.at)) continue;
-          seen[index(split, rest)] = 1;
+          unseen.remove(split, rest);
           places.push_back({split, rest, static_cast<int>(i), last});
         }
       }

@@ -106,6 +106,7 @@ class LevelSolver {
             double& best) const;
   template <bool kFlat>
   double lower_bound(std::size_t split, std::size_t at, int last_machines) const;
+  std::size_t first_within(std::size_t at, int last_machines, double time) const;
   double first_stage(int to, int machines) const;
   double later_stage(int from, int to, int machines, int machines_used) const;
   double transfer(int cut, int machines) const;
@@ -125,6 +126,7 @@ class LevelSolver {
   const LevelCosts costs_;
   const IntervalTimes& times_;
   std::vector<double> sync_per_byte_;  // [m]: 4 (m-1) / (B m)
+  std::vector<double> share_;          // [m]: 1 / m
   int from_ = -1;
   std::vector<int> candidates_;
   std::vector<double> compute_;     // [candidate]

@@ -45,8 +45,7 @@ struct TrainOptions {
   bool stop_on_nonfinite = true;
   std::int64_t bucket_bytes = 4 << 20;
   /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
-  /// place for one. Null: never (on all ranks alike). Asynchronous schedules look at it when they drain
-  /// (checkpoints).
+  /// place for one. Null: never (on all ranks alike).
   const StopFlag* stop = nullptr;
 };
 

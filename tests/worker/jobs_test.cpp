@@ -33,7 +33,9 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
                                                     {3, "gpipe", "gloo"},
                                                     {4, "1f1b", "gloo"},
                                                     {2, "gpipe", "shm"},
-                                                    {4, "1f1b", "shm"}}) {
+                                                    {4, "1f1b", "shm"},
+                                                    {2, "zb-v", "gloo"},
+                                                    {3, "zb-h1", "shm"}}) {
       write("many.yaml", common + "stages: " + std::to_string(stages) + "\nschedule: " + schedule +
                              "\nbackend: " + backend +
                              "\nsave-weights: many.safetensors\noutput-dir: many\n");
