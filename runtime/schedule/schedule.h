@@ -195,7 +195,8 @@ std::string to_string(const Action& action);
 std::string to_string(const Schedule& schedule);
 Result<Schedule> parse_schedule(std::string_view text, const std::string& name);
 
-/// Terminal picture: one row per rank: F, B, I, W, R(educe), U(pdate), '.' for idle. gantt.h has the SVG.
+/// Terminal picture: one row per rank: F, B, I, W, R(educe), U(pdate), '.' for idle; small letters for every
+/// second stage of a rank. gantt.h has the SVG.
 std::string draw_text(const Simulation& simulation, int columns = 100);
 
 }  // namespace millrace
