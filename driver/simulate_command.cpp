@@ -36,7 +36,7 @@ Result<Schedule> schedule_of(const SimulationSubject& subject) {
   if (actions > kMostActions)
     return Problem{"--microbatches", "stages x microbatches is too large to simulate",
                    "at most " + std::to_string(kMostActions / 6)};
-  Result<Schedule> schedule = make_schedule(subject.kind, subject.shape);
+  Result<Schedule> schedule = make_schedule(subject.kind, subject.shape, subject.options.transport);
   const bool blocks = subject.options.transport == Transport::Rendezvous;
   if (!schedule || !(blocks || subject.shape.has_chunks())) return schedule;
   if (const Problems stuck = check(*schedule, subject.shape, subject.options.transport); !stuck.empty()) {

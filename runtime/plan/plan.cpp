@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -10,7 +11,15 @@ namespace millrace {
 namespace {
 
 constexpr const char* kFormat = "millrace-plan-1";
-const std::vector<std::string> kSchedules{"gpipe", "1f1b", "pipedream"};
+const std::vector<std::string> kSchedules{
+    "gpipe",  "1f1b",  "pipedream", "interleaved",     "zb-h1",         "zb-h2",      "zb-v",
+    "v-half", "v-min", "dualpipev", "pipedream-vsync", "pipedream-2bw", "auto-order", "custom"};
+
+std::string schedule_names() {
+  std::string names;
+  for (const std::string& name : kSchedules) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
 
 PlanStage stage_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
@@ -50,6 +59,21 @@ Json to_json_value(const PlanStage& stage) {
 std::string to_string(ScheduleKind kind) {
   return kSchedules[static_cast<std::size_t>(kind)];
 }
+bool is_asynchronous(ScheduleKind kind) {
+  return kind == ScheduleKind::PipeDream || kind == ScheduleKind::PipeDreamVSync ||
+         kind == ScheduleKind::PipeDream2BW;
+}
+bool updates_after_each(ScheduleKind kind) {
+  return kind == ScheduleKind::PipeDream || kind == ScheduleKind::PipeDreamVSync;
+}
+bool is_v_shaped(ScheduleKind kind) {
+  return kind == ScheduleKind::ZeroBubbleV || kind == ScheduleKind::VHalf || kind == ScheduleKind::VMin ||
+         kind == ScheduleKind::DualPipeV;
+}
+bool allows_chunks(ScheduleKind kind) {
+  return is_v_shaped(kind) || kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZeroBubbleH1 ||
+         kind == ScheduleKind::AutoOrder || kind == ScheduleKind::Custom;
+}
 std::string to_string(VersionPolicy policy) {
   return policy == VersionPolicy::Flush ? "flush" : "stash";
 }
@@ -59,13 +83,13 @@ Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::strin
   if (found != kSchedules.end()) return static_cast<ScheduleKind>(found - kSchedules.begin());
   const auto near = nearest_name(text, kSchedules);
   return Problem{where, "unknown schedule '" + std::string(text) + "'",
-                 near ? "did you mean '" + *near + "'?" : "one of: gpipe, 1f1b, pipedream"};
+                 near ? "did you mean '" + *near + "'?" : "one of: " + schedule_names()};
 }
 
 int Plan::num_ranks() const {
-  std::size_t count = 0;
-  for (const PlanStage& stage : stages) count += stage.ranks.size();
-  return static_cast<int>(count);
+  std::set<RankId> ranks;
+  for (const PlanStage& stage : stages) ranks.insert(stage.ranks.begin(), stage.ranks.end());
+  return static_cast<int>(ranks.size());
 }
 
 Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
@@ -83,8 +107,7 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
     plan.schedule = *kind;
   else if (!schedule.empty())
     in.problem("schedule", kind.problems()[0].what, kind.problems()[0].hint);
-  const std::string policy =
-      in.string("versions", plan.schedule == ScheduleKind::PipeDream ? "stash" : "flush");
+  const std::string policy = in.string("versions", is_asynchronous(plan.schedule) ? "stash" : "flush");
   plan.versions = policy == "stash" ? VersionPolicy::Stash : VersionPolicy::Flush;
   if (policy != "stash" && policy != "flush")
     in.problem("versions", "is '" + policy + "', expected flush or stash");
@@ -152,18 +175,20 @@ std::string Plan::fingerprint() const {
 }
 
 Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
-                  int microbatches, ScheduleKind schedule) {
+                  int microbatches, ScheduleKind schedule, int chunks) {
   Plan plan{.model = model,
             .schedule = schedule,
-            .versions = schedule == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush,
+            .versions = is_asynchronous(schedule) ? VersionPolicy::Stash : VersionPolicy::Flush,
             .microbatches = microbatches,
             .planner = "uniform"};
   const std::size_t count = layers.size();
+  const int places = std::max(1, stages / std::max(1, chunks));
   for (int s = 0; s < stages; ++s) {
     PlanStage& stage = plan.stages.emplace_back();
     stage.layers.assign(layers.begin() + static_cast<std::ptrdiff_t>(count * s / stages),
                         layers.begin() + static_cast<std::ptrdiff_t>(count * (s + 1) / stages));
-    for (int r = 0; r < replicas; ++r) stage.ranks.emplace_back(s * replicas + r);
+    const int place = chunks == 2 && is_v_shaped(schedule) ? std::min(s, stages - 1 - s) : s % places;
+    for (int r = 0; r < replicas; ++r) stage.ranks.emplace_back(place * replicas + r);
   }
   return plan;
 }

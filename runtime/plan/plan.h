@@ -12,10 +12,30 @@
 
 namespace millrace {
 
-enum class ScheduleKind { GPipe, OneFOneB, PipeDream };
+/// docs/schedules.md says what each is, what it costs and where it comes from.
+enum class ScheduleKind {
+  GPipe,
+  OneFOneB,
+  PipeDream,       ///< asynchronous, an update after each backward
+  Interleaved,     ///< 1F1B over several stages per rank, stage s on place s mod p
+  ZeroBubbleH1,    ///< backward split in two, memory of 1F1B; chunks as Interleaved
+  ZeroBubbleH2,    ///< twice the memory, idle only at both ends
+  ZeroBubbleV,     ///< stages r and 2p-1-r on one rank, memory of 1F1B
+  VHalf,           ///< as ZeroBubbleV with half the memory
+  VMin,            ///< with a third
+  DualPipeV,       ///< as ZeroBubbleV, forwards beside backwards
+  PipeDreamVSync,  ///< PipeDream; a microbatch sees the same version in all stages
+  PipeDream2BW,    ///< asynchronous, an update every k microbatches, two versions
+  AutoOrder,       ///< ordered from measured costs (list_schedule)
+  Custom,          ///< read from a file; flushing
+};
+bool is_asynchronous(ScheduleKind kind);     ///< updates while microbatches are in flight
+bool updates_after_each(ScheduleKind kind);  ///< of the asynchronous ones: PipeDream's, not 2BW
+bool allows_chunks(ScheduleKind kind);       ///< a rank may hold several stages
 enum class VersionPolicy { Flush, Stash };
 
-/// "gpipe", "1f1b", "pipedream"; "flush", "stash".
+/// "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev",
+/// "pipedream-vsync", "pipedream-2bw", "auto-order", "custom"; "flush", "stash".
 std::string to_string(ScheduleKind kind);
 std::string to_string(VersionPolicy policy);
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where);
@@ -44,7 +64,7 @@ struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   VersionPolicy versions = VersionPolicy::Flush;
-  int microbatches = 1;  ///< per step (Flush); ignored by the asynchronous schedule
+  int microbatches = 1;  ///< per update; ignored by PipeDream's schedules that update after each
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
   double predicted_step_s = 0;  ///< 0: unknown
@@ -62,8 +82,9 @@ struct Plan {
   std::string fingerprint() const;
 };
 
-/// Every problem of the plan by itself: no stages, a stage without layers or ranks, a rank in two stages or
-/// missing from 0..n-1, a layer twice, microbatches < 1, replicas > microbatches, schedule/version mismatch.
+/// Every problem of the plan by itself: no stages, a stage without layers or ranks, a rank in two stages
+/// (unless the schedule allows chunks; never twice in one) or missing from 0..n-1, a layer twice,
+/// microbatches < 1, replicas > microbatches, schedule/version mismatch.
 Problems validate(const Plan& plan);
 /// The above, and: layers unknown to the graph or missing from the plan (nearest name as hint), stage order
 /// against the graph's edges (an edge to an earlier stage), more stages than layers.
@@ -71,8 +92,11 @@ Problems validate(const Plan& plan, const LayerGraph& graph);
 /// The same against a bare list of layer names in execution order (a model).
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
 
-/// The whole model on one stage, replicated over `ranks` ranks (1: plain single-process training).
+/// `stages` equal shares of the layers, stage s on ranks s * replicas and following (1 stage, 1 replica:
+/// plain single-process training). `chunks` stages per rank, for schedules that allow it, are placed as the
+/// schedule wants it: along a V (chunks 2) or round and round.
 Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
-                  int microbatches, ScheduleKind schedule);
+                  int microbatches, ScheduleKind schedule, int chunks = 1);
+bool is_v_shaped(ScheduleKind kind);  ///< stages r and 2p-1-r share a rank
 
 }  // namespace millrace

@@ -48,7 +48,7 @@ Problems validate(const Plan& plan) {
   if (plan.microbatches < 1)
     problems.push_back(
         {"microbatches", "is " + std::to_string(plan.microbatches) + ", must be at least 1", {}});
-  const bool stash = plan.versions == VersionPolicy::Stash, async = plan.schedule == ScheduleKind::PipeDream;
+  const bool stash = plan.versions == VersionPolicy::Stash, async = is_asynchronous(plan.schedule);
   if (stash != async)
     problems.push_back(
         {"versions",
@@ -65,10 +65,12 @@ Problems validate(const Plan& plan) {
       if (!layers.insert(layer).second)
         problems.push_back({stage_name(s), "layer '" + layer + "' is in two places", {}});
     }
+    std::set<RankId> here;
     for (RankId rank : stage.ranks) {
-      if (!ranks.insert(rank).second)
+      const bool again = !here.insert(rank).second, elsewhere = !ranks.insert(rank).second;
+      if (again || (elsewhere && !allows_chunks(plan.schedule)))
         problems.push_back({stage_name(s), "rank " + std::to_string(rank.value) + " is used twice",
-                            "a rank holds one stage"});
+                            "a rank holds one stage; several only with interleaved and V schedules"});
     }
     if (!async && static_cast<int>(stage.ranks.size()) > plan.microbatches) {
       problems.push_back({stage_name(s),

@@ -12,7 +12,7 @@ constexpr std::size_t kMostProblems = 50;
 class Checker {
  public:
   Checker(const Schedule& schedule, const PipelineShape& shape)
-      : schedule_(schedule), shape_(shape), messages_(shape) {}
+      : schedule_(schedule), shape_(shape), messages_(shape), asynchronous_(is_asynchronous(schedule.kind)) {}
 
   Problems structure() {
     if (static_cast<int>(schedule_.ranks.size()) != shape_.num_ranks()) {
@@ -23,11 +23,13 @@ class Checker {
     }
     sent_.assign(messages_.size(), 0);
     received_.assign(messages_.size(), 0);
+    versions_ = forward_versions(schedule_, shape_);
     cells_.assign(
         static_cast<std::size_t>(shape_.num_stages()) * static_cast<std::size_t>(shape_.microbatches),
         Cell{});
     for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) rank(r);
     everything_once();
+    if (problems_.empty()) limits();
     return std::move(problems_);
   }
 
@@ -39,14 +41,16 @@ class Checker {
   /// One stage on the rank being read.
   struct StageState {
     std::int64_t newest = -1;  ///< last microbatch whose gradients wait for the update
-    bool pending = false, reduced = false;
+    int pending = 0;           ///< microbatches whose gradients wait for the update
+    bool reduced = false;
     int updates = 0;
   };
 
-  Cell& cell(StageId stage, MicrobatchId microbatch) {
-    return cells_[static_cast<std::size_t>(stage.value) * static_cast<std::size_t>(shape_.microbatches) +
-                  static_cast<std::size_t>(microbatch.value)];
+  std::size_t index(StageId stage, MicrobatchId microbatch) const {
+    return static_cast<std::size_t>(stage.value) * static_cast<std::size_t>(shape_.microbatches) +
+           static_cast<std::size_t>(microbatch.value);
   }
+  Cell& cell(StageId stage, MicrobatchId microbatch) { return cells_[index(stage, microbatch)]; }
   void fail(std::size_t rank, const Action& action, std::string what) {
     if (problems_.size() < kMostProblems)
       problems_.push_back({"rank " + std::to_string(rank) + ", " + to_string(action), std::move(what), {}});
@@ -79,15 +83,19 @@ class Checker {
   void compute(std::size_t r, const Action& a) {
     Cell& done = cell(a.stage, a.microbatch);
     StageState& state = states_[static_cast<std::size_t>(a.stage.value)];
-    const bool flush = schedule_.kind != ScheduleKind::PipeDream;
-    if (flush && state.updates > 0) fail(r, a, "comes after the update of its step");
+    if (a.op != Op::Forward && batch_of(a) != state.updates)
+      fail(r, a,
+           "batch " + std::to_string(batch_of(a)) + " after " + std::to_string(state.updates) +
+               " updates of the stage");
     if (a.op == Op::Forward) {
+      const std::int64_t version = versions_[index(a.stage, a.microbatch)];
+      if (version > state.updates) fail(r, a, "version " + std::to_string(version) + " is not there yet");
+      if (!asynchronous_ && state.updates > 0) fail(r, a, "comes after the update of its step");
       if (done.forward) fail(r, a, "appears twice");
       needs(r, a, /*gradient=*/false);
       done.forward = true;
       return;
     }
-    if (!flush && state.pending) fail(r, a, "comes before the update of the backward before it");
     if (a.op != Op::BackwardWeight) {
       if (!done.forward) fail(r, a, "comes before its forward");
       if (done.input) fail(r, a, "appears twice");
@@ -98,15 +106,31 @@ class Checker {
       if (!done.input) fail(r, a, "comes before its input gradient");
       if (done.weight) fail(r, a, "appears twice");
       if (state.reduced) fail(r, a, "comes after the reduce");
-      done.weight = state.pending = true;
+      if (a.microbatch.value < state.newest && schedule_.kind != ScheduleKind::Custom)
+        fail(r, a, "comes after the weight gradient of microbatch " + std::to_string(state.newest));
+      done.weight = true;
+      ++state.pending;
       state.newest = std::max(state.newest, a.microbatch.value);
     }
+  }
+
+  /// Updates of its stage and replica that come before the backward of `a`.
+  std::int64_t batch_of(const Action& a) const {
+    if (!asynchronous_) return 0;
+    return a.microbatch.value / per_update(a.stage);
+  }
+  /// Microbatches of all replicas that one update of the stage covers (asynchronous).
+  int per_update(StageId stage) const {
+    if (schedule_.kind != ScheduleKind::PipeDream2BW) return shape_.replicas(stage);
+    return shape_.update_every > 0 ? shape_.update_every : least_update_every(shape_);
   }
 
   void apply(std::size_t r, const Action& a) {
     StageState& state = states_[static_cast<std::size_t>(a.stage.value)];
     const bool replicated = shape_.replicas(a.stage) > 1;
-    if (!state.pending) fail(r, a, "there are no gradients to apply");
+    if (state.pending == 0) fail(r, a, "there are no gradients to apply");
+    if (asynchronous_ && state.pending != per_update(a.stage) / shape_.replicas(a.stage))
+      fail(r, a, "has the gradients of " + std::to_string(state.pending) + " microbatches");
     if (a.microbatch.value != state.newest)
       fail(r, a, "the last gradient is of microbatch " + std::to_string(state.newest));
     if (a.op == Op::Reduce) {
@@ -116,15 +140,39 @@ class Checker {
       return;
     }
     if (replicated && !state.reduced) fail(r, a, "comes before its reduce");
-    state.reduced = state.pending = false;
+    state.reduced = false;
+    state.pending = 0;
     ++state.updates;
+  }
+
+  /// Bounded memory.
+  void limits() {
+    const Peaks peaks = peaks_of(schedule_, shape_);
+    const auto stages = shape_.stages_of_ranks();
+    for (std::size_t r = 0; r < schedule_.ranks.size(); ++r) {
+      const std::string where = "rank " + std::to_string(r);
+      const int stash = stash_limit(schedule_.kind, shape_, RankId(static_cast<int>(r)));
+      if (peaks.stash[r] > stash)
+        problems_.push_back({where,
+                             "stashes " + std::to_string(peaks.stash[r]) + " microbatches, " +
+                                 to_string(schedule_.kind) + " at most " + std::to_string(stash),
+                             {}});
+      int versions = 1;
+      for (StageId stage : stages[r])
+        versions = std::max(versions, version_limit(schedule_.kind, shape_, stage));
+      if (peaks.versions[r] > versions)
+        problems_.push_back({where,
+                             "holds " + std::to_string(peaks.versions[r]) + " weight versions, " +
+                                 to_string(schedule_.kind) + " at most " + std::to_string(versions),
+                             {}});
+    }
   }
 
   void finish(std::size_t r, int stage) {
     const StageState& state = states_[static_cast<std::size_t>(stage)];
     const std::string where = "rank " + std::to_string(r) + ", stage " + std::to_string(stage);
-    if (state.pending) problems_.push_back({where, "gradients are left without an update", {}});
-    if (schedule_.kind != ScheduleKind::PipeDream && state.updates != 1)
+    if (state.pending > 0) problems_.push_back({where, "gradients are left without an update", {}});
+    if (!asynchronous_ && state.updates != 1)
       problems_.push_back(
           {where,
            "has " + std::to_string(state.updates) + " updates in a flushing schedule, expected 1",
@@ -133,8 +181,7 @@ class Checker {
 
   /// What a computation consumes must have been received, or made on this rank, before.
   void needs(std::size_t r, const Action& a, bool gradient) {
-    for (const StageLink& link : messages_.links()) {
-      if ((gradient ? link.from : link.to) != a.stage) continue;
+    for (const StageLink& link : gradient ? messages_.out_of(a.stage) : messages_.into(a.stage)) {
       const StageId peer = gradient ? link.to : link.from;
       if (shape_.is_local(link, a.microbatch)) {
         const Cell& made = cell(peer, a.microbatch);
@@ -197,6 +244,8 @@ class Checker {
   const Schedule& schedule_;
   const PipelineShape& shape_;
   MessageIndex messages_;
+  const bool asynchronous_;
+  std::vector<std::int64_t> versions_;
   Problems problems_;
   std::vector<int> sent_, received_;
   std::vector<Cell> cells_;

@@ -1,120 +1,70 @@
-// Generators: the order of computations of each rank, then one pass that adds the transfers.
+// The table of schedules: from a shape to each rank's computations.
 #include <algorithm>
 #include <set>
 #include <string>
 
-#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/generators.h"
+#include "runtime/schedule/list_schedule.h"
 
 namespace millrace {
 namespace {
 
-/// One rank's place: replica `replica` of stage `stage`.
-struct Place {
-  StageId stage;
-  int replica;
-  int replicas;
-  int warm_up;  ///< forwards before the first backward, PipeDream's rule (pipedream.md 5.2)
+/// How a schedule is generated: rank by rank, or all places of one replica at once.
+struct Generator {
+  ScheduleKind kind;
+  Order (*one_stage)(const Place&) = nullptr;
+  std::vector<Order> (*chunks)(int places, int chunks, int microbatches) = nullptr;
 };
 
-/// Microbatches of a place in order: replica, replica + replicas, ...
-std::vector<MicrobatchId> own_microbatches(const Place& place, int microbatches) {
-  std::vector<MicrobatchId> own;
-  for (int m = place.replica; m < microbatches; m += place.replicas) own.emplace_back(m);
-  return own;
+const Generator kGenerators[] = {
+    {ScheduleKind::GPipe, gpipe, nullptr},
+    {ScheduleKind::OneFOneB, one_f_one_b, nullptr},
+    {ScheduleKind::ZeroBubbleH1, zero_bubble_h1, interleaved_h1},
+    {ScheduleKind::ZeroBubbleH2, zero_bubble_h2, nullptr},
+    {ScheduleKind::Interleaved, nullptr, interleaved},
+    {ScheduleKind::ZeroBubbleV, nullptr, zero_bubble_v},
+    {ScheduleKind::VHalf, nullptr, v_half},
+    {ScheduleKind::VMin, nullptr, v_min},
+    {ScheduleKind::DualPipeV, nullptr, dual_pipe_v},
+    {ScheduleKind::PipeDream, asynchronous, nullptr},
+    {ScheduleKind::PipeDreamVSync, asynchronous, nullptr},
+    {ScheduleKind::PipeDream2BW, asynchronous, nullptr},
+};
+
+std::string name(int stage) {
+  return "stage " + std::to_string(stage);
 }
 
-void finish_step(const Place& place, MicrobatchId last, std::vector<Action>& actions) {
-  if (place.replicas > 1) actions.push_back({.op = Op::Reduce, .stage = place.stage, .microbatch = last});
-  actions.push_back({.op = Op::Update, .stage = place.stage, .microbatch = last});
+bool equal_replicas(const PipelineShape& shape) {
+  return std::ranges::all_of(shape.ranks_of_stage, [&](const auto& ranks) {
+    return ranks.size() == shape.ranks_of_stage[0].size();
+  });
 }
 
-/// All forwards, all backwards, both in microbatch order. arXiv 1811.06965.
-std::vector<Action> gpipe(const Place& place, int microbatches) {
-  const auto own = own_microbatches(place, microbatches);
-  std::vector<Action> actions;
-  for (MicrobatchId m : own) actions.push_back({.op = Op::Forward, .stage = place.stage, .microbatch = m});
-  for (MicrobatchId m : own) actions.push_back({.op = Op::Backward, .stage = place.stage, .microbatch = m});
-  finish_step(place, own.back(), actions);
-  return actions;
-}
-
-/// Warm-up forwards, then one forward, one backward, then the remaining backwards. With a flush: one update
-/// at the end (PipeDream-Flush, arXiv 2006.09503); without: an update after each backward (PipeDream,
-/// SOSP'19).
-std::vector<Action> one_f_one_b(const Place& place, int microbatches, bool flush) {
-  const auto own = own_microbatches(place, microbatches);
-  const std::size_t warm_up = std::min<std::size_t>(own.size(), static_cast<std::size_t>(place.warm_up));
-  std::vector<Action> actions;
-  for (std::size_t k = 0; k < own.size() + warm_up; ++k) {
-    if (k < own.size()) actions.push_back({.op = Op::Forward, .stage = place.stage, .microbatch = own[k]});
-    if (k < warm_up) continue;
-    actions.push_back({.op = Op::Backward, .stage = place.stage, .microbatch = own[k - warm_up]});
-    if (!flush) finish_step(place, own[k - warm_up], actions);
-  }
-  if (flush) finish_step(place, own.back(), actions);
-  return actions;
-}
-
-/// Receives right before the computation that needs them, sends right after the one that made them: between
-/// two computations all transfers are adjacent and form one exchange, which keeps every shape free of
-/// deadlock even where sends block (459 of 648 shapes hang otherwise).
-std::vector<Action> add_transfers(const std::vector<Action>& computations, const PipelineShape& shape,
-                                  const std::vector<StageLink>& links) {
-  std::vector<Action> actions;
-  const auto transfer = [&](Op op, const Action& compute, StageId peer_stage) {
-    actions.push_back({.op = op,
-                       .stage = compute.stage,
-                       .microbatch = compute.microbatch,
-                       .peer_stage = peer_stage,
-                       .peer = shape.rank_of(peer_stage, compute.microbatch)});
-  };
-  // An update in the middle (asynchronous) waits until the receives of the next computation are posted: they
-  // then stand beside the sends of the last one, and the gradient leaves before the update. A replicated
-  // stage must not wait for anything before its reduce: its replicas would wait for each other in a circle.
-  std::vector<Action> updates;
-  for (const Action& action : computations) {
-    if (!is_compute(action.op)) {
-      (shape.replicas(action.stage) > 1 ? actions : updates).push_back(action);
-      continue;
-    }
-    const bool forward = action.op == Op::Forward, backward = action.op == Op::Backward;
-    for (auto link = links.rbegin(); link != links.rend(); ++link) {
-      if (shape.is_local(*link, action.microbatch)) continue;
-      if (forward && link->to == action.stage) transfer(Op::RecvActivation, action, link->from);
-      if (backward && link->from == action.stage) transfer(Op::RecvGradient, action, link->to);
-    }
-    actions.insert(actions.end(), updates.begin(), updates.end());
-    updates.clear();
-    actions.push_back(action);
-    for (const StageLink& link : links) {
-      if (shape.is_local(link, action.microbatch)) continue;
-      if (forward && link.from == action.stage) transfer(Op::SendActivation, action, link.to);
-      if (backward && link.to == action.stage) transfer(Op::SendGradient, action, link.from);
-    }
-  }
-  actions.insert(actions.end(), updates.begin(), updates.end());
-  return actions;
-}
-
-Problems problems_of(ScheduleKind kind, const PipelineShape& shape) {
+/// What every schedule needs.
+Problems basic_problems(const PipelineShape& shape) {
   Problems problems;
   if (shape.ranks_of_stage.empty()) problems.push_back({"", "the pipeline has no stages", {}});
   if (shape.microbatches < 1) problems.push_back({"", "there are no microbatches", "use at least 1"});
+  const int world = shape.num_ranks();
   for (int s = 0; s < shape.num_stages(); ++s) {
-    const int replicas = shape.replicas(StageId(s));
-    const std::string where = "stage " + std::to_string(s);
+    const auto& ranks = shape.ranks_of_stage[static_cast<std::size_t>(s)];
+    const int replicas = static_cast<int>(ranks.size());
     if (replicas == 0)
-      problems.push_back({where, "has no ranks", {}});
+      problems.push_back({name(s), "has no ranks", {}});
     else if (replicas > shape.microbatches)
-      problems.push_back({where,
+      problems.push_back({name(s),
                           "has " + std::to_string(replicas) + " replicas for " +
                               std::to_string(shape.microbatches) + " microbatches",
                           "use at least as many microbatches as replicas"});
-    else if (kind == ScheduleKind::PipeDream && shape.microbatches % replicas != 0) {
-      problems.push_back({where,
-                          std::to_string(shape.microbatches) + " minibatches do not divide among " +
-                              std::to_string(replicas) + " replicas",
-                          "use a multiple"});
+    if (std::set<RankId>(ranks.begin(), ranks.end()).size() != ranks.size())
+      problems.push_back({name(s), "names a rank twice", {}});
+    for (RankId rank : ranks) {
+      if (rank.value < 0 || rank.value >= world)
+        problems.push_back(
+            {name(s),
+             "rank " + std::to_string(rank.value) + " is outside 0.." + std::to_string(world - 1),
+             {}});
     }
   }
   for (const StageLink& link : shape.links) {
@@ -127,32 +77,124 @@ Problems problems_of(ScheduleKind kind, const PipelineShape& shape) {
   return problems;
 }
 
+Problems asynchronous_problems(ScheduleKind kind, const PipelineShape& shape) {
+  Problems problems;
+  const auto must_divide = [&](const std::string& where, int by, const std::string& what, int count) {
+    if (count % by == 0) return;
+    problems.push_back({where, std::to_string(count) + " " + what + std::to_string(by), "use a multiple"});
+  };
+  for (int s = 0; s < shape.num_stages(); ++s)
+    must_divide(name(s), shape.replicas(StageId(s)),
+                "minibatches do not divide among replicas: ", shape.microbatches);
+  if (kind == ScheduleKind::PipeDreamVSync && !equal_replicas(shape))
+    problems.push_back({"", "vertical sync needs as many replicas in each stage", "use pipedream"});
+  if (kind != ScheduleKind::PipeDream2BW || !problems.empty()) return problems;
+  const int least = least_update_every(shape), every = shape.update_every > 0 ? shape.update_every : least;
+  if (every < least)
+    problems.push_back(
+        {"", "an update every " + std::to_string(every) + " microbatches needs more than two versions",
+         "use at least " + std::to_string(least)});
+  must_divide("", every, "microbatches are not whole updates of ", shape.microbatches);
+  for (int s = 0; s < shape.num_stages(); ++s)
+    must_divide(name(s), shape.replicas(StageId(s)),
+                "microbatches per update do not divide among replicas: ", every);
+  return problems;
+}
+
+/// Whether stage s is where the schedule puts it: along the V, or where stage s mod p is.
+Problems placement_problems(ScheduleKind kind, const PipelineShape& shape) {
+  const int world = shape.num_ranks(), stages = shape.num_stages();
+  const std::string schedule = to_string(kind);
+  if (!equal_replicas(shape))
+    return {{"", schedule + " needs as many replicas in each stage", "replicate all stages or none"}};
+  const int replicas = shape.replicas(StageId(0)), p = world / replicas;
+  const bool v = is_v_shaped(kind);
+  if (v && stages != 2 * p)
+    return {{"",
+             schedule + " needs two stages per rank, the shape has " + std::to_string(stages) +
+                 " stages on " + std::to_string(world) + " ranks",
+             "stages r and 2p-1-r on rank r"}};
+  for (int s = 0; s < stages; ++s) {
+    const int like = v ? std::min(s, 2 * p - 1 - s) : s % p;
+    if (shape.ranks_of_stage[static_cast<std::size_t>(s)] !=
+        shape.ranks_of_stage[static_cast<std::size_t>(like)])
+      return {{name(s), schedule + " needs it on the ranks of stage " + std::to_string(like), {}}};
+  }
+  if (stages % p != 0) return {{"", schedule + " needs the same number of stages on each rank", {}}};
+  return {};
+}
+
+/// One microbatch number of a replica -> of the whole step.
+Order in_step(Order order, int replica, int replicas) {
+  for (Action& a : order) a.microbatch = MicrobatchId(a.microbatch.value * replicas + replica);
+  return order;
+}
+
+int own_count(int microbatches, int replica, int replicas) {
+  return (microbatches - replica + replicas - 1) / replicas;
+}
+
+std::vector<Order> by_stage(const Generator& generator, const PipelineShape& shape) {
+  std::vector<Order> ranks(static_cast<std::size_t>(shape.num_ranks()));
+  const bool batches = generator.kind == ScheduleKind::PipeDream2BW;
+  const int every = !batches ? 0 : shape.update_every > 0 ? shape.update_every : least_update_every(shape);
+  for (int s = 0; s < shape.num_stages(); ++s) {
+    const int replicas = shape.replicas(StageId(s));
+    for (int replica = 0; replica < replicas; ++replica) {
+      const Place place{.stage = s,
+                        .microbatches = own_count(shape.microbatches, replica, replicas),
+                        .warm_up = warm_up_of(shape, StageId(s)),
+                        .most_warm_up = warm_up_of(shape, StageId(0)),
+                        .update_every = batches ? every / replicas : 1};
+      const RankId rank =
+          shape.ranks_of_stage[static_cast<std::size_t>(s)][static_cast<std::size_t>(replica)];
+      ranks[static_cast<std::size_t>(rank.value)] = in_step(generator.one_stage(place), replica, replicas);
+    }
+  }
+  return ranks;
+}
+
+std::vector<Order> by_place(const Generator& generator, const PipelineShape& shape) {
+  std::vector<Order> ranks(static_cast<std::size_t>(shape.num_ranks()));
+  const int replicas = shape.replicas(StageId(0)), p = shape.num_ranks() / replicas;
+  for (int replica = 0; replica < replicas; ++replica) {
+    std::vector<Order> orders =
+        generator.chunks(p, shape.num_stages() / p, own_count(shape.microbatches, replica, replicas));
+    for (int r = 0; r < p; ++r) {
+      const RankId rank =
+          shape.ranks_of_stage[static_cast<std::size_t>(r)][static_cast<std::size_t>(replica)];
+      ranks[static_cast<std::size_t>(rank.value)] =
+          in_step(std::move(orders[static_cast<std::size_t>(r)]), replica, replicas);
+    }
+  }
+  return ranks;
+}
+
+Result<Schedule> buffered_schedule(ScheduleKind kind, const PipelineShape& shape) {
+  if (Problems problems = basic_problems(shape); !problems.empty()) return problems;
+  if (kind == ScheduleKind::AutoOrder) {
+    const std::vector<double> unit(static_cast<std::size_t>(shape.num_stages()), 1);
+    return list_schedule(shape, {.forward = unit, .backward_input = unit, .backward_weight = unit});
+  }
+  const auto* generator = std::ranges::find(kGenerators, kind, &Generator::kind);
+  if (generator == std::end(kGenerators))
+    return Problem{"", "a schedule of kind '" + to_string(kind) + "' is read from a file", "--schedule-file"};
+  const bool chunks = generator->chunks && (!generator->one_stage || shape.has_chunks());
+  if (!chunks && shape.has_chunks())
+    return Problem{"", to_string(kind) + " has one stage per rank", "for several: interleaved, zb-h1, zb-v"};
+  Problems problems = chunks                  ? placement_problems(kind, shape)
+                      : is_asynchronous(kind) ? asynchronous_problems(kind, shape)
+                                              : Problems{};
+  if (!problems.empty()) return problems;
+  return lower(kind, shape, chunks ? by_place(*generator, shape) : by_stage(*generator, shape));
+}
+
 }  // namespace
 
-Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape) {
-  if (Problems problems = problems_of(kind, shape); !problems.empty()) return problems;
-  const auto links = shape.all_links();
-  const int world = shape.num_ranks();
-  Schedule schedule{.kind = kind};
-  schedule.ranks.resize(static_cast<std::size_t>(world));
-  int ranks_before = 0;
-  for (int s = 0; s < shape.num_stages(); ++s) {
-    const auto& ranks = shape.ranks_of_stage[static_cast<std::size_t>(s)];
-    const int replicas = static_cast<int>(ranks.size());
-    for (int replica = 0; replica < replicas; ++replica) {
-      const Place place{StageId(s), replica, replicas, (world - 1 - ranks_before) / replicas};
-      const auto computations = kind == ScheduleKind::GPipe
-                                    ? gpipe(place, shape.microbatches)
-                                    : one_f_one_b(place, shape.microbatches, kind == ScheduleKind::OneFOneB);
-      const std::size_t rank = static_cast<std::size_t>(ranks[static_cast<std::size_t>(replica)].value);
-      if (rank >= schedule.ranks.size())
-        return Problem{
-            "", "rank " + std::to_string(rank) + " is outside 0.." + std::to_string(world - 1), {}};
-      schedule.ranks[rank] = add_transfers(computations, shape, links);
-    }
-    ranks_before += replicas;
-  }
-  return schedule;
+Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape, Transport transport) {
+  Result<Schedule> schedule = buffered_schedule(kind, shape);
+  if (!schedule || transport == Transport::Buffered) return schedule;
+  return for_rendezvous(*std::move(schedule), shape);
 }
 
 }  // namespace millrace

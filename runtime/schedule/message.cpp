@@ -4,6 +4,11 @@ namespace millrace {
 
 MessageIndex::MessageIndex(const PipelineShape& shape)
     : links_(shape.all_links()), microbatches_(shape.microbatches) {
+  for (auto* table : {&into_, &out_of_}) table->resize(static_cast<std::size_t>(shape.num_stages()));
+  for (const StageLink& link : links_) {
+    into_[static_cast<std::size_t>(link.to.value)].push_back(link);
+    out_of_[static_cast<std::size_t>(link.from.value)].push_back(link);
+  }
   link_at_.resize(static_cast<std::size_t>(shape.num_stages()));
   for (std::size_t i = 0; i < links_.size(); ++i) {
     auto& row = link_at_[static_cast<std::size_t>(links_[i].from.value)];

@@ -20,10 +20,17 @@ class MessageIndex {
     return static_cast<std::int64_t>(message / 2 % static_cast<std::size_t>(microbatches_));
   }
   const std::vector<StageLink>& links() const { return links_; }
+  const std::vector<StageLink>& into(StageId stage) const { return at(into_, stage); }
+  const std::vector<StageLink>& out_of(StageId stage) const { return at(out_of_, stage); }
 
  private:
+  static const std::vector<StageLink>& at(const std::vector<std::vector<StageLink>>& of, StageId stage) {
+    return of[static_cast<std::size_t>(stage.value)];
+  }
+
   std::vector<StageLink> links_;
-  std::vector<std::vector<int>> link_at_;  ///< [from][to] -> index + 1
+  std::vector<std::vector<StageLink>> into_, out_of_;  ///< by stage, in order of links_
+  std::vector<std::vector<int>> link_at_;              ///< [from][to] -> index + 1
   int microbatches_;
 };
 

@@ -54,6 +54,7 @@ struct PipelineShape {
   int microbatches = 1;
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<StageLink> links;  ///< empty: the chain 0->1->2...
+  int update_every = 0;          ///< PipeDream-2BW: microbatches per update; 0: least_update_every
 
   int num_stages() const { return static_cast<int>(ranks_of_stage.size()); }
   int num_ranks() const;  ///< distinct ranks
@@ -80,22 +81,58 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;  ///< index: RankId
 };
 
-/// Pure. GPipe: all F, all B in microbatch order. 1F1B: PipeDream-Flush. PipeDream: asynchronous, an Update
-/// after each backward round, no flush; `microbatches` counts the minibatches of the whole run.
-/// Problem if the shape does not fit (no stages, replicas > microbatches, async count not a multiple of the
-/// replicas). Valid under both transports; the asynchronous one with replicated stages needs buffered sends.
-/// Transfers are included, and receives are placed so that adjacent transfers form one exchange.
-/// Sources: GPipe arXiv 1811.06965; PipeDream SOSP'19 section 3.2-3.3; PipeDream-Flush arXiv 2006.09503.
-Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape);
-
 enum class Transport {
   Buffered,    ///< a send completes at once
   Rendezvous,  ///< a send completes when the peer receives; adjacent transfers are one group
 };
 
+/// Pure; docs/schedules.md describes each order, its idle time, memory and source. The result is valid under
+/// `transport` (made for Rendezvous: under both), and both ends of a pair of ranks have its messages in one
+/// order (pair_order.h). In the asynchronous schedules `microbatches` counts those of the whole run. Flushing
+/// schedules end with Reduce and Update of each stage of the rank, in stage order.
+/// Problem if the shape does not fit: no stages, replicas > microbatches, chunks where the schedule has none,
+/// unequal replicas in schedules with chunks, another placement than the schedule's, an asynchronous count
+/// that is not a multiple of the replicas (2BW: of update_every). Custom has no generator.
+/// AutoOrder: list_schedule with F = I = W and no cap.
+Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape,
+                               Transport transport = Transport::Buffered);
+/// The schedule that `plan` names, for a shape of that plan. AutoOrder is ordered by the plan's predicted
+/// times (the same on every rank), or by F = I = W if it has none. Problem as make_schedule.
+Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport);
+/// Forwards alone, for evaluation: any shape, also with fewer microbatches than replicas. Each rank goes
+/// along the diagonals stage + microbatch, so that chunks are pipelined too.
+Schedule forward_schedule(const PipelineShape& shape, Transport transport);
+/// Computations of each rank (F, B, I, W; asynchronous: also Reduce, Update) made into a schedule for
+/// Buffered: Reduce and Update at the end of a flushing one, and all transfers. Receives stand right before
+/// the computation that needs them (or a later message of the same pair) and sends right after the one that
+/// made them, so that adjacent transfers form one exchange.
+Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations);
+/// Where blocking sends would wait in a circle, the receive is moved up to where its rank stands then. No
+/// change where none would; with sends that do not block, an early receive may cost time. Schedules that
+/// cannot run at all stay as they are.
+Schedule for_rendezvous(Schedule schedule, const PipelineShape& shape);
+/// PipeDream-2BW: the microbatches in flight at the first stage, rounded up to a multiple of all replicas.
+int least_update_every(const PipelineShape& shape);
+
+/// The weight version that the forward (and so the backward) of a microbatch uses. Index: stage *
+/// shape.microbatches + microbatch. A version counts the updates of its stage.
+///   flushing: 0, the version at the start of the step;  PipeDream: the newest (weight stashing);
+///   vertical sync: that of the first stage when it forwarded the microbatch;
+///   2BW: max(0, batch - 1) with batch = microbatch / update_every, so w(t+1) = w(t) - lr grad f(w(t-1)).
+std::vector<std::int64_t> forward_versions(const Schedule& schedule, const PipelineShape& shape);
+
+/// Published bounds that check() enforces: live versions of a stage (flushing 1; PipeDream its microbatches
+/// in flight; vertical sync those of the first stage; 2BW 2), and stashed (stage, microbatch) pairs of a rank
+/// (docs/schedules.md; AutoOrder and Custom: all).
+int version_limit(ScheduleKind kind, const PipelineShape& shape, StageId stage);
+int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank);
+
 /// Every violation: an action missing or twice, a dependency not met, a transfer without its peer or for a
 /// link that needs none, backward on another replica than its forward, an update that misses a gradient or
-/// comes between the computations of a step, deadlock under `transport`. Empty: the schedule is valid.
+/// comes between the computations of a step, a forward whose version is not there yet, more live versions or
+/// stashed microbatches than version_limit and stash_limit, weight gradients of a stage not in microbatch
+/// order (they are summed in that order; Custom may differ), deadlock under `transport`. Empty: the schedule
+/// is valid.
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
 
 /// Seconds. Index: stage. `transfer_s`/`latency_s`: per microbatch and link, by order of all_links().

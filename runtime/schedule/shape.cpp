@@ -87,6 +87,7 @@ PipelineShape shape_of(const Plan& plan, int microbatches) {
   PipelineShape shape{.microbatches = microbatches > 0 ? microbatches : plan.microbatches};
   for (const PlanStage& stage : plan.stages) shape.ranks_of_stage.push_back(stage.ranks);
   for (const PlanCrossing& crossing : plan.crossings) shape.links.push_back({crossing.from, crossing.to});
+  if (plan.schedule == ScheduleKind::PipeDream2BW) shape.update_every = plan.microbatches;
   return shape;
 }
 

@@ -77,6 +77,20 @@ VersionId ParameterStore::pin(MicrobatchId microbatch) {
   return current_;
 }
 
+void ParameterStore::pin_expected(MicrobatchId microbatch, VersionId version) {
+  const auto expected = expected_.find(version);
+  MILLRACE_CHECK(expected != expected_.end() && versions_.contains(version),
+                 "version " << version.value << " is not there for microbatch " << microbatch.value);
+  MILLRACE_CHECK(pinned_.emplace(microbatch, version).second,
+                 "microbatch " << microbatch.value << " pinned twice");
+  ++versions_.at(version).pins;
+  if (--expected->second == 0) expected_.erase(expected);
+}
+
+bool ParameterStore::is_needed(VersionId version) const {
+  return versions_.at(version).pins > 0 || expected_.contains(version);
+}
+
 VersionId ParameterStore::version_of(MicrobatchId microbatch) const {
   auto found = pinned_.find(microbatch);
   MILLRACE_CHECK(found != pinned_.end(), "microbatch " << microbatch.value << " has no version");
@@ -86,8 +100,8 @@ VersionId ParameterStore::version_of(MicrobatchId microbatch) const {
 void ParameterStore::release(MicrobatchId microbatch) {
   const VersionId version = version_of(microbatch);
   pinned_.erase(microbatch);
-  auto found = versions_.find(version);
-  if (--found->second.pins == 0 && version != current_) versions_.erase(found);
+  --versions_.at(version).pins;
+  if (version != current_ && !is_needed(version)) versions_.erase(version);
 }
 
 std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int layer) const {
@@ -97,7 +111,7 @@ std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int la
 void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tensor&)>& update) {
   const VersionId next(current_.value + 1);
   auto now = versions_.find(current_);
-  if (now->second.pins == 0) {
+  if (!is_needed(current_)) {
     update(now->second.flat, flat_gradient_);
     auto node = versions_.extract(now);
     node.key() = next;
@@ -123,7 +137,7 @@ std::vector<std::pair<std::string, at::Tensor>> ParameterStore::named_buffers() 
 }
 
 void ParameterStore::set_current(VersionId version) {
-  MILLRACE_CHECK(pinned_.empty() && versions_.size() == 1);
+  MILLRACE_CHECK(pinned_.empty() && expected_.empty() && versions_.size() == 1);
   auto node = versions_.extract(current_);
   node.key() = version;
   versions_.insert(std::move(node));

@@ -27,8 +27,9 @@ struct ParameterSlot {
 };
 
 /// Each published version is one flat float32 tensor [N]; parameters are views into it. A microbatch pins the
-/// version of its forward until its last backward; an unpinned old version is freed. If nobody pins the
-/// current version an update happens in place (one version, no copy). Not thread-safe.
+/// version of its forward until its last backward; an old version is freed when it is neither pinned nor
+/// expected. If that holds for the current version an update happens in place (one version, no copy). Not
+/// thread-safe.
 class ParameterStore {
  public:
   /// Initial values depend on (seed, parameter name) only: they are drawn on the CPU and then moved to
@@ -37,6 +38,9 @@ class ParameterStore {
 
   VersionId current() const { return current_; }
   VersionId pin(MicrobatchId microbatch);  ///< the current version
+  /// A version that may be older, or at the time of expect() still to come: announced once for each pin.
+  void expect(VersionId version) { ++expected_[version]; }
+  void pin_expected(MicrobatchId microbatch, VersionId version);
   void release(MicrobatchId microbatch);
   VersionId version_of(MicrobatchId microbatch) const;
   int live_versions() const { return static_cast<int>(versions_.size()); }
@@ -69,6 +73,7 @@ class ParameterStore {
     int pins = 0;
   };
   std::vector<std::vector<at::Tensor>> views_of(const at::Tensor& flat) const;
+  bool is_needed(VersionId version) const;
 
   std::vector<ParameterSlot> slots_;
   std::vector<std::vector<int>> slots_of_layer_;
@@ -79,6 +84,7 @@ class ParameterStore {
   std::vector<std::vector<at::Tensor>> gradients_;
   std::map<VersionId, Version> versions_;
   std::unordered_map<MicrobatchId, VersionId> pinned_;
+  std::map<VersionId, int> expected_;  ///< pins to come
   VersionId current_{0};
 };
 

@@ -1,10 +1,12 @@
 #include "runtime/stage/stage_executor.h"
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <utility>
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
@@ -37,7 +39,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
   }
   for (int index : layout.layers[parts_.stage.value]) {
     const NamedLayer& layer = layout.model.layers[index];
-    Step step{.layer = &layer};
+    Step step{.layer = &layer, .index = index};
     for (const std::string& name : layer.inputs) {
       step.inputs.push_back(tensor_index(name));
       step.needs.push_back(name != "input");
@@ -45,6 +47,11 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
     tensor_names_.push_back(layer.name);
     step.output = static_cast<int>(tensor_names_.size()) - 1;
     steps_.push_back(std::move(step));
+  }
+  is_in_parts_.resize(tensor_names_.size(), 0);
+  for (const Crossing& c : layout.crossings) {
+    if (c.from == parts_.stage || (c.to == parts_.stage && !c.summed))
+      is_in_parts_[tensor_index(c.tensor)] = 1;
   }
   for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
     const auto [begin, end] = parts_.store.gradient_range(i);
@@ -69,6 +76,21 @@ int StageExecutor::tensor_index(const std::string& name) const {
 void StageExecutor::begin(std::int64_t first_position, double lr) {
   first_position_ = first_position;
   lr_ = lr;
+}
+
+void StageExecutor::set_versions(std::vector<std::int64_t> versions, int replica, int replicas) {
+  versions_ = std::move(versions);
+  base_version_ = parts_.store.current();
+  for (std::size_t m = replica; m < versions_.size(); m += replicas)
+    parts_.store.expect(VersionId(base_version_.value + versions_[m]));
+}
+
+VersionId StageExecutor::pin_version(MicrobatchId microbatch) {
+  if (!training_) return parts_.store.current();
+  if (versions_.empty()) return parts_.store.pin(microbatch);
+  const VersionId version(base_version_.value + versions_.at(static_cast<std::size_t>(microbatch.value)));
+  parts_.store.pin_expected(microbatch, version);
+  return version;
 }
 
 void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target) {
@@ -113,7 +135,7 @@ std::uint64_t StageExecutor::random_seed(const NamedLayer& layer, MicrobatchId m
 void StageExecutor::forward(MicrobatchId microbatch) {
   Slot& slot = slots_[microbatch];
   slot.values.resize(tensor_names_.size());
-  const VersionId version = training_ ? parts_.store.pin(microbatch) : parts_.store.current();
+  const VersionId version = pin_version(microbatch);
   if (training_) slot.saved.resize(steps_.size());
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
@@ -180,7 +202,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   const VersionId version = parts_.store.version_of(microbatch);
   for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
     const Step& step = steps_[i];
-    at::Tensor grad = std::move(slot.gradients[step.output]);
+    at::Tensor grad = take_gradient(slot, step.output);
     MILLRACE_CHECK(grad.defined(), "layer " << step.layer->name << " got no gradient");
     const std::span<const bool> needs(reinterpret_cast<const bool*>(step.needs.data()), step.needs.size());
     const auto parameters = parts_.store.parameters(version, i);
@@ -197,16 +219,46 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
         slot.output_gradients[i] = std::move(grad);
     }
     for (std::size_t k = 0; k < inputs.size(); ++k) {
-      if (!step.needs[k]) continue;
-      at::Tensor& sum = slot.gradients[step.inputs[k]];
-      sum =
-          sum.defined() ? at::add(sum, inputs[k]) : std::move(inputs[k]);  // never in place: inputs may share
+      if (step.needs[k]) add_gradient(slot, step.inputs[k], step.index, std::move(inputs[k]));
     }
     if (op == Op::Backward && last_gradient) reduce_ready_buckets(i);
   }
   slot.saved.resize(op == Op::Backward ? 0 : slot.saved.size());
+  join_gradient_parts(slot);
   hand_over_gradients(microbatch);
   if (op == Op::Backward) finish_backward(microbatch);
+}
+
+void StageExecutor::add_gradient(Slot& slot, int tensor, int use, at::Tensor value) {
+  if (is_in_parts_[tensor]) {
+    slot.parts[tensor].push_back({use, std::move(value)});
+    return;
+  }
+  at::Tensor& sum = slot.gradients[tensor];
+  sum = sum.defined() ? at::add(sum, value) : std::move(value);  // never in place: inputs may share
+}
+
+/// The sum over all uses from the last layer to the first, whichever stage they are in and whenever they
+/// came.
+at::Tensor StageExecutor::take_gradient(Slot& slot, int tensor) {
+  if (!is_in_parts_[tensor]) return std::move(slot.gradients[tensor]);
+  auto node = slot.parts.extract(tensor);
+  if (node.empty()) return std::move(slot.gradients[tensor]);  // the loss reads it
+  std::vector<GradientPart>& parts = node.mapped();
+  std::ranges::stable_sort(parts, std::greater(), &GradientPart::use);
+  at::Tensor sum = std::move(parts.front().value);
+  for (std::size_t i = 1; i < parts.size(); ++i) sum = at::add(sum, parts[i].value);
+  return sum;
+}
+
+/// Gradients that go back use by use (Crossing::summed): one message.
+void StageExecutor::join_gradient_parts(Slot& slot) {
+  for (auto& [tensor, parts] : slot.parts) {
+    std::vector<at::Tensor> values;
+    for (GradientPart& part : parts) values.push_back(std::move(part.value));
+    slot.gradients[tensor] = at::cat(values);
+  }
+  slot.parts.clear();
 }
 
 void StageExecutor::backward_weights(MicrobatchId microbatch, bool last_gradient) {
@@ -266,7 +318,7 @@ void StageExecutor::hand_over_gradients(MicrobatchId microbatch) {
     if (c.to != parts_.stage) continue;
     StageExecutor* other = sibling(c.from, microbatch);
     if (other)
-      other->accept_gradient(microbatch, c.tensor, std::exchange(slot.gradients[tensor_index(c.tensor)], {}));
+      other->accept_gradient(microbatch, c, std::exchange(slot.gradients[tensor_index(c.tensor)], {}));
   }
 }
 
@@ -276,12 +328,14 @@ void StageExecutor::accept_activation(MicrobatchId microbatch, const std::string
   slot.values[tensor_index(tensor)] = std::move(value);
 }
 
-/// A tensor with several consumers gets the sum of their gradients, in the order of arrival.
-void StageExecutor::accept_gradient(MicrobatchId microbatch, const std::string& tensor, at::Tensor value) {
+void StageExecutor::accept_gradient(MicrobatchId microbatch, const Crossing& crossing, at::Tensor value) {
   Slot& slot = slots_[microbatch];
-  slot.gradients.resize(tensor_names_.size());
-  at::Tensor& sum = slot.gradients[tensor_index(tensor)];
-  sum = sum.defined() ? at::add(sum, value) : std::move(value);
+  const int tensor = tensor_index(crossing.tensor);
+  if (crossing.summed) return add_gradient(slot, tensor, crossing.uses.front(), std::move(value));
+  const std::int64_t samples = value.size(0) / crossing.gradient_parts();
+  for (std::size_t i = 0; i < crossing.uses.size(); ++i) {
+    add_gradient(slot, tensor, crossing.uses[i], value.narrow(0, std::int64_t(i) * samples, samples));
+  }
 }
 
 /// Ends a slot when nothing of it is still to be computed or sent.
@@ -360,8 +414,9 @@ void StageExecutor::post_receive(const Action& action) {
                                 : crossings_with(action.peer_stage, action.stage);
   const auto options = parts_.store.flat_weights().options();
   for (int index : indices) {
-    Shape shape = parts_.layout.crossings[index].shape;
-    shape[0] = samples_;
+    const Crossing& crossing = parts_.layout.crossings[index];
+    Shape shape = crossing.shape;
+    shape[0] = samples_ * (gradient ? crossing.gradient_parts() : 1);
     message.tensors.push_back(at::empty(shape, options));
   }
   message.pending = parts_.world.exchange(transfers(action, message.tensors));
@@ -376,11 +431,11 @@ void StageExecutor::receive(const Action& action) {
   const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
                                 : crossings_with(action.peer_stage, action.stage);
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    const std::string& tensor = parts_.layout.crossings[indices[i]].tensor;
+    const Crossing& crossing = parts_.layout.crossings[indices[i]];
     if (gradient)
-      accept_gradient(action.microbatch, tensor, message.tensors[i]);
+      accept_gradient(action.microbatch, crossing, message.tensors[i]);
     else
-      accept_activation(action.microbatch, tensor, message.tensors[i]);
+      accept_activation(action.microbatch, crossing.tensor, message.tensors[i]);
   }
 }
 

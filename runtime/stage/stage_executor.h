@@ -55,6 +55,10 @@ class StageExecutor {
 
   /// Positions of the microbatches that follow are `first_position + microbatch` (tags, random streams).
   void begin(std::int64_t first_position, double lr);
+  /// Which weight version the forward of each microbatch uses (index: microbatch), counted from the version
+  /// that is current now; this rank has those that are `replica` modulo `replicas`. Empty: the newest at its
+  /// forward. For the schedules whose version is another (forward_versions).
+  void set_versions(std::vector<std::int64_t> versions, int replica, int replicas);
   void set_learning_rate(double lr) { lr_ = lr; }
   void set_training(bool training) { training_ = training; }
   /// Samples in each of the microbatches that follow, on every rank alike; at first the layout's.
@@ -92,12 +96,19 @@ class StageExecutor {
     std::vector<int> inputs;
     int output;
     std::vector<char> needs;  ///< input gradient wanted (not for the batch)
+    int index;                ///< in the model
+  };
+  /// What one layer's use of a tensor adds to its gradient.
+  struct GradientPart {
+    int use;  ///< layer, index in the model
+    at::Tensor value;
   };
   /// A microbatch between its first receive and its last backward.
   struct Slot {
     std::vector<at::Tensor> values;  ///< by tensor index
     std::vector<at::Tensor> gradients;
-    std::vector<Saved> saved;  ///< by layer
+    std::unordered_map<int, std::vector<GradientPart>> parts;  ///< by tensor index, where is_in_parts_
+    std::vector<Saved> saved;                                  ///< by layer
     at::Tensor target;
     SavedLoss loss;
     std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
@@ -112,6 +123,7 @@ class StageExecutor {
     std::int64_t begin, end;
   };
 
+  VersionId pin_version(MicrobatchId microbatch);
   void forward(MicrobatchId microbatch);
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);
@@ -124,7 +136,10 @@ class StageExecutor {
   void hand_over_activations(MicrobatchId microbatch);
   void hand_over_gradients(MicrobatchId microbatch);
   void accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
-  void accept_gradient(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
+  void accept_gradient(MicrobatchId microbatch, const Crossing& crossing, at::Tensor value);
+  void add_gradient(Slot& slot, int tensor, int use, at::Tensor value);
+  at::Tensor take_gradient(Slot& slot, int tensor);
+  void join_gradient_parts(Slot& slot);
   void release_if_sent(MicrobatchId microbatch);
   void add_loss(Slot& slot, const at::Tensor& logits);
   void collect_losses();
@@ -141,6 +156,8 @@ class StageExecutor {
   std::vector<StageExecutor*> siblings_;
   std::vector<Step> steps_;
   std::vector<std::string> tensor_names_;
+  /// By tensor index: layers of several stages read it, so the gradient is summed when all parts are there.
+  std::vector<char> is_in_parts_;
   std::vector<Bucket> buckets_;  ///< from the last layer to the first
   std::size_t next_bucket_ = 0;
   std::vector<std::unique_ptr<Pending>> reductions_;
@@ -149,6 +166,8 @@ class StageExecutor {
   bool training_ = true;
   std::int64_t samples_;
   std::int64_t first_position_ = 0;
+  std::vector<std::int64_t> versions_;  ///< see set_versions; from base_version_
+  VersionId base_version_{0};
   double lr_ = 0;
   std::unordered_map<MicrobatchId, Slot> slots_;
   std::unordered_map<std::string, Message> posted_;                      ///< receives, by action text

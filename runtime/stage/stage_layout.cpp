@@ -58,7 +58,8 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
     return Problem{"model " + model.name, error.what(), error.hint()};
   }
 
-  std::set<std::tuple<int, int, int>> crossings;  // (from, to, producing layer)
+  std::set<std::tuple<int, int, int>> crossings;        // (from, to, producing layer)
+  std::vector<std::vector<int>> uses(stage_of.size());  // of each layer's output, ascending
   for (int consumer = 0; consumer < static_cast<int>(model.layers.size()); ++consumer) {
     for (const std::string& name : model.layers[consumer].inputs) {
       if (name == "input") continue;
@@ -72,11 +73,21 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
       }
       if (stage_of[producer] < stage_of[consumer])
         crossings.insert({stage_of[producer], stage_of[consumer], producer});
+      uses[producer].push_back(consumer);
     }
   }
   for (auto [from, to, producer] : crossings) {
-    layout.crossings.push_back(
-        {model.layers[producer].name, StageId(from), StageId(to), layout.output_shapes[producer]});
+    Crossing crossing{model.layers[producer].name, StageId(from), StageId(to),
+                      layout.output_shapes[producer]};
+    int last_elsewhere = -1;
+    for (int use : uses[producer]) {
+      if (stage_of[use] == to)
+        crossing.uses.insert(crossing.uses.begin(), use);
+      else
+        last_elsewhere = use;
+    }
+    crossing.summed = crossing.uses.back() > last_elsewhere;
+    layout.crossings.push_back(std::move(crossing));
     const StageLink link{StageId(from), StageId(to)};
     if (layout.links.empty() || !(layout.links.back() == link)) layout.links.push_back(link);
   }

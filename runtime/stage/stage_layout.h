@@ -18,6 +18,14 @@ struct Crossing {
   StageId from;
   StageId to;
   Shape shape;  // [B, ...] for one microbatch
+  /// Layers of `to` that read it, once for each input that does, from the last to the first.
+  std::vector<int> uses;
+  /// The gradient sent back is the sum over `uses`. Else (a layer elsewhere reads the tensor after one of
+  /// them) it is one gradient for each use, joined along dimension 0, so that the sum can be made in the
+  /// order of one process: from the last layer to the first.
+  bool summed = true;
+
+  int gradient_parts() const { return summed ? 1 : static_cast<int>(uses.size()); }
 };
 
 struct StageLayout {

@@ -68,6 +68,14 @@ void RankStages::begin(std::int64_t first_position, double lr) {
   for (const HeldStage& h : held_) h.executor->begin(first_position, lr);
 }
 
+void RankStages::set_versions(const std::vector<std::int64_t>& versions) {
+  const auto microbatches = static_cast<std::ptrdiff_t>(versions.size() / held_at_.size());
+  for (const HeldStage& h : held_) {
+    const auto begin = versions.begin() + h.stage.value * microbatches;
+    h.executor->set_versions({begin, begin + microbatches}, h.replica, h.replicas);
+  }
+}
+
 void RankStages::set_learning_rate(double lr) {
   for (const HeldStage& h : held_) h.executor->set_learning_rate(lr);
 }

@@ -42,6 +42,8 @@ class RankStages {
   bool owns_loss() const;  ///< the one rank that speaks for the job
 
   void begin(std::int64_t first_position, double lr);
+  /// `versions`: forward_versions of the schedule that follows, or empty (StageExecutor::set_versions).
+  void set_versions(const std::vector<std::int64_t>& versions);
   void set_learning_rate(double lr);
   void set_training(bool training);
   void set_samples(int samples);

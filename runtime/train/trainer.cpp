@@ -33,42 +33,36 @@ int lcm_of_replicas(const Plan& plan) {
   return result;
 }
 
-Schedule schedule_of(const Plan& plan, ScheduleKind kind, const PipelineShape& shape) {
-  Result<Schedule> schedule = make_schedule(kind, shape);
-  if (!schedule)
-    throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
-  return *std::move(schedule);
+Transport transport_of(const Communicator& world) {
+  return world.buffers_sends() ? Transport::Buffered : Transport::Rendezvous;
 }
 
-/// This rank's list. Throws ConfigError if the ranks could wait for each other in a circle.
-std::vector<Action> actions_of(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
-  Schedule schedule = schedule_of(plan, plan.schedule, shape);
-  const Transport transport = world.buffers_sends() ? Transport::Buffered : Transport::Rendezvous;
-  if (const Problems problems = check(schedule, shape, transport); !problems.empty()) {
+/// Proved to end, with every action at its place. Throws ConfigError.
+Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
+  const Transport transport = transport_of(world);
+  Result<Schedule> schedule = schedule_of(plan, shape, transport);
+  if (!schedule)
+    throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
+  if (const Problems problems = check(*schedule, shape, transport); !problems.empty()) {
     throw ConfigError(
         "schedule " + to_string(plan.schedule) + " cannot run: " + to_string(problems),
-        transport == Transport::Rendezvous && check(schedule, shape, Transport::Buffered).empty()
+        transport == Transport::Rendezvous && check(*schedule, shape, Transport::Buffered).empty()
             ? "it needs sends that are buffered: --backend shm, all ranks on one host"
             : "");
   }
   if (world.is_ordered()) {
-    if (const Problems problems = check_pair_order(schedule); !problems.empty())
+    if (const Problems problems = check_pair_order(*schedule); !problems.empty())
       throw ConfigError(to_string(problems));
   }
-  return std::move(schedule.ranks[world.rank().value]);
+  return *std::move(schedule);
 }
 
-/// The forward half of GPipe for microbatches [from, to), which may be fewer than a stage has replicas.
+/// This rank's forwards of microbatches [from, to).
 std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int from, int to,
-                                       RankId rank) {
-  int most = 1;
-  for (const PlanStage& stage : plan.stages) most = std::max<int>(most, stage.ranks.size());
-  std::vector<Action> actions = std::move(
-      schedule_of(plan, ScheduleKind::GPipe, shape_of(plan, layout, std::max(to, most))).ranks[rank.value]);
-  std::erase_if(actions, [from, to](const Action& a) {
-    const bool forward = a.op == Op::Forward || a.op == Op::SendActivation || a.op == Op::RecvActivation;
-    return !forward || a.microbatch.value < from || a.microbatch.value >= to;
-  });
+                                       const Communicator& world) {
+  std::vector<Action> actions =
+      std::move(forward_schedule(shape_of(plan, layout, to), transport_of(world)).ranks[world.rank().value]);
+  std::erase_if(actions, [from](const Action& a) { return a.microbatch.value < from; });
   return actions;
 }
 
@@ -81,7 +75,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 int microbatches_per_step(const Plan& plan) {
-  return plan.schedule == ScheduleKind::PipeDream ? 1 : plan.microbatches;
+  return updates_after_each(plan.schedule) ? 1 : plan.microbatches;
 }
 
 struct Trainer::Impl {
@@ -108,10 +102,12 @@ struct Trainer::Impl {
         options(std::move(o)),
         layout(layout_or_throw(model, plan, options.microbatch)) {}
 
-  bool asynchronous() const { return plan.schedule == ScheduleKind::PipeDream; }
+  bool asynchronous() const { return is_asynchronous(plan.schedule); }
+  /// PipeDream: a step is a minibatch, and replicas average over one each.
+  bool updates_after_each() const { return millrace::updates_after_each(plan.schedule); }
   const HeldStage& first() const { return stages->held().front(); }
   /// Steps of the job per Update of this rank's stages.
-  int steps_per_update() const { return asynchronous() ? first().replicas : 1; }
+  int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
 
@@ -142,7 +138,7 @@ void Trainer::Impl::check_sizes() {
                           std::to_string(world.communicator.size()),
                       "start exactly the plan's ranks");
   }
-  if (asynchronous() && options.steps % lcm_of_replicas(plan) != 0) {
+  if (updates_after_each() && options.steps % lcm_of_replicas(plan) != 0) {
     throw ConfigError("--steps " + std::to_string(options.steps) + " is not a multiple of " +
                           std::to_string(lcm_of_replicas(plan)) +
                           ", the least common multiple of the stages' replicas",
@@ -158,7 +154,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
                                      .loss_scale = 1.0 / microbatches_per_step(plan),
                                      .bucket_bytes = options.bucket_bytes},
                         .rule = options.rule,
-                        .average_replicas = asynchronous(),
+                        .average_replicas = updates_after_each(),
                         .device = &world.device});
   BatchNeeds train{.input = stages->needs_input(), .target = stages->last() != nullptr};
   std::vector<std::pair<int, int>> readers;  // replica, replicas
@@ -169,8 +165,8 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
     return std::ranges::any_of(readers, [&](const auto& r) { return microbatch % r.second == r.first; });
   };
   const int per_step = microbatches_per_step(plan);
-  const bool async = asynchronous();
-  train.mine = [=](std::int64_t position) { return mine(async ? position : position % per_step); };
+  const bool whole_run = updates_after_each();
+  train.mine = [=](std::int64_t position) { return mine(whole_run ? position : position % per_step); };
   BatchNeeds evaluation = train;
   evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
@@ -209,8 +205,6 @@ std::int64_t Trainer::Impl::steps_to_next_event() const {
   for (std::int64_t every : {options.checkpoint_every, options.evaluate_every}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
-  // Without a flush the pipeline drains only at events; a bound keeps the schedule's list small.
-  if (asynchronous()) next = std::min(next, done + std::max<std::int64_t>(options.steps, 1));
   return next - done;
 }
 
@@ -218,12 +212,14 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
   RankRunner runner({*stages, sources.train.get(), world.clock, trace, status, &world.device});
   stages->set_training(true);
   last_update = world.clock.now();
+  const RankId rank = world.communicator.rank();
   if (asynchronous()) {
-    const auto actions =
-        actions_of(plan, shape_of(plan, layout, static_cast<int>(steps)), world.communicator);
+    const PipelineShape shape = shape_of(plan, layout, static_cast<int>(steps * microbatches_per_step(plan)));
+    const Schedule schedule = checked_schedule(plan, shape, world.communicator);
     std::int64_t step = done;
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
-    runner.run(actions, done, position_of(done), [&](const Action&) {
+    if (plan.schedule != ScheduleKind::PipeDream) stages->set_versions(forward_versions(schedule, shape));
+    runner.run(schedule.ranks[rank.value], done, position_of(done), [&](const Action&) {
       on_update(runner, step);
       step += steps_per_update();
       stages->set_learning_rate(learning_rate(options.learning_rate, step));
@@ -233,7 +229,8 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
     report.stopped = stop->stop_here();
     return;
   }
-  const auto actions = actions_of(plan, shape_of(plan, layout, plan.microbatches), world.communicator);
+  const std::vector<Action> actions =
+      checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator).ranks[rank.value];
   for (std::int64_t i = 0; i < steps; ++i) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
@@ -250,7 +247,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   step_seconds.push_back(seconds);
   ++report.steps;
   const std::int64_t samples =
-      std::int64_t{options.microbatch} * (asynchronous() ? first().replicas : plan.microbatches);
+      std::int64_t{options.microbatch} * (updates_after_each() ? first().replicas : plan.microbatches);
   StepRecord record{.step = step,
                     .times = runner.take_times(),
                     .step_s = seconds,
@@ -304,7 +301,7 @@ void Trainer::Impl::evaluate() {
     stages->set_samples(next < whole ? options.microbatch : static_cast<int>(last));
     stages->begin(shifted.by + chunk, 0);
     shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
-                                          static_cast<int>(end - chunk), world.communicator.rank()),
+                                          static_cast<int>(end - chunk), world.communicator),
                        done, shifted.by + chunk, [](const Action&) {});
     next = end;
   }
@@ -415,7 +412,7 @@ RunReport Trainer::run() {
   report.median_step_s =
       median({self.step_seconds.begin() + (self.step_seconds.size() > 1), self.step_seconds.end()});
   const double samples = double(self.options.microbatch) *
-                         (self.asynchronous() ? self.first().replicas : self.plan.microbatches);
+                         (self.updates_after_each() ? self.first().replicas : self.plan.microbatches);
   report.samples_per_s = report.median_step_s > 0 ? samples / report.median_step_s : 0;
   report.peak_stash = self.stages->peak_stash();
   report.peak_versions = self.stages->peak_versions();

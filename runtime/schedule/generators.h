@@ -1,0 +1,53 @@
+// The families of schedules: orders of computations only. Internal to this folder.
+// In all of them `places` is p, a place is a rank within one replica of the pipeline, and microbatches are
+// counted within the replica (0, 1, 2 ...); make_schedule.cpp maps them to ranks and adds the rest.
+#pragma once
+
+#include <vector>
+
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+
+using Order = std::vector<Action>;
+
+inline Action computation(Op op, int stage, std::int64_t microbatch) {
+  return {.op = op, .stage = StageId(stage), .microbatch = MicrobatchId(microbatch)};
+}
+
+/// One stage on one rank, as seen by schedules without chunks. Replicas may differ from stage to stage.
+struct Place {
+  int stage = 0;
+  int microbatches = 1;  ///< of this replica
+  int warm_up = 0;       ///< forwards before the first backward, PipeDream's rule (pipedream.md 5.2)
+  int most_warm_up = 0;  ///< that of the first stage
+  int update_every = 0;  ///< own microbatches per update (asynchronous)
+};
+
+/// floor((ranks - 1 - ranks of earlier stages) / replicas of the stage).
+int warm_up_of(const PipelineShape& shape, StageId stage);
+
+Order gpipe(const Place& place);           // one_f_one_b.cpp
+Order one_f_one_b(const Place& place);     // one_f_one_b.cpp
+Order zero_bubble_h1(const Place& place);  // zero_bubble.cpp
+Order zero_bubble_h2(const Place& place);  // zero_bubble.cpp
+Order asynchronous(const Place& place);    // asynchronous.cpp; contains Update
+
+/// Several stages per place: the orders of all places of one replica. `chunks` is v.
+std::vector<Order> interleaved(int places, int chunks, int microbatches);     // interleaved.cpp
+std::vector<Order> interleaved_h1(int places, int chunks, int microbatches);  // interleaved.cpp
+/// Microbatches of each round of the interleaved schedules: PyTorch's m / max(1, m div p) where that divides,
+/// else sizes that differ by one, larger first.
+std::vector<int> rounds_of(int places, int microbatches);
+std::vector<Order> zero_bubble_v(int places, int chunks, int microbatches);  // v_schedules.cpp
+std::vector<Order> v_half(int places, int chunks, int microbatches);         // v_schedules.cpp
+std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
+std::vector<Order> dual_pipe_v(int places, int chunks, int microbatches);    // v_schedules.cpp
+
+/// Puts the weight gradients into given orders of F and I (list_schedule.cpp's engine): a W runs when its
+/// rank would idle at least as long as it takes, or must free a stashed microbatch for the next forward.
+/// Costs by stage. `cap`: (stage, microbatch) pairs. Empty if the order deadlocks under the cap.
+std::vector<Order> place_weights(const std::vector<Order>& orders, const PipelineShape& shape,
+                                 const ScheduleCosts& costs, const std::vector<int>& cap);
+
+}  // namespace millrace

@@ -1,0 +1,24 @@
+// What each action of a list adds to and takes from the memory of its rank, by order alone. Internal to this
+// folder: counts (peaks_of) and bytes (peak_bytes_of) are sums over it.
+#pragma once
+
+#include <functional>
+
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+
+/// Of the action's stage on its rank.
+struct MemoryStep {
+  int stash = 0;     ///< change of the stashed microbatches: +1 at the forward, -1 at the weight gradient
+  int versions = 0;  ///< change of the live weight versions: +1 where an update leaves an old one in use
+  int alive = 1;     ///< live versions after the action, the current one included
+};
+
+/// Calls `visit` for each computation and update of one rank, in order. `versions`: forward_versions of the
+/// whole schedule. Linear in the number of actions.
+void walk_memory(const std::vector<Action>& actions, const PipelineShape& shape,
+                 const std::vector<std::int64_t>& versions,
+                 const std::function<void(const Action&, const MemoryStep&)>& visit);
+
+}  // namespace millrace

@@ -1,0 +1,307 @@
+// Training in one process on threads: small models, random batches, and a slow reference without a scheduler.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/layers/basic_layers.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+namespace fs = std::filesystem;
+
+/// Random batches as a function of the position.
+class RandomBatches final : public BatchSource {
+ public:
+  RandomBatches(const LayeredModel& model, int microbatch) : model_(model), microbatch_(microbatch) {}
+  Batch get(std::int64_t position) override {
+    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(position) + 1000);
+    Shape shape{microbatch_};
+    shape.insert(shape.end(), model_.input_shape.begin(), model_.input_shape.end());
+    Batch batch{.input = at::empty(shape, at::kFloat).normal_(0, 1, generator)};
+    batch.target = at::empty({microbatch_}, at::kLong).random_(0, model_.num_classes, generator);
+    return batch;
+  }
+  void seek(std::int64_t) override {}
+
+ private:
+  LayeredModel model_;
+  int microbatch_;
+};
+
+/// Linear, GELU, dropout, and a skip connection over several layers.
+inline LayeredModel small_model() {
+  LayeredModel model{.name = "small", .input_shape = {12}, .num_classes = 5};
+  std::string last = "input";
+  const auto then = [&](const std::string& name, LayerPtr layer) {
+    model.layers.push_back({name, std::move(layer), {last}});
+    last = name;
+  };
+  then("a", linear(12, 16));
+  then("b", gelu());
+  const std::string skip = last;
+  then("c", linear(16, 16));
+  then("d", dropout(0.2));
+  then("e", linear(16, 16));
+  then("f", gelu());
+  model.layers.push_back({"g", add(), {last, skip}});
+  last = "g";
+  then("h", linear(16, 16));
+  then("i", relu());
+  then("j", linear(16, 5));
+  return model;
+}
+
+inline LayeredModel conv_model() {
+  LayeredModel model{.name = "conv", .input_shape = {3, 8, 8}, .num_classes = 4};
+  std::string last = "input";
+  const auto then = [&](const std::string& name, LayerPtr layer) {
+    model.layers.push_back({name, std::move(layer), {last}});
+    last = name;
+  };
+  then("conv1", conv2d({.in = 3, .out = 8, .padding = 1}));
+  then("bn1", batch_norm2d(8));
+  then("relu1", relu());
+  then("conv2", conv2d({.in = 8, .out = 8, .padding = 1, .bias = false}));
+  then("bn2", batch_norm2d(8));
+  then("pool", max_pool2d(2, 2));
+  then("flatten", flatten());
+  then("fc", linear(128, 4));
+  return model;
+}
+
+struct Outcome {
+  std::map<std::string, at::Tensor> weights;
+  std::vector<double> losses;  // of the last stage's first replica
+  std::vector<RunReport> reports;
+};
+
+class Pipeline : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    char name[] = "/tmp/millrace-train-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static constexpr int kMicrobatch = 3;
+
+  TrainOptions options(std::int64_t steps, const std::string& rule = "sgd") {
+    return {.steps = steps,
+            .microbatch = kMicrobatch,
+            .seed = 11,
+            .rule = {.kind = rule, .weight_decay = 1e-3},
+            .learning_rate = {.base = rule == "sgd" ? 0.05 : 0.003},
+            .print_every = 1 << 20};
+  }
+
+  Outcome train(const LayeredModel& model, const Plan& plan, TrainOptions options) {
+    options.save_weights = (folder_ / "weights.safetensors").string();
+    auto communicators = make_ranks_(plan.num_ranks(), std::chrono::milliseconds(60'000));
+    Outcome outcome;
+    outcome.reports.resize(communicators.size());
+    std::mutex mutex;
+    std::exception_ptr first;
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t r = 0; r < communicators.size(); ++r) {
+        threads.emplace_back([&, r] {
+          try {
+            at::set_num_threads(1);
+            SteadyClock clock;
+            Trainer trainer(
+                {*communicators[r], clock, *device_}, model, plan, options,
+                [&](const BatchNeeds&, const BatchNeeds&) {
+                  return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch)};
+                });
+            outcome.reports[r] = trainer.run();
+          } catch (const std::exception& error) {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+            communicators[r]->abort(error.what());
+          }
+        });
+      }
+    }
+    if (first) std::rethrow_exception(first);
+    const auto file = SafetensorsFile::open(options.save_weights);
+    EXPECT_TRUE(file);
+    for (const std::string& name : file->names()) outcome.weights[name] = file->tensor(name);
+    outcome.losses = outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].losses;
+    return outcome;
+  }
+
+  static void expect_equal(const Outcome& a, const Outcome& b, const std::string& what) {
+    EXPECT_EQ(a.losses, b.losses) << what;
+    ASSERT_EQ(a.weights.size(), b.weights.size());
+    for (const auto& [name, tensor] : a.weights)
+      EXPECT_TRUE(at::equal(tensor, b.weights.at(name))) << what << ": " << name;
+  }
+
+  static Plan plan_for(const LayeredModel& model, const std::vector<int>& replicas, int microbatches,
+                       ScheduleKind kind) {
+    Plan plan = uniform_plan(model.name, model.layer_names(), static_cast<int>(replicas.size()), 1,
+                             microbatches, kind);
+    int rank = 0;
+    for (std::size_t s = 0; s < replicas.size(); ++s) {
+      plan.stages[s].ranks.clear();
+      for (int r = 0; r < replicas[s]; ++r) plan.stages[s].ranks.emplace_back(rank++);
+    }
+    return plan;
+  }
+
+  fs::path folder_;
+  std::function<std::vector<std::unique_ptr<Communicator>>(int size, std::chrono::milliseconds deadline)>
+      make_ranks_ = make_local_communicators;
+  std::shared_ptr<Device> device_ = make_cpu_device();
+};
+
+/// For one process: nobody to talk to.
+struct Alone final : Communicator {
+  RankId rank() const override { return RankId(0); }
+  int size() const override { return 1; }
+  bool buffers_sends() const override { return true; }
+  std::unique_ptr<Pending> exchange(std::span<const Transfer>) override { return nullptr; }
+  std::unique_ptr<Pending> all_reduce(at::Tensor, std::string) override { return nullptr; }
+  void broadcast(at::Tensor, RankId) override {}
+  void barrier() override {}
+  std::unique_ptr<Communicator> subgroup(const std::vector<RankId>&, const std::string&) override {
+    return nullptr;
+  }
+  void abort(const std::string&) noexcept override {}
+};
+
+/// One process, by hand: the engine's layers, a list of past weights, no scheduler.
+class Reference {
+ public:
+  Reference(const LayeredModel& model, const Plan& plan, const TrainOptions& options)
+      : layout_(*make_layout(model, plan, options.microbatch)),
+        whole_(*make_layout(model,
+                            uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB),
+                            options.microbatch)),
+        options_(options),
+        batches_(model, options.microbatch) {
+    for (int s = 0; s < layout_.num_stages(); ++s) {
+      stores_.emplace_back(layout_, StageId(s), options.seed);
+      rules_.push_back(std::move(*make_update_rule(options.rule, stores_.back().flat_weights())));
+    }
+  }
+
+  /// One stage on `replicas` ranks, in one process: the gradients of each replica's microbatches (m mod
+  /// replicas) are added up in their order, then the replicas' sums in the order of ranks.
+  std::map<std::string, at::Tensor> replicated(std::int64_t steps, int replicas, int microbatches) {
+    at::NoGradGuard no_grad;
+    ParameterStore& store = stores_.at(0);
+    StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_},
+                           {.seed = options_.seed, .loss_scale = 1.0 / microbatches});
+    for (std::int64_t step = 0; step < steps; ++step) {
+      executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
+      at::Tensor sum;
+      for (int replica = 0; replica < replicas; ++replica) {
+        store.flat_gradient().zero_();
+        for (int m = replica; m < microbatches; m += replicas) {
+          const Batch batch = batches_.get(step * microbatches + m);
+          executor.feed(MicrobatchId(m), batch.input, batch.target);
+          executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
+          executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+        }
+        sum = replica == 0 ? store.flat_gradient().clone() : at::add(sum, store.flat_gradient());
+      }
+      store.flat_gradient().copy_(sum);
+      executor.execute({Op::Update, StageId(0), MicrobatchId(microbatches - 1)});
+    }
+    return weights();
+  }
+
+  /// w(t+1) = w(t) - lr grad f(w_1^version(0, t), ..., w_p^version(p-1, t)): what a stage's gradient t was
+  /// computed with, given by the caller; the gradient is the mean over `per_update` microbatches.
+  std::map<std::string, at::Tensor> delayed(
+      std::int64_t updates, int per_update,
+      const std::function<std::int64_t(int stage, std::int64_t t)>& version) {
+    at::NoGradGuard no_grad;
+    const int p = layout_.num_stages();
+    std::vector<std::vector<at::Tensor>> history(static_cast<std::size_t>(p));
+    for (int s = 0; s < p; ++s)
+      history[static_cast<std::size_t>(s)].push_back(
+          stores_[static_cast<std::size_t>(s)].flat_weights().clone());
+    for (std::int64_t t = 0; t < updates; ++t) {
+      std::vector<at::Tensor> newest;
+      for (int s = 0; s < p; ++s) {
+        auto& store = stores_[static_cast<std::size_t>(s)];
+        newest.push_back(store.flat_weights().clone());
+        const std::int64_t used = std::max<std::int64_t>(0, version(s, t));
+        store.flat_weights().copy_(history[static_cast<std::size_t>(s)][static_cast<std::size_t>(used)]);
+      }
+      gradients(t * per_update, per_update);
+      for (int s = 0; s < p; ++s) {
+        auto& store = stores_[static_cast<std::size_t>(s)];
+        store.flat_weights().copy_(newest[static_cast<std::size_t>(s)]);
+        store.publish([&](at::Tensor w, const at::Tensor& g) {
+          rules_[static_cast<std::size_t>(s)]->apply_(std::move(w), g, options_.learning_rate.base);
+        });
+        history[static_cast<std::size_t>(s)].push_back(store.flat_weights().clone());
+      }
+    }
+    return weights();
+  }
+
+ private:
+  void gradients(std::int64_t position, int microbatches) {
+    // One executor over the whole model, whose parameters are set from the stages' stores.
+    ParameterStore store(whole_, StageId(0), options_.seed);
+    auto rule = std::move(*make_update_rule(options_.rule, store.flat_weights()));
+    StageExecutor executor({whole_, StageId(0), store, *rule, alone_},
+                           {.seed = options_.seed, .loss_scale = 1.0 / microbatches});
+    const auto named = weights();
+    for (std::size_t i = 0; i < store.slots().size(); ++i)
+      store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
+    executor.begin(position, 0);
+    for (int m = 0; m < microbatches; ++m) {
+      const Batch batch = batches_.get(position + m);
+      executor.feed(MicrobatchId(m), batch.input, batch.target);
+      executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
+      executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+    }
+    std::map<std::string, at::Tensor> grads;
+    for (std::size_t i = 0; i < store.slots().size(); ++i)
+      grads[store.slots()[i].name] = store.view(store.flat_gradient(), i);
+    for (auto& stage : stores_) {
+      for (std::size_t i = 0; i < stage.slots().size(); ++i)
+        stage.view(stage.flat_gradient(), i).copy_(grads.at(stage.slots()[i].name));
+    }
+  }
+
+  std::map<std::string, at::Tensor> weights() {
+    std::map<std::string, at::Tensor> result;
+    for (auto& store : stores_) {
+      for (std::size_t i = 0; i < store.slots().size(); ++i)
+        result[store.slots()[i].name] = store.view(store.flat_weights(), i).clone();
+    }
+    return result;
+  }
+
+  StageLayout layout_, whole_;
+  TrainOptions options_;
+  RandomBatches batches_;
+  std::vector<ParameterStore> stores_;
+  std::vector<std::unique_ptr<UpdateRule>> rules_;
+  Alone alone_;
+};
+
+}  // namespace millrace

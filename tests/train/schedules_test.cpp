@@ -1,0 +1,141 @@
+// Every schedule trains: those that flush as one process, the asynchronous ones by their formula.
+#include "tests/comm/fake_nccl.h"
+#include "tests/train/pipeline_fixture.h"
+
+namespace millrace {
+namespace {
+
+/// `places` ranks (times replicas) with `chunks` stages each.
+Plan chunked_plan(const LayeredModel& model, int places, int chunks, int microbatches, ScheduleKind kind,
+                  int replicas = 1) {
+  return uniform_plan(model.name, model.layer_names(), places * chunks, replicas, microbatches, kind, chunks);
+}
+
+struct Case {
+  ScheduleKind kind;
+  int places, chunks;
+};
+const Case kFlushing[] = {{ScheduleKind::Interleaved, 2, 2},  {ScheduleKind::Interleaved, 3, 2},
+                          {ScheduleKind::Interleaved, 2, 3},  {ScheduleKind::ZeroBubbleH1, 2, 1},
+                          {ScheduleKind::ZeroBubbleH1, 4, 1}, {ScheduleKind::ZeroBubbleH1, 2, 2},
+                          {ScheduleKind::ZeroBubbleH2, 2, 1}, {ScheduleKind::ZeroBubbleH2, 4, 1},
+                          {ScheduleKind::ZeroBubbleV, 2, 2},  {ScheduleKind::ZeroBubbleV, 3, 2},
+                          {ScheduleKind::VHalf, 2, 2},        {ScheduleKind::VHalf, 3, 2},
+                          {ScheduleKind::VMin, 2, 2},         {ScheduleKind::VMin, 3, 2},
+                          {ScheduleKind::DualPipeV, 2, 2},    {ScheduleKind::DualPipeV, 3, 2},
+                          {ScheduleKind::AutoOrder, 3, 1},    {ScheduleKind::AutoOrder, 2, 2}};
+
+std::string name_of(const Case& c) {
+  return to_string(c.kind) + " " + std::to_string(c.places) + "x" + std::to_string(c.chunks);
+}
+
+TEST_F(Pipeline, EveryFlushingScheduleEqualsOneProcessBitForBit) {
+  for (const LayeredModel& model : {small_model(), conv_model()}) {
+    const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(4));
+    for (const Case& c : kFlushing) {
+      const Plan plan = chunked_plan(model, c.places, c.chunks, 6, c.kind);
+      const Outcome ours = train(model, plan, options(4));
+      expect_equal(ours, one, model.name + " " + name_of(c));
+      const PipelineShape shape = shape_of(plan, *make_layout(model, plan, kMicrobatch), 6);
+      const Peaks predicted = peaks_of(*schedule_of(plan, shape, Transport::Buffered), shape);
+      for (std::size_t r = 0; r < ours.reports.size(); ++r) {
+        EXPECT_EQ(ours.reports[r].peak_stash, predicted.stash[r]) << name_of(c) << " rank " << r;
+        EXPECT_EQ(ours.reports[r].peak_versions, 1) << name_of(c) << " rank " << r;
+      }
+    }
+  }
+}
+
+TEST_F(Pipeline, EverySchedulesMessagesKeepNcclsOrder) {
+  const LayeredModel model = small_model();
+  const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(3));
+  make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
+    return make_fake_nccl_communicators(size, deadline);
+  };
+  for (const Case& c : kFlushing)
+    expect_equal(train(model, chunked_plan(model, c.places, c.chunks, 6, c.kind), options(3)), one,
+                 name_of(c));
+}
+
+/// Two replicas of every stage of a schedule give what two replicas of the whole model give: the same sums
+/// in the same order.
+TEST_F(Pipeline, ReplicatedChunksEqualReplicasOfTheWholeModel) {
+  const LayeredModel model = small_model();
+  const Outcome two = train(model, plan_for(model, {2}, 8, ScheduleKind::OneFOneB), options(3));
+  for (const Case& c : kFlushing) {
+    if (c.places > 2) continue;
+    expect_equal(train(model, chunked_plan(model, c.places, c.chunks, 8, c.kind, 2), options(3)), two,
+                 name_of(c));
+  }
+}
+
+TEST_F(Pipeline, AsynchronousEqualsTheDelayedGradientFormula) {
+  const LayeredModel model = small_model();
+  for (int stages : {1, 2, 3, 4}) {
+    const Plan plan =
+        plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1, ScheduleKind::PipeDream);
+    const Outcome ours = train(model, plan, options(12));
+    // Weight stashing (SOSP'19, section 3.3): stage s uses the weights of p-1-s updates ago.
+    const auto expected = Reference(model, plan, options(12)).delayed(12, 1, [&](int s, std::int64_t t) {
+      return t - (stages - 1 - s);
+    });
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << stages << " stages: " << name;
+  }
+}
+
+TEST_F(Pipeline, VerticalSyncUsesOneVersionInAllStages) {
+  const LayeredModel model = small_model();
+  for (int stages : {1, 2, 3, 4}) {
+    const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1,
+                               ScheduleKind::PipeDreamVSync);
+    const Outcome ours = train(model, plan, options(12));
+    const auto expected = Reference(model, plan, options(12)).delayed(12, 1, [&](int, std::int64_t t) {
+      return t - (stages - 1);
+    });
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << stages << " stages: " << name;
+  }
+}
+
+TEST_F(Pipeline, TwoBufferedWeightsAreDelayedByOneUpdateEverywhere) {
+  const LayeredModel model = small_model();
+  for (int stages : {1, 2, 3, 4}) {
+    for (int per_update : {4, 6}) {
+      const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), per_update,
+                                 ScheduleKind::PipeDream2BW);
+      const Outcome ours = train(model, plan, options(6));
+      // arXiv 2006.09503: w(t+1) = w(t) - lr grad f(w(t-1)).
+      const auto expected =
+          Reference(model, plan, options(6)).delayed(6, per_update, [](int, std::int64_t t) {
+            return t - 1;
+          });
+      for (const auto& [name, tensor] : expected)
+        EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << stages << " stages: " << name;
+    }
+  }
+}
+
+TEST_F(Pipeline, StashAndVersionsAreWhatSimulateSays) {
+  const LayeredModel model = small_model();
+  for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream,
+                            ScheduleKind::PipeDreamVSync, ScheduleKind::PipeDream2BW}) {
+    for (const auto& replicas : {std::vector<int>{1, 1}, {1, 1, 1, 1}, {2, 1}, {2, 2}}) {
+      if (kind == ScheduleKind::PipeDreamVSync && replicas.front() != replicas.back()) continue;  // refused
+      const Plan plan = plan_for(model, replicas, 8, kind);
+      const auto layout = *make_layout(model, plan, kMicrobatch);
+      // The whole run, for 2BW several updates.
+      const PipelineShape shape = shape_of(plan, layout, kind == ScheduleKind::PipeDream2BW ? 24 : 8);
+      const Simulation predicted = simulate(*make_schedule(kind, shape), shape, {});
+      const Outcome outcome = train(model, plan, options(updates_after_each(kind) ? 8 : 3));
+      for (std::size_t r = 0; r < outcome.reports.size(); ++r) {
+        EXPECT_EQ(outcome.reports[r].peak_versions, predicted.peak_versions[r])
+            << to_string(kind) << " rank " << r;
+        EXPECT_EQ(outcome.reports[r].peak_stash, predicted.peak_stash[r]) << to_string(kind) << " rank " << r;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace
