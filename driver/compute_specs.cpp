@@ -55,7 +55,7 @@ CommandSpec train_spec() {
        .group = "Plan"},
       {.name = "stages",
        .value = "N",
-       .help = "Without a plan: cut the layers into N runs of equal length.",
+       .help = "Without a plan: ranks of the pipeline; the layers are cut into N runs of equal length.",
        .fallback = "1",
        .group = "Plan"},
       {.name = "replicas",
@@ -63,10 +63,24 @@ CommandSpec train_spec() {
        .help = "Without a plan: replicas of every stage (data parallel).",
        .fallback = "1",
        .group = "Plan"},
+      {.name = "chunks",
+       .value = "N",
+       .help = "Without a plan: stages on each rank; 0: 2 for interleaved and V schedules, else 1.",
+       .fallback = "0",
+       .group = "Plan"},
       {.name = "schedule",
        .value = "KIND",
-       .help = "gpipe, 1f1b or pipedream (asynchronous, weight stashing). With --plan: replaces the plan's.",
+       .help =
+           "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; without a "
+           "flush "
+           "pipedream, pipedream-vsync, pipedream-2bw (docs/schedules.md). With --plan: replaces the plan's.",
        .fallback = "1f1b",
+       .group = "Plan"},
+      {.name = "schedule-file",
+       .value = "FILE",
+       .help =
+           "The order of actions in PyTorch's CSV form, instead of --schedule; without a plan the file also "
+           "says how many stages, ranks and microbatches there are.",
        .group = "Plan"},
       {.name = "microbatches",
        .value = "N",
@@ -217,10 +231,12 @@ CommandSpec train_spec() {
 CommandSpec profile_spec() {
   CommandSpec spec{
       .command = "profile",
-      .summary = "Measure forward and backward time, parameters and activations of every layer of a model.",
+      .summary =
+          "Measure every layer of a model, or with --network the links between the ranks of a cluster.",
       .flags = model_flags(),
       .examples = {"millrace profile --model vgg16 --image-size 32 --classes 10 --microbatch 8 --threads 1 "
-                   "--out profile.json"}};
+                   "--out profile.json",
+                   "millrace profile --network --cluster cluster.yaml --out measured.yaml"}};
   const std::vector<Flag> own{
       {.name = "microbatch", .value = "N", .help = "Samples per microbatch.", .fallback = "8"},
       {.name = "repetitions",
@@ -236,8 +252,48 @@ CommandSpec profile_spec() {
       {.name = "threads", .value = "N", .help = "Intra-op threads, as the run will use.", .fallback = "1"},
       {.name = "device", .value = "cpu|cuda", .help = "Where to measure.", .fallback = "cpu"},
       {.name = "seed", .value = "N", .help = "Seed of the initial weights.", .fallback = "0"},
-      {.name = "out", .short_name = 'o', .value = "FILE", .help = "Where to write the profile (JSON)."},
+      {.name = "out",
+       .short_name = 'o',
+       .value = "FILE",
+       .help = "Where to write the profile (JSON), or with --network the cluster file (YAML)."},
       {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
+      {.name = "network",
+       .help = "Measure latency and bandwidth between all pairs of ranks instead of a model.",
+       .group = "Network"},
+      {.name = "cluster",
+       .value = "FILE",
+       .help = "cluster.yaml: its ranks are measured. Started alone, all of them run on this host; under "
+               "torchrun's environment variables this is one of them.",
+       .group = "Network"},
+      {.name = "ranks",
+       .value = "N",
+       .help = "N ranks on this host, instead of --cluster.",
+       .group = "Network"},
+      {.name = "backend",
+       .value = "NAME",
+       .help = "Transport to measure, as train takes it: auto, shm, gloo or nccl.",
+       .fallback = "auto",
+       .group = "Network"},
+      {.name = "round-trips",
+       .value = "N",
+       .help = "Small messages to each peer and back: their median is twice the latency.",
+       .fallback = "200",
+       .group = "Network"},
+      {.name = "largest",
+       .value = "BYTES",
+       .help = "Messages of 64KiB and doubles of it up to this size give the bandwidth.",
+       .fallback = "4MiB",
+       .group = "Network"},
+      {.name = "tolerance",
+       .value = "R",
+       .help = "Links are alike, and written as one, if they differ by no more than this share.",
+       .fallback = "0.25",
+       .group = "Network"},
+      {.name = "timeout",
+       .value = "SECONDS",
+       .help = "Deadline of every wait for another rank.",
+       .fallback = "100",
+       .group = "Network"},
   };
   spec.flags.insert(spec.flags.end(), own.begin(), own.end());
   return spec;

@@ -1,16 +1,15 @@
 #include "driver/launch_command.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "driver/command_support.h"
+#include "driver/local_ranks.h"
 #include "driver/program_paths.h"
 #include "runtime/base/files.h"
 
@@ -34,37 +33,6 @@ std::string command_line(const std::vector<std::string>& argv) {
   std::string line;
   for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quoted(word);
   return line;
-}
-
-/// A fresh folder for the ranks' meeting, for this user only; gone at the end.
-class StoreFolder {
- public:
-  StoreFolder() : path_((fs::temp_directory_path() / "millrace-store-XXXXXX").string()) {
-    if (!::mkdtemp(path_.data())) {
-      throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno),
-                        "set TMPDIR to a folder that you may write");
-    }
-  }
-  StoreFolder(const StoreFolder&) = delete;
-  StoreFolder& operator=(const StoreFolder&) = delete;
-  ~StoreFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-std::string signal_text(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return "signal " + std::to_string(signal) + (name ? std::string(" (SIG") + name + ")" : "");
-}
-
-std::string end_text(const RankExit& exit) {
-  if (exit.signal != 0) return "killed by " + signal_text(exit.signal);
-  return exit.status == 0 ? "done" : "exit code " + std::to_string(exit.status);
 }
 
 std::string seconds_text(double seconds) {
@@ -228,16 +196,8 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
     RankProcess process{
         .rank = rank, .stage = job.stage_of_rank.at(static_cast<std::size_t>(rank)), .argv = argv};
     process.environment = job.environment;
-    const std::string number = std::to_string(rank), size = std::to_string(job.ranks);
-    process.environment.insert(process.environment.end(),
-                               {{"RANK", number},
-                                {"LOCAL_RANK", number},
-                                {"WORLD_SIZE", size},
-                                {"LOCAL_WORLD_SIZE", size},
-                                {"MASTER_ADDR", "127.0.0.1"},
-                                {"MASTER_PORT", "29500"},  // torchrun's; the store replaces it
-                                {"MILLRACE_STORE", store},
-                                {"MILLRACE_LAUNCHER_PID", std::to_string(::getpid())}});
+    const auto added = rank_environment(rank, job.ranks, store);
+    process.environment.insert(process.environment.end(), added.begin(), added.end());
     // Ranks share the cores: without this each would start a thread for every core.
     if (!has("OMP_NUM_THREADS"))
       process.environment.emplace_back("OMP_NUM_THREADS", threads ? *threads : "1");

@@ -12,6 +12,7 @@
 
 #include "driver/compute_specs.h"
 #include "driver/launch_command.h"
+#include "driver/network_launch.h"
 #include "driver/plan_command.h"
 #include "driver/program_paths.h"
 #include "driver/simulate_command.h"
@@ -54,7 +55,9 @@ struct Command {
 // In the order of a first session.
 constexpr Command kCommands[] = {
     {"profile", "Plan", profile_spec,
-     [](const std::vector<std::string>& a) { return hand_over(profile_spec(), "profile", a); }},
+     [](const std::vector<std::string>& a) {
+       return starts_network_ranks(a) ? launch_network(a) : hand_over(profile_spec(), "profile", a);
+     }},
     {"plan", "Plan", plan_spec, plan_command},
     {"simulate", "Plan", simulate_spec, simulate_command},
     {"train", "Run", train_spec,

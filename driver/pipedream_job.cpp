@@ -132,7 +132,7 @@ class Converter {
     const bool flush = in_.boolean("no_input_pipelining", false);
     if (in_.boolean("macrobatch", false)) {
       in_.problem("macrobatch", "macrobatch is not supported",
-                  "remove it, or use schedule 1f1b, which accumulates microbatches");
+                  "remove it; schedule pipedream-2bw keeps two versions and updates every --microbatches");
     }
     // One minibatch of PipeDream is one microbatch here. Data parallel: one for each rank, then the update.
     const bool asynchronous = pipelined_ && !flush;

@@ -1,6 +1,9 @@
-// `millrace profile`: measures a model layer by layer and writes the profile that `millrace plan` reads.
+// `millrace profile`: measures a model layer by layer and writes the profile that `millrace plan` reads;
+// with --network it measures links.
 #include <cstdio>
 
+#include "driver/network_launch.h"
+#include "driver/profile_network.h"
 #include "driver/worker_options.h"
 #include "runtime/base/json.h"
 #include "runtime/train/profiler.h"
@@ -32,6 +35,9 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (parsed->boolean("network")) return profile_network_rank(*parsed, accelerator);
+    if (const Problems problems = network_flags_without_network(*parsed); !problems.empty())
+      return report_problems(problems, ExitCode::Usage);
     if (!parsed->has("model"))
       return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
     ProfileOptions options{.microbatch = static_cast<int>(parsed->integer("microbatch", 1, 1 << 20)),

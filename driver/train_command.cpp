@@ -1,92 +1,25 @@
 // `millrace train`: parse, load plan and data, build the world, construct the Trainer, run.
 // One rank of a job (launch, torchrun: RANK and WORLD_SIZE are set), or all ranks of the plan as threads.
 #include <signal.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include "data/dataset.h"
+#include "driver/worker_environment.h"
 #include "driver/worker_options.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
-#include "runtime/comm/store.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
 namespace {
-
-/// Where this process stands in a job; from the environment of `millrace launch` or torchrun.
-struct JobEnvironment {
-  bool distributed = false;
-  int rank = 0;
-  int local_rank = 0;  ///< on its host
-  int size = 1;
-  std::string store_folder;
-  std::string address = "127.0.0.1";
-  int port = 29500;
-};
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-Result<int> environment_integer(const char* name, int low, int high) {
-  const std::string text = environment(name);
-  char* end = nullptr;
-  const long value = std::strtol(text.c_str(), &end, 10);
-  if (text.empty() || *end || value < low || value > high) {
-    return Problem{
-        std::string("environment variable ") + name,
-        "is '" + text + "', expected an integer from " + std::to_string(low) + " to " + std::to_string(high),
-        {}};
-  }
-  return static_cast<int>(value);
-}
-
-Result<JobEnvironment> read_environment() {
-  JobEnvironment job;
-  if (environment("WORLD_SIZE").empty() && environment("RANK").empty()) return job;
-  job.distributed = true;
-  const auto size = environment_integer("WORLD_SIZE", 1, 1 << 20);
-  if (!size) return size.problems();
-  const auto rank = environment_integer("RANK", 0, *size - 1);
-  if (!rank) return rank.problems();
-  job.size = *size;
-  job.rank = job.local_rank = *rank;
-  if (!environment("LOCAL_RANK").empty()) {
-    const auto local = environment_integer("LOCAL_RANK", 0, *size - 1);
-    if (!local) return local.problems();
-    job.local_rank = *local;
-  }
-  job.store_folder = environment("MILLRACE_STORE");
-  if (job.store_folder.empty()) {
-    if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");
-    if (!environment("MASTER_PORT").empty()) {
-      const auto port = environment_integer("MASTER_PORT", 1, 65534);
-      if (!port) return port.problems();
-      // torchrun's agent listens on MASTER_PORT itself; our store takes the next one.
-      job.port = *port + (environment("TORCHELASTIC_USE_AGENT_STORE") == "True" ? 1 : 0);
-    }
-  }
-  return job;
-}
-
-/// The launcher's death ends this process too: no orphan holds memory or ports.
-void die_with_launcher() {
-  const std::string launcher = environment("MILLRACE_LAUNCHER_PID");
-  if (launcher.empty()) return;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (std::to_string(::getppid()) != launcher) std::exit(static_cast<int>(ExitCode::Peer));
-}
 
 StopFlag stop_flag{false};
 
@@ -117,22 +50,58 @@ struct TrainSpec {
   std::int64_t warmup_epochs = 0;
 };
 
-Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
+Plan plan_without_file(Arguments& a, const LayeredModel& model, ScheduleKind kind, int microbatches) {
+  int chunks = static_cast<int>(a.integer("chunks", 0, 1024));
+  if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
+  return uniform_plan(
+      model.name, model.layer_names(), chunks * static_cast<int>(a.integer("stages", 1, 1024)),
+      static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, kind, chunks);
+}
+
+/// The order of a file for the stages of `plan`, or for equal stages where it has them.
+Result<Plan> plan_with_schedule_file(Arguments& a, const LayeredModel& model, std::optional<Plan> plan,
+                                     ScheduleFile& file) {
+  file.name = a.string("schedule-file");
+  Result<std::string> text = read_file(file.name);
+  if (!text) return text.problems();
+  file.text = *std::move(text);
+  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size())
+                            : static_cast<int>(a.integer("replicas", 1, 1024));
+  const Result<CsvSchedule> read = read_schedule_csv(file.text, file.name, {.replicas = replicas});
+  if (!read) return read.problems();
+  for (const std::string& note : read->notes) log_warning(file.name + ": " + note);
+  if (!plan) {
+    plan =
+        uniform_plan(model.name, model.layer_names(), read->shape.num_stages(), 1, 1, ScheduleKind::Custom);
+    for (std::size_t s = 0; s < plan->stages.size(); ++s)
+      plan->stages[s].ranks = read->shape.ranks_of_stage[s];
+  }
+  plan->schedule = ScheduleKind::Custom;
+  plan->versions = VersionPolicy::Flush;
+  plan->microbatches = read->shape.microbatches;
+  return *std::move(plan);
+}
+
+Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<ScheduleFile>& file) {
   Result<ScheduleKind> kind = parse_schedule_kind(a.string("schedule"), "--schedule");
   if (!kind) return kind.problems();
   const int microbatches = static_cast<int>(a.integer("microbatches", 0, 1 << 20));
-  Result<Plan> plan =
-      a.has("plan")
-          ? Plan::load(a.string("plan"))
-          : Result<Plan>(uniform_plan(
-                model.name, model.layer_names(), static_cast<int>(a.integer("stages", 1, 1024)),
-                static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, *kind));
-  if (!plan) return plan;
-  if (a.has("plan") && a.has("schedule")) {
-    plan->schedule = *kind;
-    plan->versions = *kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+  std::optional<Plan> given;
+  if (a.has("plan")) {
+    Result<Plan> loaded = Plan::load(a.string("plan"));
+    if (!loaded) return loaded;
+    given = *std::move(loaded);
+    if (microbatches > 0) given->microbatches = microbatches;
+    if (a.has("schedule")) {
+      given->schedule = *kind;
+      given->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
+    }
   }
-  if (a.has("plan") && microbatches > 0) plan->microbatches = microbatches;
+  Result<Plan> plan = a.has("schedule-file")
+                          ? plan_with_schedule_file(a, model, std::move(given), file.emplace())
+                      : given ? Result<Plan>(*std::move(given))
+                              : Result<Plan>(plan_without_file(a, model, *kind, microbatches));
+  if (!plan) return plan;
   if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty())
     return problems;
   return plan;
@@ -147,9 +116,9 @@ Result<TrainSpec> spec_from(Arguments& a) {
   if (a.boolean("autograd")) {
     for (NamedLayer& named : spec.model.layers) named.layer = through_autograd(named.layer);
   }
-  Result<Plan> plan = plan_from(a, spec.model);
-  Problems problems;
   TrainOptions& o = spec.options;
+  Result<Plan> plan = plan_from(a, spec.model, o.schedule);
+  Problems problems;
   o.steps = a.integer("steps", 0, INT64_MAX / 1024);
   o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
   o.seed = static_cast<std::uint64_t>(a.integer("seed", 0, INT64_MAX));
@@ -366,17 +335,9 @@ bool train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerato
 bool train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
                    const Accelerator& accelerator) {
   const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
-  std::shared_ptr<Store> store = job.store_folder.empty()
-                                     ? make_tcp_store(job.address, job.port, job.rank == 0, spec.deadline)
-                                     : make_file_store(job.store_folder);
-  CommunicatorOptions options{
-      .backend = spec.backend, .rank = RankId(job.rank), .size = job.size, .deadline = spec.deadline};
-  if (device->is_asynchronous()) {
-    options.device = device->identity();
-    if (accelerator.make_nccl) options.nccl = accelerator.make_nccl(*device);
-  }
-  auto communicator = make_communicator(options, store);
-  return train_rank(spec, sets, *communicator, *device);
+  const JoinedJob joined =
+      join_job(job, {.backend = spec.backend, .deadline = spec.deadline}, *device, accelerator);
+  return train_rank(spec, sets, *joined.communicator, *device);
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
@@ -434,8 +395,10 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
         return report_problems(made.problems(), ExitCode::Usage);
       if (job->rank == 0) {
         const auto copy = std::filesystem::path(spec->options.output_dir) / "plan.json";
-        if (Status saved = spec->plan.save(copy); !saved)
-          return report_problems(saved.problems(), ExitCode::Usage);
+        Status saved = spec->plan.save(copy);
+        if (const auto& order = spec->options.schedule; saved && order)
+          saved = write_file_atomically(copy.parent_path() / "schedule.csv", order->text);
+        if (!saved) return report_problems(saved.problems(), ExitCode::Usage);
       }
     }
     if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it

@@ -34,7 +34,12 @@ double median_of(const RankRun& rank, const std::function<double(const StepLine&
 }
 
 bool is_asynchronous(const RunData& run) {
-  return run.plan && run.plan->schedule == ScheduleKind::PipeDream;
+  return run.plan && is_asynchronous(run.plan->schedule);
+}
+
+/// A line of the log is a minibatch of each replica, not a step.
+bool counts_minibatches(const RunData& run) {
+  return run.plan && updates_after_each(run.plan->schedule);
 }
 
 int replicas_of(const RunData& run, int stage) {
@@ -46,7 +51,7 @@ int replicas_of(const RunData& run, int stage) {
 
 /// Microbatches that a rank of `stage` runs between two lines of its log.
 double microbatches_per_line(const RunData& run, int stage) {
-  if (!run.plan || is_asynchronous(run)) return 1;
+  if (!run.plan || counts_minibatches(run)) return 1;
   return std::max(1.0, static_cast<double>(run.plan->microbatches) / replicas_of(run, stage));
 }
 
@@ -66,8 +71,10 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
   const ClusterSpec cluster = run.cluster && run.cluster->num_ranks() >= plan.num_ranks()
                                   ? *run.cluster
                                   : ClusterSpec::local(plan.num_ranks());
+  const int of_step = counts_minibatches(run) ? 1 : std::max(1, plan.microbatches);
   if (microbatches == 0)
-    microbatches = is_asynchronous(run) ? std::max(8, 3 * plan.num_ranks()) : plan.microbatches;
+    microbatches = is_asynchronous(run) ? std::max({8, 3 * plan.num_ranks(), 3 * of_step}) : of_step;
+  if (is_asynchronous(run)) microbatches = (microbatches + of_step - 1) / of_step * of_step;
   PipelineShape shape = shape_of(plan, microbatches);
   ScheduleCosts costs;
   if (run.profile && validate(plan, *run.profile).empty()) {
@@ -79,7 +86,8 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
     if (!has_predicted_times(plan)) return std::nullopt;
     costs = predicted_costs(plan, shape, cluster);
   }
-  const Result<Schedule> schedule = make_schedule(plan.schedule, shape);
+  shape.update_every = shape_of(plan).update_every;
+  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
   if (!schedule || !check(*schedule, shape, Transport::Buffered).empty()) return std::nullopt;
   return simulate(*schedule, shape, costs);
 }
@@ -134,20 +142,29 @@ bool is_computation(SpanKind kind) {
          kind == SpanKind::BackwardWeight;
 }
 
-std::string rank_label(int rank, int stage) {
-  return "rank " + std::to_string(rank) + (stage < 0 ? "" : " · s" + std::to_string(stage));
-}
-
-int stage_of(const RunData& run, int rank) {
+/// Ascending; of the log where there is no plan.
+std::vector<int> stages_of(const RunData& run, int rank) {
+  std::vector<int> stages;
   for (int s = 0; run.plan && s < run.plan->num_stages(); ++s) {
-    for (RankId r : run.plan->stages[static_cast<std::size_t>(s)].ranks) {
-      if (r.value == rank) return s;
-    }
+    const auto& ranks = run.plan->stages[static_cast<std::size_t>(s)].ranks;
+    if (std::ranges::find(ranks, RankId(rank)) != ranks.end()) stages.push_back(s);
   }
   for (const RankRun& r : run.ranks) {
-    if (r.rank == rank) return r.stage;
+    if (stages.empty() && r.rank == rank && r.stage >= 0) stages.push_back(r.stage);
   }
-  return -1;
+  return stages;
+}
+
+/// "0", "0, 3", "–".
+std::string stage_list(const RunData& run, int rank) {
+  std::string list;
+  for (int s : stages_of(run, rank)) list += (list.empty() ? "" : ", ") + std::to_string(s);
+  return list.empty() ? "–" : list;
+}
+
+std::string rank_label(const RunData& run, int rank) {
+  const std::string list = stage_list(run, rank);
+  return "rank " + std::to_string(rank) + (list == "–" ? "" : " · s" + list);
 }
 
 // ---- measured schedule
@@ -315,7 +332,7 @@ class Page {
     html += loss_tile() + accuracy_tile();
     if (comparison_.measured_step_s > 0) {
       html +=
-          tile(is_asynchronous(run_) ? "Minibatch" : "Step", duration_text(comparison_.measured_step_s),
+          tile(counts_minibatches(run_) ? "Minibatch" : "Step", duration_text(comparison_.measured_step_s),
                comparison_.predicted_step_s > 0 ? "predicted " + duration_text(comparison_.predicted_step_s)
                                                 : "median");
     }
@@ -396,7 +413,7 @@ class Page {
            (count > 0 ? std::to_string(count) : "<span class=\"none\">–</span>") + "</td>";
   }
   std::string step_sentence() const {
-    const std::string what = is_asynchronous(run_) ? "A minibatch" : "A step";
+    const std::string what = counts_minibatches(run_) ? "A minibatch" : "A step";
     const double predicted = comparison_.predicted_step_s, measured = comparison_.measured_step_s;
     if (predicted > 0 && measured > 0) {
       const double off = (measured / predicted - 1) * 100;
@@ -453,7 +470,6 @@ class Page {
   std::vector<std::pair<double, double>> loss_points() const {
     std::map<std::int64_t, std::pair<double, int>> sums;
     for (const RankRun& rank : run_.ranks) {
-      if (!loss_ || rank.stage != loss_->stage) continue;
       for (const StepLine& step : rank.steps) {
         if (!step.loss) continue;
         auto& [sum, count] = sums[step.step];
@@ -525,7 +541,7 @@ class Page {
         for (std::size_t i = first; i < rank.steps.size(); ++i) sum += rank.steps[i].*member;
         return sum / static_cast<double>(rank.steps.size() - first);
       };
-      StackedRow row{rank_label(rank.rank, stage_of(run_, rank.rank)), {}};
+      StackedRow row{rank_label(run_, rank.rank), {}};
       double known = 0;
       for (auto member :
            {&StepLine::forward_s, &StepLine::backward_s, &StepLine::send_s, &StepLine::receive_s,
@@ -552,10 +568,9 @@ class Page {
     for (const RankRun& rank : run_.ranks) {
       if (rank.steps.empty()) continue;
       const StepLine& last = rank.steps.back();
-      const int stage = stage_of(run_, rank.rank);
-      table += "<tr><td>rank " + std::to_string(rank.rank) + "</td><td>" +
-               (stage < 0 ? "–" : std::to_string(stage)) + "</td><td>" + std::to_string(rank.steps.size()) +
-               "</td>" + time_cell(median_of(rank, [](const StepLine& s) { return s.step_s; })) + "<td>" +
+      table += "<tr><td>rank " + std::to_string(rank.rank) + "</td><td>" + stage_list(run_, rank.rank) +
+               "</td><td>" + std::to_string(rank.steps.size()) + "</td>" +
+               time_cell(median_of(rank, [](const StepLine& s) { return s.step_s; })) + "<td>" +
                text("%.1f %%", 100 * median_of(rank, [](const StepLine& s) { return s.bubble_share; })) +
                "</td>" + bytes_cell(last.peak_memory_bytes) + count_cell(last.weight_versions) + "<td>" +
                std::to_string(last.stashed_microbatches) + "</td></tr>";
@@ -604,6 +619,25 @@ class Page {
   const RankRun* loss_;
 };
 
+/// Forward and backward of one microbatch, seconds.
+std::pair<double, double> times_from_log(const RunData& run, const RankRun& rank, int stage) {
+  const double count = microbatches_per_line(run, stage);
+  return {median_of(rank, [](const StepLine& l) { return l.forward_s; }) / count,
+          median_of(rank, [](const StepLine& l) { return l.backward_s; }) / count};
+}
+
+/// The same where a rank's log adds up several stages: from the traced window, 0 if there is none.
+std::pair<double, double> times_from_spans(const RankRun& rank, int stage) {
+  std::map<SpanKind, std::vector<double>> seconds;
+  for (const Span& span : rank.spans) {
+    if (span.stage == stage) seconds[span.kind].push_back(static_cast<double>(span.end - span.start) * 1e-9);
+  }
+  const double whole = median(seconds[SpanKind::Backward]);
+  return {median(seconds[SpanKind::Forward]),
+          whole > 0 ? whole
+                    : median(seconds[SpanKind::BackwardInput]) + median(seconds[SpanKind::BackwardWeight])};
+}
+
 }  // namespace
 
 Comparison compare(const RunData& run) {
@@ -611,11 +645,12 @@ Comparison compare(const RunData& run) {
   const RankRun* loss = loss_rank(run);
   // Asynchronous: the line of a replicated stage covers one minibatch of each replica, the plan
   // `microbatches`.
-  const double minibatches = loss && is_asynchronous(run) ? replicas_of(run, loss->stage) : 1;
+  const bool each = counts_minibatches(run);
+  const double minibatches = loss && each ? replicas_of(run, run.plan->num_stages() - 1) : 1;
   if (loss)
     result.measured_step_s = median_of(*loss, [](const StepLine& s) { return s.step_s; }) / minibatches;
   if (!run.plan) return result;
-  const double planned = is_asynchronous(run) ? std::max(1, run.plan->microbatches) : 1;
+  const double planned = each ? std::max(1, run.plan->microbatches) : 1;
   result.predicted_step_s = run.plan->predicted_step_s / planned;
   const std::optional<Simulation> simulation = simulation_of(run, 0);
   for (int s = 0; s < run.plan->num_stages(); ++s) {
@@ -626,11 +661,12 @@ Comparison compare(const RunData& run) {
                       .predicted_peak_bytes = stage.peak_bytes};
     std::vector<double> forward, backward;
     for (const RankRun& rank : run.ranks) {
-      if (rank.steps.empty() || stage_of(run, rank.rank) != s) continue;
-      forward.push_back(median_of(rank, [](const StepLine& l) { return l.forward_s; }) /
-                        microbatches_per_line(run, s));
-      backward.push_back(median_of(rank, [](const StepLine& l) { return l.backward_s; }) /
-                         microbatches_per_line(run, s));
+      const std::vector<int> held = stages_of(run, rank.rank);
+      if (rank.steps.empty() || std::ranges::find(held, s) == held.end()) continue;
+      const auto [forward_s, backward_s] =
+          held.size() == 1 ? times_from_log(run, rank, s) : times_from_spans(rank, s);
+      if (forward_s > 0) forward.push_back(forward_s);
+      if (backward_s > 0) backward.push_back(backward_s);
       c.measured_peak_bytes = std::max<Bytes>(c.measured_peak_bytes, rank.steps.back().peak_memory_bytes);
       c.measured_versions = std::max(c.measured_versions, rank.steps.back().weight_versions);
     }
@@ -651,7 +687,7 @@ std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
   const std::optional<Simulation> simulation = simulation_of(run, microbatches);
   if (!simulation) return rows;
   for (std::size_t r = 0; r < simulation->ranks.size(); ++r) {
-    GanttRow row{.label = rank_label(static_cast<int>(r), stage_of(run, static_cast<int>(r))), .bars = {}};
+    GanttRow row{.label = rank_label(run, static_cast<int>(r)), .bars = {}};
     for (const TimedAction& timed : simulation->ranks[r]) {
       if (timed.end <= timed.start || is_transfer(timed.action.op)) continue;
       row.bars.push_back(
@@ -678,7 +714,7 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
   if (origin == INT64_MAX) return rows;
   for (const RankRun& rank : run.ranks) {
     if (rank.spans.empty()) continue;
-    GanttRow row{.label = rank_label(rank.rank, stage_of(run, rank.rank)), .bars = {}};
+    GanttRow row{.label = rank_label(run, rank.rank), .bars = {}};
     for (const Span& span : rank.spans) {
       if (!shown(span)) continue;
       const bool numbered = is_computation(span.kind) && first_microbatch != INT64_MAX;

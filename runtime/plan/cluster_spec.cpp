@@ -129,6 +129,46 @@ void read_host_links(const Json& links, ClusterSpec& spec, Problems& problems) {
   }
 }
 
+bool is_lower_pair(const RankLink& a, const RankLink& b) {
+  return std::pair(a.from, a.to) < std::pair(b.from, b.to);
+}
+
+void read_rank_links(const Json& links, ClusterSpec& spec, Problems& problems) {
+  const int ranks = spec.num_ranks();
+  const auto is_rank = [&](const Json& item) {
+    return item.kind() == Json::Kind::Int && item.as_int() >= 0 && item.as_int() < ranks;
+  };
+  for (const Json& item : links.items()) {
+    ObjectReader in(item, problems);
+    RankLink made;
+    read_link(in, made.link);
+    const Json* between = in.array("between");
+    const bool two = between && between->size() == 2 && is_rank(between->items()[0]) &&
+                     is_rank(between->items()[1]) &&
+                     between->items()[0].as_int() != between->items()[1].as_int();
+    if (two) {
+      made.from = RankId(static_cast<int>(between->items()[0].as_int()));
+      made.to = RankId(static_cast<int>(between->items()[1].as_int()));
+      if (made.to < made.from) std::swap(made.from, made.to);
+      spec.rank_links.push_back(made);
+    } else if (between) {
+      in.problem("between", "must name two ranks from 0 to " + std::to_string(ranks - 1),
+                 "for example between: [0, 1]");
+    }
+    in.finish();
+  }
+  std::sort(spec.rank_links.begin(), spec.rank_links.end(), is_lower_pair);
+  const auto twice =
+      std::adjacent_find(spec.rank_links.begin(), spec.rank_links.end(),
+                         [](const RankLink& a, const RankLink& b) { return !is_lower_pair(a, b); });
+  if (twice != spec.rank_links.end()) {
+    problems.push_back({links.where(),
+                        "ranks " + std::to_string(twice->from.value) + " and " +
+                            std::to_string(twice->to.value) + " are listed twice",
+                        {}});
+  }
+}
+
 /// Every pair of hosts needs a link: `network`, or all pairs in `links`.
 bool all_pairs_linked(const ClusterSpec& spec) {
   const std::size_t hosts = spec.hosts.size();
@@ -188,6 +228,11 @@ Bytes ClusterSpec::memory_of(RankId rank) const {
 }
 
 ClusterLink ClusterSpec::link(RankId a, RankId b) const {
+  if (!rank_links.empty()) {
+    const RankLink wanted{std::min(a, b), std::max(a, b), {}};
+    const auto found = std::lower_bound(rank_links.begin(), rank_links.end(), wanted, is_lower_pair);
+    if (found != rank_links.end() && !is_lower_pair(wanted, *found)) return found->link;
+  }
   if (!levels.empty()) {
     int block = 1;
     for (const ClusterLevel& level : levels) {
@@ -263,6 +308,8 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
                  "for example network: {bandwidth: 1.25e9, latency: 5e-5}");
     }
   }
+  if (const Json* links = in.optional_array("rank_links"); links && problems.empty())
+    read_rank_links(*links, spec, problems);
   in.finish();
   if (!problems.empty()) return problems;
   return spec;
@@ -312,6 +359,11 @@ std::string ClusterSpec::to_yaml() const {
   if (!links.empty()) text += "links:\n";
   for (const HostLink& l : links) {
     text += "  - {between: [" + word(l.from) + ", " + word(l.to) + "], " + link_text(l.link) + "}\n";
+  }
+  if (!rank_links.empty()) text += "rank_links:\n";
+  for (const RankLink& l : rank_links) {
+    text += "  - {between: [" + std::to_string(l.from.value) + ", " + std::to_string(l.to.value) + "], " +
+            link_text(l.link) + "}\n";
   }
   return text;
 }

@@ -51,6 +51,14 @@ struct HostLink {
   ClusterLink link;
 };
 
+/// A pair of ranks whose link is unlike what levels or hosts say of it, as `millrace profile --network`
+/// finds.
+struct RankLink {
+  RankId from;  ///< less than `to`
+  RankId to;
+  ClusterLink link;
+};
+
 /// Two YAML forms (docs/formats.md). Symmetric:
 ///   levels: [{count: 2, bandwidth: 4e9, latency: 3e-5}], memory: 8GiB, device: cpu, hosts: [{name: a,
 ///   devices: 2}]
@@ -65,15 +73,16 @@ struct ClusterSpec {
   Bytes memory_per_rank = 0;         ///< 0: unlimited
   std::string device = "cpu";
   std::vector<DeviceKind> kinds;
-  ClusterLink network;          ///< between hosts, form by host
-  std::vector<HostLink> links;  ///< host pairs that differ from `network`
+  ClusterLink network;               ///< between hosts, form by host
+  std::vector<HostLink> links;       ///< host pairs that differ from `network`
+  std::vector<RankLink> rank_links;  ///< rank pairs that differ from all that; ascending by (from, to)
 
   int num_ranks() const;                       ///< product of the levels' counts, or the devices of all hosts
   int host_of(RankId rank) const;              ///< index into `hosts`; 0 where no hosts are listed
   int kind_of(RankId rank) const;              ///< index into `kinds`; -1: the plain device
   double speed_of(RankId rank) const;          ///< 1: as profiled
   Bytes memory_of(RankId rank) const;          ///< of its kind, else the cluster's; 0: unlimited
-  ClusterLink link(RankId a, RankId b) const;  ///< innermost level that joins them, or the hosts' link
+  ClusterLink link(RankId a, RankId b) const;  ///< their rank link, else the innermost level's, or the hosts'
   double copy_seconds_per_byte(RankId a, RankId b) const;  ///< device to host at a, host to device at b
   bool same_devices() const;  ///< all ranks have equal speed, memory, profile and copy
 

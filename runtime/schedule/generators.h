@@ -20,12 +20,13 @@ struct Place {
   int stage = 0;
   int microbatches = 1;  ///< of this replica
   int warm_up = 0;       ///< forwards before the first backward, PipeDream's rule (pipedream.md 5.2)
-  int most_warm_up = 0;  ///< that of the first stage
+  int most_warm_up = 0;  ///< of all stages: with fewer replicas, a later stage may have more
   int update_every = 0;  ///< own microbatches per update (asynchronous)
 };
 
 /// floor((ranks - 1 - ranks of earlier stages) / replicas of the stage).
 int warm_up_of(const PipelineShape& shape, StageId stage);
+int most_warm_up(const PipelineShape& shape);  ///< of all stages
 
 Order gpipe(const Place& place);           // one_f_one_b.cpp
 Order one_f_one_b(const Place& place);     // one_f_one_b.cpp
@@ -43,6 +44,10 @@ std::vector<Order> zero_bubble_v(int places, int chunks, int microbatches);  // 
 std::vector<Order> v_half(int places, int chunks, int microbatches);         // v_schedules.cpp
 std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
 std::vector<Order> dual_pipe_v(int places, int chunks, int microbatches);    // v_schedules.cpp
+
+/// Ends a flushing step: Reduce (unless the order has it already) and Update of each stage, in stage order
+/// (the same on all replicas: a reduce waits for all of them). lower.cpp
+void finish_step(const PipelineShape& shape, Order& order);
 
 /// Puts the weight gradients into given orders of F and I (list_schedule.cpp's engine): a W runs when its
 /// rank would idle at least as long as it takes, or must free a stashed microbatch for the next forward.

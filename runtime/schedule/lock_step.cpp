@@ -42,7 +42,7 @@ void LockStep::advance(std::size_t rank) {
   while (at_[rank] < actions.size()) {
     const Action& action = actions[at_[rank]];
     if (is_transfer(action.op)) {
-      if (!post_group(rank)) return;
+      if (!post_exchange(rank)) return;
     } else if (action.op == Op::Reduce) {
       if (!pass_reduce(rank, action)) return;
     } else {
@@ -51,13 +51,14 @@ void LockStep::advance(std::size_t rank) {
   }
 }
 
-/// Posts what is new in the group at the rank's position. True if the whole group is complete.
-bool LockStep::post_group(std::size_t rank) {
+/// Posts what is new in the exchange at the rank's position. True if the whole exchange is complete.
+bool LockStep::post_exchange(std::size_t rank) {
   const std::vector<Action>& actions = ranks_[rank];
-  std::size_t end = std::max(at_[rank], posted_until_[rank]);
-  for (; end < actions.size() && is_transfer(actions[end].op); ++end) {
-    (is_send(actions[end].op) ? send_posted_ : recv_posted_)[message_of(actions[end])] = 1;
-    wake(static_cast<std::size_t>(actions[end].peer.value));
+  const std::size_t end =
+      transport_ == Transport::Buffered ? at_[rank] + 1 : exchange_end(actions, at_[rank]);
+  for (std::size_t i = std::max(at_[rank], posted_until_[rank]); i < end; ++i) {
+    (is_send(actions[i].op) ? send_posted_ : recv_posted_)[message_of(actions[i])] = 1;
+    wake(static_cast<std::size_t>(actions[i].peer.value));
   }
   posted_until_[rank] = end;
   for (std::size_t i = at_[rank]; i < end; ++i) {

@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// Adjacent transfers form one group: all are posted at once and the group completes as a whole. A receive
-/// completes when its send was posted; under Rendezvous a send completes when its receive was posted. The
-/// k-th Reduce of a stage completes when all replicas of the stage have reached theirs.
+/// A receive completes when its send was posted; under Rendezvous a send completes when its receive was
+/// posted, and an exchange (message.h) is posted at once and completes as a whole. The k-th Reduce of a stage
+/// completes when all replicas of the stage have reached theirs.
 /// Linear in the number of actions. The transfers must belong to the shape (Checker::structure first).
 class LockStep {
  public:
@@ -31,7 +31,7 @@ class LockStep {
   };
 
   void advance(std::size_t rank);
-  bool post_group(std::size_t rank);
+  bool post_exchange(std::size_t rank);
   bool pass_reduce(std::size_t rank, const Action& action);
   void wake(std::size_t rank);
   std::size_t message_of(const Action& a) const { return static_cast<std::size_t>(messages_.of(a)); }

@@ -1,28 +1,13 @@
 // From computations to a schedule: reduce, update, transfers.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "runtime/schedule/generators.h"
 #include "runtime/schedule/lock_step.h"
 
 namespace millrace {
 namespace {
-
-/// Reduce and Update after the last weight gradient of each stage, all at the end of the list, in stage order
-/// (the same on all replicas: a reduce waits for all of them).
-void finish_step(const PipelineShape& shape, Order& order) {
-  std::vector<std::int64_t> last(static_cast<std::size_t>(shape.num_stages()), -1);
-  for (const Action& a : order) {
-    std::int64_t& newest = last[static_cast<std::size_t>(a.stage.value)];
-    newest = std::max(newest, a.microbatch.value);
-  }
-  for (int s = 0; s < shape.num_stages(); ++s) {
-    const std::int64_t microbatch = last[static_cast<std::size_t>(s)];
-    if (microbatch < 0) continue;
-    if (shape.replicas(StageId(s)) > 1) order.push_back(computation(Op::Reduce, s, microbatch));
-    order.push_back(computation(Op::Update, s, microbatch));
-  }
-}
 
 /// Asynchronous orders have their updates in place.
 void add_reduces(const PipelineShape& shape, Order& order) {
@@ -112,6 +97,23 @@ void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
 }
 
 }  // namespace
+
+void finish_step(const PipelineShape& shape, Order& order) {
+  std::vector<std::int64_t> last(static_cast<std::size_t>(shape.num_stages()), -1);
+  std::set<StageId> reduced;
+  for (const Action& a : order) {
+    if (a.op == Op::Reduce) reduced.insert(a.stage);
+    std::int64_t& newest = last[static_cast<std::size_t>(a.stage.value)];
+    newest = std::max(newest, a.microbatch.value);
+  }
+  for (int s = 0; s < shape.num_stages(); ++s) {
+    const std::int64_t microbatch = last[static_cast<std::size_t>(s)];
+    if (microbatch < 0) continue;
+    if (shape.replicas(StageId(s)) > 1 && !reduced.contains(StageId(s)))
+      order.push_back(computation(Op::Reduce, s, microbatch));
+    order.push_back(computation(Op::Update, s, microbatch));
+  }
+}
 
 Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations) {
   const MessageIndex messages(shape);

@@ -144,7 +144,7 @@ std::vector<Order> by_stage(const Generator& generator, const PipelineShape& sha
       const Place place{.stage = s,
                         .microbatches = own_count(shape.microbatches, replica, replicas),
                         .warm_up = warm_up_of(shape, StageId(s)),
-                        .most_warm_up = warm_up_of(shape, StageId(0)),
+                        .most_warm_up = most_warm_up(shape),
                         .update_every = batches ? every / replicas : 1};
       const RankId rank =
           shape.ranks_of_stage[static_cast<std::size_t>(s)][static_cast<std::size_t>(replica)];

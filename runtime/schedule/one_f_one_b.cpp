@@ -5,13 +5,27 @@
 
 namespace millrace {
 
+namespace {
+int all_replicas(const PipelineShape& shape) {
+  int all = 0;
+  for (const auto& ranks : shape.ranks_of_stage) all += static_cast<int>(ranks.size());
+  return all;
+}
+}  // namespace
+
 int warm_up_of(const PipelineShape& shape, StageId stage) {
-  int before = 0, all = 0;
+  int before = 0;
+  for (int s = 0; s < stage.value; ++s) before += shape.replicas(StageId(s));
+  return (all_replicas(shape) - 1 - before) / shape.replicas(stage);
+}
+
+int most_warm_up(const PipelineShape& shape) {
+  int most = 0, here_and_after = all_replicas(shape);
   for (int s = 0; s < shape.num_stages(); ++s) {
-    if (s < stage.value) before += shape.replicas(StageId(s));
-    all += shape.replicas(StageId(s));
+    most = std::max(most, (here_and_after - 1) / shape.replicas(StageId(s)));
+    here_and_after -= shape.replicas(StageId(s));
   }
-  return (all - 1 - before) / shape.replicas(stage);
+  return most;
 }
 
 /// All forwards, all backwards, both in microbatch order. arXiv 1811.06965.

@@ -256,12 +256,12 @@ class Simulator {
     return true;
   }
 
-  /// Rendezvous: posts the run of adjacent transfers at the rank's place. True if nothing of it waits.
+  /// Rendezvous: posts the exchange at the rank's place. True if nothing of it waits.
   bool post_exchange(std::size_t r) {
     Rank& rank = ranks_[r];
     const auto& actions = schedule_.ranks[r];
-    for (rank.posted_to = rank.at; rank.posted_to < actions.size() && is_transfer(actions[rank.posted_to].op);
-         ++rank.posted_to) {
+    const std::size_t end = exchange_end(actions, rank.at);
+    for (rank.posted_to = rank.at; rank.posted_to < end; ++rank.posted_to) {
       const Action& a = actions[rank.posted_to];
       result_.ranks[r].push_back({a, rank.time, rank.time});
       if (a.peer.value == static_cast<int>(r)) continue;

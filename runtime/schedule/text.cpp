@@ -1,14 +1,10 @@
-#include <array>
 #include <charconv>
 #include <string>
 
-#include "runtime/schedule/schedule.h"
+#include "runtime/schedule/op_names.h"
 
 namespace millrace {
 namespace {
-
-constexpr std::array<const char*, 10> kNames{"F",      "B",      "I",      "W",      "SEND_F",
-                                             "RECV_F", "SEND_B", "RECV_B", "REDUCE", "UPDATE"};
 
 bool take_integer(std::string_view& text, std::int64_t& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -21,12 +17,12 @@ bool take_integer(std::string_view& text, std::int64_t& value) {
 bool parse_action(std::string_view token, Action& action) {
   std::int64_t stage = 0, microbatch = 0, peer_stage = 0, peer = 0;
   if (!take_integer(token, stage)) return false;
-  std::size_t best = kNames.size(), length = 0;
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    const std::string_view name = kNames[i];
+  std::size_t best = kOpNames.size(), length = 0;
+  for (std::size_t i = 0; i < kOpNames.size(); ++i) {
+    const std::string_view name = kOpNames[i];
     if (token.starts_with(name) && name.size() > length) best = i, length = name.size();
   }
-  if (best == kNames.size()) return false;
+  if (best == kOpNames.size()) return false;
   token.remove_prefix(length);
   if (!take_integer(token, microbatch)) return false;
   action = {.op = static_cast<Op>(best),
@@ -46,8 +42,7 @@ bool parse_action(std::string_view token, Action& action) {
 }  // namespace
 
 std::string to_string(const Action& a) {
-  std::string text = std::to_string(a.stage.value) + kNames[static_cast<std::size_t>(a.op)] +
-                     std::to_string(a.microbatch.value);
+  std::string text = std::to_string(a.stage.value) + name_of(a.op) + std::to_string(a.microbatch.value);
   if (is_transfer(a.op)) {
     const bool sends = a.op == Op::SendActivation || a.op == Op::SendGradient;
     text += (sends ? ">" : "<") + std::to_string(a.peer_stage.value) + "@" + std::to_string(a.peer.value);

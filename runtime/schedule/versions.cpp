@@ -151,7 +151,7 @@ int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank) {
   if (first < 0) return 0;
   const StageId stage(first);
   const int own = own_microbatches(shape, stage, rank), p = std::max(1, shape.num_stages() / chunks);
-  const int warm_up = warm_up_of(shape, stage), most = warm_up_of(shape, StageId(0));
+  const int warm_up = warm_up_of(shape, stage), most = most_warm_up(shape);
   const int round = rounds_of(p, own)[0];
   int limit = own * chunks;
   switch (kind) {

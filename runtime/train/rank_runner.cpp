@@ -10,10 +10,6 @@
 namespace millrace {
 namespace {
 
-// Receives posted ahead: the data travels while the rank computes. Two per direction suffice for 1F1B; more
-// only hold memory.
-constexpr int kReceivesAhead = 4;
-
 bool is_receive(Op op) {
   return op == Op::RecvActivation || op == Op::RecvGradient;
 }
@@ -129,7 +125,7 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
   next_receive_ = std::max(next_receive_, done);
   for (; posted_ < kReceivesAhead && next_receive_ < actions.size(); ++next_receive_) {
     const Action& action = actions[next_receive_];
-    if (!is_receive(action.op)) continue;
+    if (!is_receive(action.op) || action.microbatch.value >= end_) continue;
     const TimePoint start = parts_.clock.now();
     parts_.stages.executor(action.stage).post_receive(action);
     times_.receive += Seconds(parts_.clock.now() - start).count();
@@ -168,6 +164,7 @@ void RankRunner::step(const Action& action, bool last_gradient) {
 void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, std::int64_t first_position,
                      const std::function<void(const Action&)>& on_update) {
   const std::vector<char> last_gradient = last_gradients(actions);
+  end_ = std::numeric_limits<std::int64_t>::max();
   step_ = step_number;
   first_position_ = first_position;
   next_receive_ = 0;
@@ -175,6 +172,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
   std::size_t updated = 0;
   start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].microbatch.value >= end_) continue;
     parts_.status.update(step_, to_string(actions[i]));
     try {
       post_receives(actions, i);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -33,6 +34,10 @@ struct RunnerParts {
 
 class RankRunner {
  public:
+  /// Receives posted ahead: the data travels while the rank computes. Two per direction suffice for 1F1B;
+  /// more only hold memory.
+  static constexpr int kReceivesAhead = 4;
+
   explicit RankRunner(const RunnerParts& parts) : parts_(parts) {}
 
   /// Runs `actions` once. Positions of microbatches count from `first_position`. When all stages of the rank
@@ -40,6 +45,10 @@ class RankRunner {
   /// (StageExecutor::finish_sends). An exception gets the failing action in front of its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
+
+  /// From within `on_update`: leaves out the actions of this microbatch and of later ones, which nobody may
+  /// have begun.
+  void end_before(std::int64_t microbatch) { end_ = microbatch; }
 
   /// On an asynchronous device, times and spans of computation are the device's own, not those of the host
   /// that only hands over the work; they are read once a step, after its Update.
@@ -65,7 +74,8 @@ class RankRunner {
   StepTimes times_;
   std::int64_t step_ = 0;
   std::int64_t first_position_ = 0;
-  std::size_t next_receive_ = 0;  ///< first action not looked at for posting
+  std::int64_t end_ = std::numeric_limits<std::int64_t>::max();  ///< see end_before
+  std::size_t next_receive_ = 0;                                 ///< first action not looked at for posting
   struct KeptBatch {
     Batch batch;
     int readers = 0;  ///< stages that are still to read it

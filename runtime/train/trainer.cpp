@@ -14,6 +14,11 @@
 #include "runtime/train/step_log.h"
 
 namespace millrace {
+
+int microbatches_per_step(const Plan& plan) {
+  return updates_after_each(plan.schedule) ? 1 : plan.microbatches;
+}
+
 namespace {
 
 // Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends.
@@ -33,14 +38,28 @@ int lcm_of_replicas(const Plan& plan) {
   return result;
 }
 
+/// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
+StopReach stop_reach(const Plan& plan) {
+  if (!is_asynchronous(plan.schedule)) return {};
+  std::size_t replicas = 1;
+  for (const PlanStage& stage : plan.stages) replicas = std::max(replicas, stage.ranks.size());
+  const int minibatches =
+      plan.num_ranks() + (2 * RankRunner::kReceivesAhead + 1) * static_cast<int>(replicas);
+  const int steps = minibatches / microbatches_per_step(plan) + 1;
+  return {.lag = steps,
+          .ahead = steps,
+          .multiple = updates_after_each(plan.schedule) ? lcm_of_replicas(plan) : 1};
+}
+
 Transport transport_of(const Communicator& world) {
   return world.buffers_sends() ? Transport::Buffered : Transport::Rendezvous;
 }
 
 /// Proved to end, with every action at its place. Throws ConfigError.
-Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
+Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world,
+                          const std::optional<ScheduleFile>& file) {
   const Transport transport = transport_of(world);
-  Result<Schedule> schedule = schedule_of(plan, shape, transport);
+  Result<Schedule> schedule = schedule_of(plan, shape, transport, file);
   if (!schedule)
     throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
   if (const Problems problems = check(*schedule, shape, transport); !problems.empty()) {
@@ -73,10 +92,6 @@ double median(std::vector<double> values) {
 }
 
 }  // namespace
-
-int microbatches_per_step(const Plan& plan) {
-  return updates_after_each(plan.schedule) ? 1 : plan.microbatches;
-}
 
 struct Trainer::Impl {
   World world;
@@ -170,7 +185,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   BatchNeeds evaluation = train;
   evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
-  stop = std::make_unique<StopVote>(world.communicator, options.stop);
+  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan));
 }
 
 void Trainer::Impl::resume() {
@@ -215,27 +230,30 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
   const RankId rank = world.communicator.rank();
   if (asynchronous()) {
     const PipelineShape shape = shape_of(plan, layout, static_cast<int>(steps * microbatches_per_step(plan)));
-    const Schedule schedule = checked_schedule(plan, shape, world.communicator);
+    const Schedule schedule = checked_schedule(plan, shape, world.communicator, options.schedule);
     std::int64_t step = done;
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     if (plan.schedule != ScheduleKind::PipeDream) stages->set_versions(forward_versions(schedule, shape));
     runner.run(schedule.ranks[rank.value], done, position_of(done), [&](const Action&) {
       on_update(runner, step);
-      step += steps_per_update();
+      for (int i = 0; i < steps_per_update(); ++i) stop->completed(++step);
       stages->set_learning_rate(learning_rate(options.learning_rate, step));
+      if (stop->limit() < done + steps) runner.end_before(position_of(stop->limit() - done));
     });
     stages->finish_sends();
-    done += steps;
-    report.stopped = stop->stop_here();
+    done = std::min(done + steps, stop->limit());
+    report.stopped = done == stop->limit();
     return;
   }
   const std::vector<Action> actions =
-      checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator).ranks[rank.value];
+      checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator, options.schedule)
+          .ranks[rank.value];
   for (std::int64_t i = 0; i < steps; ++i) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
     ++done;
-    if (report.stopped = stop->stop_here(); report.stopped) break;
+    stop->completed(done);
+    if (report.stopped = done == stop->limit(); report.stopped) break;
   }
   stages->finish_sends();
 }

@@ -140,10 +140,11 @@ class Pipeline : public ::testing::Test {
       }
     }
     if (first) std::rethrow_exception(first);
+    outcome.losses = outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].losses;
+    if (outcome.reports[0].stopped) return outcome;  // saved a checkpoint instead
     const auto file = SafetensorsFile::open(options.save_weights);
     EXPECT_TRUE(file);
     for (const std::string& name : file->names()) outcome.weights[name] = file->tensor(name);
-    outcome.losses = outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].losses;
     return outcome;
   }
 

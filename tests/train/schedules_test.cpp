@@ -116,6 +116,50 @@ TEST_F(Pipeline, TwoBufferedWeightsAreDelayedByOneUpdateEverywhere) {
   }
 }
 
+// Ranks are minibatches apart when the signal comes; they must end after the same one, drained.
+TEST_F(Pipeline, AnAsynchronousRunThatIsStoppedEqualsAShorterOne) {
+  const LayeredModel model = small_model();
+  const std::vector<std::tuple<ScheduleKind, std::vector<int>, int>> runs{
+      {ScheduleKind::PipeDream, {1, 1, 1}, 1},
+      {ScheduleKind::PipeDream, {2, 1}, 2},
+      {ScheduleKind::PipeDream, {1, 3}, 3},
+      {ScheduleKind::PipeDreamVSync, {1, 1}, 1},
+      {ScheduleKind::PipeDream2BW, {1, 1, 1}, 4}};
+  for (const auto& [kind, replicas, microbatches] : runs) {
+    const Plan plan = plan_for(model, replicas, microbatches, kind);
+    StopFlag stop{true};
+    TrainOptions stopped = options(6000), whole = options(6000);
+    stopped.learning_rate.total_steps = whole.learning_rate.total_steps = 6000;
+    stopped.output_dir = (folder_ / ("stopped" + to_string(kind))).string();
+    whole.output_dir = (folder_ / ("whole" + to_string(kind))).string();
+    stopped.stop = &stop;
+    const Outcome begun = train(model, plan, stopped);
+    const int turns = updates_after_each(kind) ? replicas.back() : 1;
+    whole.steps = static_cast<std::int64_t>(begun.losses.size()) * turns;
+    ASSERT_GT(whole.steps, 0);
+    ASSERT_LT(whole.steps, 300);
+    whole.checkpoint_at_end = true;
+    const Outcome shorter = train(model, plan, whole);
+    EXPECT_EQ(begun.losses, shorter.losses) << to_string(kind);
+    for (std::size_t s = 0; s < replicas.size(); ++s) {
+      std::string bytes[2];
+      for (int i : {0, 1}) {
+        char step[32];
+        std::snprintf(step, sizeof step, "step-%08d", static_cast<int>(whole.steps));
+        const fs::path file = fs::path(i ? stopped.output_dir : whole.output_dir) / "checkpoints" / step /
+                              ("stage" + std::to_string(s) + ".safetensors");
+        const auto text = read_file(file);
+        ASSERT_TRUE(text) << file;
+        bytes[i] = *text;
+      }
+      EXPECT_TRUE(bytes[0] == bytes[1]) << to_string(kind) << " stage " << s;
+    }
+    for (const RunReport& report : begun.reports) EXPECT_TRUE(report.stopped);
+    fs::remove_all(stopped.output_dir);
+    fs::remove_all(whole.output_dir);
+  }
+}
+
 TEST_F(Pipeline, StashAndVersionsAreWhatSimulateSays) {
   const LayeredModel model = small_model();
   for (ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream,

@@ -1,0 +1,145 @@
+#include "driver/network_launch.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "driver/command_support.h"
+#include "driver/compute_specs.h"
+#include "driver/local_ranks.h"
+#include "driver/program_paths.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostNetworkRanks = 1024;
+constexpr const char* kModelFlags[] = {"model",      "classes", "image-size",  "width", "depth", "dropout",
+                                       "microbatch", "warmup",  "repetitions", "rule",  "data",  "seed"};
+
+constexpr const char* kNetworkFlags[] = {"cluster", "ranks",     "backend", "round-trips",
+                                         "largest", "tolerance", "timeout"};
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value;
+}
+
+std::vector<RankProcess> processes_of(const NetworkJob& job, const std::string& worker,
+                                      const std::vector<std::string>& args, const std::string& store) {
+  std::vector<RankProcess> processes;
+  for (int rank = 0; rank < job.cluster.num_ranks(); ++rank) {
+    RankProcess process{.rank = rank, .argv = {worker, "profile"}};
+    process.argv.insert(process.argv.end(), args.begin(), args.end());
+    process.environment = rank_environment(rank, job.cluster.num_ranks(), store);
+    if (!is_set("OMP_NUM_THREADS"))
+      process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(job.threads));
+    processes.push_back(std::move(process));
+  }
+  return processes;
+}
+
+void explain_failure(const LaunchOutcome& outcome) {
+  if (outcome.first_failure < 0) {
+    if (outcome.interrupt != 0)
+      std::fprintf(stderr, "millrace profile: stopped by %s\n", signal_text(outcome.interrupt).c_str());
+    return;
+  }
+  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  std::fprintf(stderr,
+               "\nmillrace profile: rank %d failed first: %s, %.1f s after the start; nothing was written\n",
+               first.rank, end_text(first).c_str(), first.after_s);
+  for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
+}
+
+}  // namespace
+
+Result<NetworkJob> network_job(Arguments& arguments) {
+  Problems problems;
+  for (const char* flag : kModelFlags) {
+    if (arguments.has(flag))
+      problems.push_back({long_name(flag), "does not go with --network", "links are measured, not a model"});
+  }
+  if (arguments.has("cluster") == arguments.has("ranks")) {
+    problems.push_back(
+        {"--network",
+         arguments.has("ranks") ? "got both --cluster and --ranks" : "needs the ranks to measure",
+         "give --cluster FILE, or --ranks N for ranks on this host"});
+  }
+  NetworkJob job{.out = arguments.string("out"),
+                 .device = arguments.string("device"),
+                 .backend = arguments.string("backend")};
+  job.round_trips = static_cast<int>(arguments.integer("round-trips", 1, 1'000'000));
+  job.largest = arguments.bytes("largest");
+  job.tolerance = arguments.number("tolerance", 0, 1e6);
+  job.timeout_s = arguments.number("timeout", 0.001, 1e6);
+  job.threads = static_cast<int>(arguments.integer("threads", 1, 1024));
+  job.json = output_format(arguments, problems) == OutputFormat::Json;
+  const int ranks =
+      arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 2, kMostNetworkRanks)) : 2;
+  problems.insert(problems.end(), arguments.problems().begin(), arguments.problems().end());
+  if (arguments.problems().empty() && (job.largest < 64 * kKiB || job.largest > kGiB))
+    problems.push_back({"--largest", "must be from 64KiB to 1GiB", {}});
+  if (!problems.empty()) return problems;
+  Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
+  if (!cluster) return cluster.problems();
+  job.cluster = *std::move(cluster);
+  if (job.cluster.num_ranks() < 2)
+    return Problem{arguments.string("cluster"), "has one rank, so there is no link to measure", {}};
+  return job;
+}
+
+Problems check_output(const NetworkJob& job) {
+  if (job.out.empty()) return {};
+  std::error_code ignored;
+  if (fs::is_directory(job.out, ignored))
+    return {{"--out", job.out + " is a folder", "give the name of a file"}};
+  const fs::path folder = fs::absolute(job.out, ignored).parent_path();
+  if (!fs::is_directory(folder, ignored) || ::access(folder.c_str(), W_OK | X_OK) != 0)
+    return {{"--out", folder.string() + " is not a folder that you may write", "make it, or give another"}};
+  return {};
+}
+
+Problems network_flags_without_network(const Arguments& arguments) {
+  Problems problems;
+  for (const char* flag : kNetworkFlags) {
+    if (arguments.has(flag) && !arguments.boolean("network"))
+      problems.push_back({long_name(flag), "needs --network", {}});
+  }
+  return problems;
+}
+
+bool starts_network_ranks(const std::vector<std::string>& args) {
+  Result<Arguments> arguments = parse_arguments(profile_spec(), args);
+  return arguments && !arguments->wants_help() && arguments->boolean("network") && !is_set("RANK") &&
+         !is_set("WORLD_SIZE");
+}
+
+int launch_network(const std::vector<std::string>& args) {
+  Result<Arguments> arguments = parse_arguments(profile_spec(), args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  Result<NetworkJob> job = network_job(*arguments);
+  if (!job) return exit_with(ExitCode::Usage, job.problems());
+  const std::string worker = worker_path(job->device);
+  Problems problems = check_output(*job);
+  if (::access(worker.c_str(), X_OK) != 0)
+    problems.push_back({worker, "is missing: it is the program that measures", worker_hint(job->device)});
+  if (job->cluster.num_ranks() > kMostNetworkRanks) {
+    problems.push_back(
+        {"--cluster",
+         "has more than the " + std::to_string(kMostNetworkRanks) + " ranks that one host starts",
+         "start the command on every host under torchrun's environment variables"});
+  }
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome = run_ranks(processes_of(*job, worker, args, store.path()), {}, clock);
+  explain_failure(outcome);
+  return outcome.exit_code();
+}
+
+}  // namespace millrace

@@ -1,0 +1,42 @@
+// `millrace profile --network` as the user types it: starts the ranks of the cluster file on this host. Each
+// of them is a worker that measures (driver/profile_network.h). LibTorch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/cli.h"
+#include "runtime/plan/cluster_spec.h"
+
+namespace millrace {
+
+/// What --network asks for; Problems for flags that do not go with it or with each other, and for the cluster
+/// file.
+struct NetworkJob {
+  ClusterSpec cluster;
+  std::string out;  ///< cluster file to write; empty: none
+  std::string device;
+  std::string backend;
+  int round_trips = 0;
+  Bytes largest = 0;
+  double tolerance = 0;
+  double timeout_s = 0;
+  int threads = 1;
+  bool json = false;
+};
+Result<NetworkJob> network_job(Arguments& arguments);
+
+/// Whether `job.out` can be written, before anything is measured.
+Problems check_output(const NetworkJob& job);
+
+/// True if these are arguments of `profile` with --network and this process is no rank of a job: the caller
+/// must start the ranks.
+bool starts_network_ranks(const std::vector<std::string>& args);
+
+/// Problems for flags of the network that are given without --network.
+Problems network_flags_without_network(const Arguments& arguments);
+
+/// Starts the ranks and ends all when one fails. 0; 2 for what cannot start; the first failing rank's code.
+int launch_network(const std::vector<std::string>& args);
+
+}  // namespace millrace

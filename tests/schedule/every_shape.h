@@ -1,0 +1,92 @@
+// Shapes and kinds for properties of all schedules: tests/schedule takes a sample, tests/schedule_slow all.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/schedule/pair_order.h"
+#include "runtime/schedule/schedule.h"
+
+namespace millrace {
+
+inline const std::vector<ScheduleKind>& generated_kinds() {
+  using enum ScheduleKind;
+  static const std::vector<ScheduleKind> kinds{
+      GPipe, OneFOneB, PipeDream, Interleaved,    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+      VHalf, VMin,     DualPipeV, PipeDreamVSync, PipeDream2BW, AutoOrder};
+  return kinds;
+}
+
+/// Stage s on its own `replicas[s]` ranks.
+inline PipelineShape replicated_shape(const std::vector<int>& replicas, int microbatches) {
+  PipelineShape shape{.microbatches = microbatches};
+  int rank = 0;
+  for (int r : replicas) {
+    auto& ranks = shape.ranks_of_stage.emplace_back();
+    for (int i = 0; i < r; ++i) ranks.emplace_back(rank++);
+  }
+  return shape;
+}
+
+/// One (kind, places, microbatches, replicas, chunks) that the kind must be able to do.
+struct ShapeCase {
+  ScheduleKind kind;
+  int places, microbatches, replicas, chunks;
+  PipelineShape shape() const {
+    return is_v_shaped(kind) && chunks == 2 ? v_shape(places, microbatches, replicas)
+                                            : interleaved_shape(places, chunks, microbatches, replicas);
+  }
+  std::string name() const {
+    return to_string(kind) + " p=" + std::to_string(places) + " m=" + std::to_string(microbatches) +
+           " r=" + std::to_string(replicas) + " v=" + std::to_string(chunks);
+  }
+};
+
+/// Whether the schedule is defined for the shape: chunks where it has them, and for the asynchronous ones
+/// whole rounds of replicas and updates.
+inline bool is_defined(const ShapeCase& c) {
+  if (c.microbatches < c.replicas) return false;
+  if (is_v_shaped(c.kind)) return c.chunks == 2;
+  if (c.chunks > 1 && !allows_chunks(c.kind)) return false;
+  if (!is_asynchronous(c.kind)) return true;
+  const int unit = c.kind == ScheduleKind::PipeDream2BW ? least_update_every(c.shape()) : c.replicas;
+  return c.microbatches % unit == 0;
+}
+
+/// Calls `visit` for all kinds and shapes up to the bounds.
+inline void for_every_shape(int places, int microbatches, int replicas, int chunks,
+                            const std::function<void(const ShapeCase&)>& visit) {
+  for (ScheduleKind kind : generated_kinds())
+    for (int p = 1; p <= places; ++p)
+      for (int m = 1; m <= microbatches; ++m)
+        for (int r = 1; r <= replicas; ++r)
+          for (int v = 1; v <= chunks; ++v) visit({kind, p, m, r, v});
+}
+
+/// Valid under its transport (made for rendezvous: under both), messages of a pair in one order.
+inline void expect_valid(const ScheduleKind kind, const PipelineShape& shape, const std::string& name) {
+  for (Transport transport : {Transport::Buffered, Transport::Rendezvous}) {
+    const Result<Schedule> schedule = make_schedule(kind, shape, transport);
+    ASSERT_TRUE(schedule) << name << ": " << to_string(schedule.problems());
+    ASSERT_EQ(to_string(check(*schedule, shape, Transport::Buffered)), "") << name << "\n"
+                                                                           << to_string(*schedule);
+    if (transport == Transport::Rendezvous) {
+      ASSERT_EQ(to_string(check(*schedule, shape, transport)), "") << name << "\n" << to_string(*schedule);
+    }
+    ASSERT_EQ(to_string(check_pair_order(*schedule)), "") << name << "\n" << to_string(*schedule);
+  }
+}
+
+inline void expect_valid(const ShapeCase& c) {
+  if (is_defined(c)) {
+    expect_valid(c.kind, c.shape(), c.name());
+  } else {
+    ASSERT_FALSE(make_schedule(c.kind, c.shape())) << c.name();
+  }
+}
+
+}  // namespace millrace
