@@ -9,7 +9,9 @@
 #include "driver/simulate_subject.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/schedule/csv.h"
 #include "runtime/schedule/gantt.h"
+#include "runtime/schedule/list_schedule.h"
 
 namespace millrace {
 namespace {
@@ -31,17 +33,23 @@ std::string names_of(const std::vector<StageId>& stages) {
 // ---- one schedule
 // ----------------------------------------------------------------------------------------------
 
+Result<Schedule> buffered_schedule_of(const SimulationSubject& subject) {
+  if (subject.schedule) return *subject.schedule;
+  if (subject.kind == ScheduleKind::AutoOrder)
+    return list_schedule(subject.shape, subject.costs, subject.stash_cap);
+  return make_schedule(subject.kind, subject.shape);
+}
+
 Result<Schedule> schedule_of(const SimulationSubject& subject) {
   const long actions = 6L * subject.shape.num_stages() * subject.shape.microbatches;
   if (actions > kMostActions)
     return Problem{"--microbatches", "stages x microbatches is too large to simulate",
                    "at most " + std::to_string(kMostActions / 6)};
-  Result<Schedule> schedule = make_schedule(subject.kind, subject.shape, subject.options.transport);
-  const bool blocks = subject.options.transport == Transport::Rendezvous;
-  if (!schedule || !(blocks || subject.shape.has_chunks())) return schedule;
-  if (const Problems stuck = check(*schedule, subject.shape, subject.options.transport); !stuck.empty()) {
-    Problems problems{{blocks ? "--sends" : "--chunks", "the schedule does not work this way",
-                       blocks ? "use overlap or block" : "this kind takes one stage a rank"}};
+  Result<Schedule> schedule = buffered_schedule_of(subject);
+  if (!schedule || subject.options.transport == Transport::Buffered) return schedule;
+  schedule = for_rendezvous(*std::move(schedule), subject.shape);
+  if (const Problems stuck = check(*schedule, subject.shape, Transport::Rendezvous); !stuck.empty()) {
+    Problems problems{{"--sends", "the schedule does not work this way", "use overlap or block"}};
     collect(problems, stuck);
     return problems;
   }
@@ -165,9 +173,29 @@ std::string title_of(const SimulationSubject& subject) {
          std::to_string(subject.shape.microbatches) + " microbatches";
 }
 
+/// --write-csv, if given.
+Problems write_csv(Arguments& arguments, const SimulationSubject& subject, const Schedule& schedule) {
+  const bool transfers = arguments.boolean("csv-transfers");
+  if (!arguments.has("write-csv"))
+    return transfers ? Problems{{"--csv-transfers", "needs --write-csv", ""}} : Problems{};
+  const Result<std::string> text =
+      schedule_csv(schedule, subject.shape, transfers ? CsvContent::Transfers : CsvContent::Computations);
+  if (!text) {
+    Problems problems = text.problems();
+    problems.front().where = "--write-csv";
+    return problems;
+  }
+  const Status written = write_file_atomically(arguments.string("write-csv"), *text);
+  return written ? Problems{} : written.problems();
+}
+
 int simulate_subject(Arguments& arguments, const SimulationSubject& subject, OutputFormat format) {
   const Result<Schedule> schedule = schedule_of(subject);
   if (!schedule) return exit_with(ExitCode::Usage, schedule.problems());
+  for (const std::string& note : subject.notes)
+    std::fprintf(stderr, "note: %s: %s\n", arguments.string("schedule-file").c_str(), note.c_str());
+  if (Problems problems = write_csv(arguments, subject, *schedule); !problems.empty())
+    return exit_with(ExitCode::Usage, problems);
   const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
   if (arguments.has("draw")) {
     const Status drawn = write_file_atomically(arguments.string("draw"),
@@ -194,8 +222,9 @@ struct SweepRow {
   ScheduleKind kind = ScheduleKind::OneFOneB;
   int stages = 0, microbatches = 0;
   Problems problems;  ///< why there are no figures
-  double makespan = 0, bubble = 0;
-  int stash = 0, versions = 0;
+  double makespan = 0, bubble = 0, span_bubble = 0;
+  double stash = 0;  ///< microbatches of a rank's layers
+  int versions = 0;
   bool best = false;  ///< of its stages and microbatches
 };
 
@@ -214,9 +243,12 @@ std::vector<int> whole_numbers(Arguments& arguments, const char* flag, std::vect
 }
 
 std::vector<ScheduleKind> kinds_of(Arguments& arguments, Problems& problems) {
-  if (!arguments.has("schedule"))
-    return {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream};
   std::vector<ScheduleKind> kinds;
+  if (!arguments.has("schedule")) {
+    for (int kind = 0; kind < static_cast<int>(ScheduleKind::Custom); ++kind)
+      kinds.push_back(static_cast<ScheduleKind>(kind));
+    return kinds;
+  }
   std::string list = arguments.string("schedule") + ",";
   for (std::size_t at = 0, comma; (comma = list.find(',', at)) != std::string::npos; at = comma + 1) {
     const Result<ScheduleKind> kind = parse_schedule_kind(list.substr(at, comma - at), "--schedule");
@@ -227,6 +259,15 @@ std::vector<ScheduleKind> kinds_of(Arguments& arguments, Problems& problems) {
     }
   }
   return kinds;
+}
+
+/// Of the rank that holds most, in microbatches of its layers: a chunk counts as its share of them.
+double peak_microbatches(const PipelineShape& shape, const Simulation& simulation) {
+  const auto stages = shape.stages_of_ranks();
+  double most = 0;
+  for (std::size_t r = 0; r < stages.size(); ++r)
+    most = std::max(most, simulation.peak_stash[r] / static_cast<double>(stages[r].size()));
+  return most;
 }
 
 SweepRow sweep_one(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
@@ -242,7 +283,8 @@ SweepRow sweep_one(Arguments& arguments, ScheduleKind kind, int stages, int micr
   const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
   row.makespan = simulation.makespan;
   row.bubble = std::ranges::min(simulation.bubble_fraction);
-  row.stash = std::ranges::max(simulation.peak_stash);
+  row.span_bubble = std::ranges::max(simulation.span_bubble_fraction);
+  row.stash = peak_microbatches(subject.shape, simulation);
   row.versions = std::ranges::max(simulation.peak_versions);
   return row;
 }
@@ -257,22 +299,26 @@ void mark_best(std::vector<SweepRow>& rows) {
 }
 
 void print_sweep(const std::vector<SweepRow>& rows) {
-  std::printf("%6s %6s  %-16s %12s %16s %8s %10s %8s\n", "stages", "microb", "schedule", "makespan s",
-              "s a microbatch", "bubble", "peak stash", "versions");
+  std::printf("%6s %6s  %-17s %12s %16s %8s %8s %10s %8s\n", "stages", "microb", "schedule", "makespan s",
+              "s a microbatch", "bubble", "in span", "peak stash", "versions");
   const SweepRow* last = nullptr;
   for (const SweepRow& row : rows) {
-    if (last != nullptr && last->stages != row.stages) std::printf("\n");
-    std::printf("%6d %6d  %-14s %c ", row.stages, row.microbatches, to_string(row.kind).c_str(),
+    if (last != nullptr && (last->stages != row.stages || last->microbatches != row.microbatches))
+      std::printf("\n");
+    std::printf("%6d %6d  %-15s %c ", row.stages, row.microbatches, to_string(row.kind).c_str(),
                 row.best ? '*' : ' ');
     if (row.problems.empty()) {
-      std::printf("%12.6g %16.6g %7.1f%% %10d %8d\n", row.makespan, row.makespan / row.microbatches,
-                  row.bubble * 100, row.stash, row.versions);
+      std::printf("%12.6g %16.6g %7.1f%% %7.1f%% %10.4g %8d\n", row.makespan, row.makespan / row.microbatches,
+                  row.bubble * 100, row.span_bubble * 100, row.stash, row.versions);
     } else {
       std::printf("%s\n", row.problems.front().what.c_str());
     }
     last = &row;
   }
-  std::printf("\n* fastest of its stages and microbatches; bubble: of the busiest rank\n");
+  std::printf(
+      "\n* fastest of its stages and microbatches; bubble: of the busiest rank; in span: the largest, "
+      "between a "
+      "rank's first and last computation; peak stash: microbatches of a rank's layers\n");
 }
 
 Json to_json(const std::vector<SweepRow>& rows) {
@@ -284,7 +330,8 @@ Json to_json(const std::vector<SweepRow>& rows) {
       json["makespan_s"] = row.makespan;
       json["makespan_per_microbatch_s"] = row.makespan / row.microbatches;
       json["bubble_fraction"] = row.bubble;
-      json["peak_stash"] = row.stash;
+      json["span_bubble_fraction"] = row.span_bubble;
+      json["peak_microbatches"] = row.stash;
       json["peak_versions"] = row.versions;
       json["fastest"] = row.best;
     } else {
@@ -296,14 +343,13 @@ Json to_json(const std::vector<SweepRow>& rows) {
 }
 
 int sweep(Arguments& arguments, OutputFormat format, Problems problems) {
-  for (const char* flag : {"draw", "print-schedule", "critical-path"}) {
+  for (const char* flag : {"draw", "print-schedule", "critical-path", "write-csv"}) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
   }
   const std::vector<ScheduleKind> kinds = kinds_of(arguments, problems);
-  const std::vector<int> stages =
-      whole_numbers(arguments, "stages", {2, 4, 8}, kMostSimulatedRanks, problems);
+  const std::vector<int> stages = whole_numbers(arguments, "stages", {4, 8}, kMostSimulatedRanks, problems);
   const std::vector<int> microbatches =
-      whole_numbers(arguments, "microbatches", {4, 8, 16, 32}, kMostSimulatedMicrobatches, problems);
+      whole_numbers(arguments, "microbatches", {8, 32}, kMostSimulatedMicrobatches, problems);
   std::vector<SweepRow> rows;
   for (int s : stages) {
     for (int m : microbatches) {
@@ -336,10 +382,18 @@ int simulate_plan(Arguments& arguments, OutputFormat format, Problems problems) 
   return simulate_subject(arguments, *subject, format);
 }
 
+int simulate_file(Arguments& arguments, OutputFormat format) {
+  int code = 0;
+  const Result<SimulationSubject> subject = subject_from_file(arguments, code);
+  if (!subject) return exit_with(static_cast<ExitCode>(code), subject.problems());
+  return simulate_subject(arguments, *subject, format);
+}
+
 int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems) {
   for (const char* flag : {"profile", "cluster"}) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --plan", ""});
   }
+  if (arguments.has("schedule-file") && problems.empty()) return simulate_file(arguments, format);
   if (arguments.boolean("sweep")) return sweep(arguments, format, std::move(problems));
   const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
   if (!kind) collect(problems, kind.problems());
@@ -361,23 +415,37 @@ CommandSpec simulate_spec() {
   spec.flags = {
       {.name = "schedule",
        .value = "KIND",
-       .help = "gpipe, 1f1b or pipedream (with --plan: the plan's).",
+       .help = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; "
+               "asynchronous: pipedream, pipedream-vsync, pipedream-2bw (with --plan: the plan's).",
        .fallback = "1f1b"},
+      {.name = "schedule-file",
+       .value = "FILE",
+       .help = "Simulate this PyTorch pipeline-schedule CSV, with or without its transfers."},
       {.name = "microbatches",
        .short_name = 'm',
        .value = "N",
        .help = "Microbatches of the step (with --plan: the plan's).",
        .fallback = "4"},
       {.name = "sweep",
-       .help = "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 2,4,8 "
-               "stages, 4,8,16,32 microbatches)."},
+       .help = "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 4,8 "
+               "stages, 8,32 microbatches)."},
       {.name = "draw", .value = "FILE", .help = "Write the timeline as SVG."},
+      {.name = "write-csv", .value = "FILE", .help = "Write the schedule as PyTorch's CSV (compute only)."},
+      {.name = "csv-transfers", .help = "In --write-csv, the SEND and RECV actions as well."},
+      {.name = "stash-limit",
+       .value = "LIST",
+       .help =
+           "Of auto-order: microbatches of its layers that a rank may hold, one value or one for each rank."},
       {.name = "critical-path", .help = "Say which actions and links bound the makespan."},
       {.name = "print-schedule", .help = "Print the actions of each rank as well."},
       {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
   };
   for (Flag& flag : simulation_subject_flags()) spec.flags.push_back(std::move(flag));
   spec.examples = {"millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",
+                   "millrace simulate --schedule zb-v --stages 4 --microbatches 8 --write-csv zbv.csv",
+                   "millrace simulate --schedule-file zbv.csv --forward 1.2 --draw schedule.svg",
+                   "millrace simulate --schedule auto-order --stages 4 --microbatches 8 --forward 1,2,1,3 "
+                   "--stash-limit 5",
                    "millrace simulate --sweep --stages 4,8 --microbatches 8,32 --latency 0.1",
                    "millrace simulate --stages 4 --activation-bytes 8e6 --bandwidth 1e9 --ranks-per-host 2 "
                    "--straggler 1:1.5 --critical-path",

@@ -8,6 +8,8 @@
 #include "driver/command_support.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/predicted_costs.h"
+#include "runtime/base/files.h"
+#include "runtime/schedule/csv.h"
 
 namespace millrace {
 namespace {
@@ -41,17 +43,37 @@ std::vector<double> by_link(Arguments& arguments, const char* flag, std::size_t 
 }
 
 /// One value is that of a rank's layers: its chunks share it. A list has one value for each stage.
-std::vector<double> by_stage(Arguments& arguments, const char* flag, std::size_t stages, int chunks,
+std::vector<double> by_stage(Arguments& arguments, const char* flag, const PipelineShape& shape,
                              Problems& problems) {
   const bool shared = arguments.numbers(flag).size() == 1;
-  std::vector<double> values = one_or_each(arguments, flag, stages, "stages", problems);
-  if (shared) {
-    for (double& value : values) value /= chunks;
-  }
+  std::vector<double> values =
+      one_or_each(arguments, flag, static_cast<std::size_t>(shape.num_stages()), "stages", problems);
+  if (!shared) return values;
+  const auto stages = shape.stages_of_ranks();
+  for (std::size_t s = 0; s < values.size(); ++s)
+    values[s] /=
+        static_cast<double>(stages[static_cast<std::size_t>(shape.ranks_of_stage[s].front().value)].size());
   return values;
 }
 
-PipelineShape shape_from_flags(Arguments& arguments, int stages, int chunks, int microbatches,
+/// Stages on each rank: what the kind has, or --chunks where it takes any number.
+int chunks_of(Arguments& arguments, ScheduleKind kind, Problems& problems) {
+  const int given = arguments.has("chunks") ? static_cast<int>(arguments.integer("chunks", 1, 1024)) : 0;
+  const auto takes = [&](int chunks) {
+    if (given > 0 && given != chunks && !arguments.boolean("sweep"))
+      problems.push_back({"--chunks",
+                          to_string(kind) + " has " + std::to_string(chunks) +
+                              (chunks == 1 ? " stage" : " stages") + " on each rank",
+                          chunks == 1 ? "for several: interleaved, zb-h1, auto-order" : "leave it out"});
+    return chunks;
+  };
+  if (is_v_shaped(kind)) return takes(2);
+  if (kind == ScheduleKind::Interleaved) return given > 0 ? given : 2;
+  if (allows_chunks(kind)) return std::max(1, given);
+  return takes(1);
+}
+
+PipelineShape shape_from_flags(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
                                Problems& problems) {
   std::vector<int> replicas;
   for (double r : one_or_each(arguments, "replicas", static_cast<std::size_t>(stages), "stages", problems)) {
@@ -61,18 +83,43 @@ PipelineShape shape_from_flags(Arguments& arguments, int stages, int chunks, int
     }
     replicas.push_back(static_cast<int>(r));
   }
+  const int chunks = chunks_of(arguments, kind, problems);
+  const std::string placement = arguments.string("placement");
+  if (placement != "loop" && placement != "v")
+    problems.push_back({"--placement", "'" + placement + "' is unknown", "loop or v"});
+  const bool along_v = kind == ScheduleKind::AutoOrder && placement == "v";
+  if (along_v && chunks != 2)
+    problems.push_back({"--placement", "a V has two stages on each rank", "give --chunks 2"});
   if (chunks > 1) {
     if (std::ranges::any_of(replicas, [&](int r) { return r != replicas.front(); }))
       problems.push_back({"--replicas", "with chunks every rank holds several stages", "give one number"});
+    if (is_v_shaped(kind) || along_v) return v_shape(stages, microbatches, replicas.front());
     return interleaved_shape(stages, chunks, microbatches, replicas.front());
   }
   PipelineShape shape{.microbatches = microbatches};
+  if (kind == ScheduleKind::PipeDream2BW && arguments.has("update-every"))
+    shape.update_every = static_cast<int>(arguments.integer("update-every", 1, kMostSimulatedMicrobatches));
   int rank = 0;
   for (int r : replicas) {
     auto& ranks = shape.ranks_of_stage.emplace_back();
     for (int i = 0; i < r; ++i) ranks.emplace_back(rank++);
   }
   return shape;
+}
+
+/// --stash-limit: microbatches of a rank's layers -> (stage, microbatch) pairs.
+void read_stash_limit(Arguments& arguments, SimulationSubject& subject, Problems& problems) {
+  if (!arguments.has("stash-limit")) return;
+  if (subject.kind != ScheduleKind::AutoOrder) {
+    if (!arguments.boolean("sweep"))
+      problems.push_back({"--stash-limit", "is for auto-order", "the other schedules hold what they hold"});
+    return;
+  }
+  const auto stages = subject.shape.stages_of_ranks();
+  const std::vector<double> limits = one_or_each(arguments, "stash-limit", stages.size(), "ranks", problems);
+  for (std::size_t r = 0; r < stages.size(); ++r)
+    subject.stash_cap.push_back(
+        static_cast<int>(std::min(limits[r] * static_cast<double>(stages[r].size()), 1e9)));
 }
 
 /// RANK:FACTOR.
@@ -97,6 +144,7 @@ void read_straggler(const std::string& text, std::vector<double>& slowdown, Prob
 
 /// The flags that plans and shapes share.
 void read_conditions(Arguments& arguments, SimulationSubject& subject, Problems& problems) {
+  read_stash_limit(arguments, subject, problems);
   SimulationOptions& options = subject.options;
   const auto ranks = static_cast<std::size_t>(subject.shape.num_ranks());
   options.jitter = arguments.number("jitter", 0, 10);
@@ -180,21 +228,20 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
   read_conditions(arguments, subject, problems);
   add_all(problems, arguments.problems());
   if (!problems.empty()) return problems;
+  // What training runs: ordered by the plan's own times where it has them.
+  if (plan.schedule == ScheduleKind::AutoOrder && subject.stash_cap.empty() && has_predicted_times(plan)) {
+    Result<Schedule> named = schedule_of(plan, subject.shape, Transport::Buffered);
+    if (!named) return named.problems();
+    subject.schedule = *std::move(named);
+  }
   return subject;
 }
 
-}  // namespace
-
-SimulationSubject subject_from_flags(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
-                                     Problems& problems) {
-  SimulationSubject subject;
-  subject.kind = kind;
-  const int chunks = static_cast<int>(arguments.integer("chunks", 1, 1024));
-  subject.shape = shape_from_flags(arguments, stages, chunks, microbatches, problems);
-  const auto num_stages = static_cast<std::size_t>(subject.shape.num_stages());
+/// Seconds and bytes from flags, for a shape that is known.
+void read_costs(Arguments& arguments, SimulationSubject& subject, Problems& problems) {
   const std::size_t links = subject.shape.all_links().size();
   const auto stage_values = [&](const char* flag) {
-    return by_stage(arguments, flag, num_stages, chunks, problems);
+    return by_stage(arguments, flag, subject.shape, problems);
   };
   subject.costs.forward = stage_values("forward");
   const bool split = arguments.has("backward-input") || arguments.has("backward-weight");
@@ -225,6 +272,50 @@ SimulationSubject subject_from_flags(Arguments& arguments, ScheduleKind kind, in
   if (arguments.has("stash-bytes")) options.stash_bytes = stage_values("stash-bytes");
   if (arguments.has("weight-bytes")) options.weight_bytes = stage_values("weight-bytes");
   read_conditions(arguments, subject, problems);
+}
+
+/// --schedule-file: PyTorch's CSV. With `shape`: of a plan.
+Result<CsvSchedule> read_schedule_file(const std::string& path, int replicas, const PipelineShape* shape) {
+  const Result<std::string> text = read_file(path);
+  if (!text) return text.problems();
+  return read_schedule_csv(*text, path, {.replicas = replicas, .shape = shape});
+}
+
+}  // namespace
+
+SimulationSubject subject_from_flags(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
+                                     Problems& problems) {
+  SimulationSubject subject;
+  subject.kind = kind;
+  subject.shape = shape_from_flags(arguments, kind, stages, microbatches, problems);
+  read_costs(arguments, subject, problems);
+  return subject;
+}
+
+Result<SimulationSubject> subject_from_file(Arguments& arguments, int& code) {
+  code = static_cast<int>(ExitCode::Usage);
+  Problems problems;
+  for (const char* flag : {"stages", "microbatches", "chunks", "schedule", "placement", "update-every",
+                           "stash-limit", "sweep"}) {
+    if (arguments.has(flag))
+      problems.push_back({long_name(flag), "the schedule file says it", "leave it out"});
+  }
+  const int replicas = static_cast<int>(arguments.integer("replicas", 1, kMostSimulatedRanks));
+  add_all(problems, arguments.problems());
+  if (!problems.empty()) return problems;
+  Result<CsvSchedule> read = read_schedule_file(arguments.string("schedule-file"), replicas, nullptr);
+  if (!read) {
+    code = static_cast<int>(ExitCode::InputData);
+    return read.problems();
+  }
+  SimulationSubject subject;
+  subject.kind = ScheduleKind::Custom;
+  subject.shape = std::move(read->shape);
+  subject.schedule = std::move(read->schedule);
+  subject.notes = std::move(read->notes);
+  read_costs(arguments, subject, problems);
+  add_all(problems, arguments.problems());
+  if (!problems.empty()) return problems;
   return subject;
 }
 
@@ -236,7 +327,7 @@ Result<SimulationSubject> subject_from_plan(Arguments& arguments, int& code) {
     const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
     if (!kind) return kind.problems();
     plan->schedule = *kind;
-    plan->versions = *kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+    plan->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
   }
   std::optional<LayerGraph> graph;
   if (arguments.has("profile")) {
@@ -247,120 +338,20 @@ Result<SimulationSubject> subject_from_plan(Arguments& arguments, int& code) {
     }
     graph = std::move(*loaded);
   }
-  return subject_of(arguments, *plan, graph ? &*graph : nullptr);
-}
-
-std::vector<const char*> shape_flags() {
-  return {"stages",          "replicas",    "chunks",       "forward",  "backward", "backward-input",
-          "backward-weight", "reduce",      "update",       "transfer", "latency",  "activation-bytes",
-          "bandwidth",       "stash-bytes", "weight-bytes", "sweep"};
-}
-
-std::vector<Flag> simulation_subject_flags() {
-  const char* const shape = "Shape and costs";
-  const char* const conditions = "Conditions";
-  const char* const plan = "A plan";
-  return {
-      {.name = "stages",
-       .value = "N",
-       .help = "Number of stages (places, with --chunks).",
-       .fallback = "4",
-       .group = shape},
-      {.name = "replicas",
-       .value = "LIST",
-       .help = "Ranks of each stage, e.g. 2,1.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "chunks",
-       .value = "V",
-       .help = "Stages that each rank holds.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "forward",
-       .value = "LIST",
-       .help = "Seconds of a forward: of a rank's layers (its chunks share it), or one for each stage.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "backward",
-       .value = "LIST",
-       .help = "Seconds of a backward, likewise: half input, half weight gradient.",
-       .fallback = "2",
-       .group = shape},
-      {.name = "backward-input",
-       .value = "LIST",
-       .help = "Seconds of the input gradient.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "backward-weight",
-       .value = "LIST",
-       .help = "Seconds of the weight gradient.",
-       .fallback = "1",
-       .group = shape},
-      {.name = "reduce",
-       .value = "LIST",
-       .help = "Seconds of a replicated stage's all-reduce.",
-       .fallback = "0",
-       .group = shape},
-      {.name = "update", .value = "LIST", .help = "Seconds of the update.", .fallback = "0", .group = shape},
-      {.name = "transfer",
-       .value = "LIST",
-       .help = "Seconds that a message occupies its wire: one value, or one for each link.",
-       .fallback = "0",
-       .group = shape},
-      {.name = "activation-bytes", .value = "LIST", .help = "Bytes of a message, one way.", .group = shape},
-      {.name = "bandwidth",
-       .value = "LIST",
-       .help = "Bytes/s: adds activation-bytes / bandwidth to --transfer.",
-       .group = shape},
-      {.name = "latency",
-       .value = "LIST",
-       .help = "Seconds from leaving a wire to arriving.",
-       .group = shape},
-      {.name = "stash-bytes",
-       .value = "LIST",
-       .help = "Bytes kept for a microbatch until its backward.",
-       .group = shape},
-      {.name = "weight-bytes",
-       .value = "LIST",
-       .help = "Bytes of one version of the weights.",
-       .group = shape},
-      {.name = "sends",
-       .value = "MODE",
-       .help = "overlap: beside the computation; block: the sender waits until the message has left; "
-               "rendezvous: both ends wait for each other.",
-       .fallback = "overlap",
-       .group = conditions},
-      {.name = "ranks-per-host",
-       .value = "N",
-       .help = "N ranks share a port for each direction to other hosts; 0: every pair has its own wire.",
-       .fallback = "0",
-       .group = conditions},
-      {.name = "reduce-buckets",
-       .value = "N",
-       .help = "Buckets of a gradient, reduced during the last backward; 1: after it.",
-       .fallback = "1",
-       .group = conditions},
-      {.name = "jitter",
-       .value = "SIGMA",
-       .help = "Log-normal noise (mean 1) on each computation and transfer.",
-       .fallback = "0",
-       .group = conditions},
-      {.name = "seed", .value = "N", .help = "Seed of the noise.", .fallback = "0", .group = conditions},
-      {.name = "straggler",
-       .value = "RANK:FACTOR",
-       .help = "This rank computes FACTOR times as long. May be repeated.",
-       .group = conditions,
-       .repeatable = true},
-      {.name = "plan", .value = "FILE", .help = "plan.json to simulate.", .group = plan},
-      {.name = "profile",
-       .value = "FILE",
-       .help = "profile.json for costs and memory (default: the plan's predictions).",
-       .group = plan},
-      {.name = "cluster",
-       .value = "FILE",
-       .help = "cluster.yaml for the links (default: this host).",
-       .group = plan},
-  };
+  if (arguments.has("schedule-file")) {
+    plan->schedule = ScheduleKind::Custom;
+    plan->versions = VersionPolicy::Flush;
+  }
+  Result<SimulationSubject> subject = subject_of(arguments, *plan, graph ? &*graph : nullptr);
+  if (!subject || !arguments.has("schedule-file")) return subject;
+  Result<CsvSchedule> read = read_schedule_file(arguments.string("schedule-file"), 1, &subject->shape);
+  if (!read) {
+    code = static_cast<int>(ExitCode::InputData);
+    return read.problems();
+  }
+  subject->schedule = std::move(read->schedule);
+  subject->notes = std::move(read->notes);
+  return subject;
 }
 
 }  // namespace millrace

@@ -16,6 +16,7 @@ constexpr int kRight = 16, kLegend = 22, kCell = 2;
 constexpr std::size_t kMostBars = 5000;   // 250 bytes each
 constexpr std::size_t kMostRows = 128;    // of a grid
 constexpr std::size_t kMostArrows = 400;  // beyond it they hide the bars
+constexpr std::size_t kMostTints = 6;     // chunks that can be told apart by their shade
 constexpr int kBlends = 6;                // levels of a colour in a grid: long runs of equal cells
 constexpr double kDigit = 6.7;            // width of a character at 12 px
 constexpr const char* kIdle = "#eef1f5";
@@ -44,8 +45,10 @@ const Kind& kind_of(const std::string& name) {
   return kOther;
 }
 
-Colour tinted(const char* colour, int tint) {
-  const double share = std::min(0.62, 0.32 * tint);
+/// The lightest of `tints` is still a colour, and two neighbours differ.
+Colour tinted(const char* colour, int tint, std::size_t tints) {
+  const double step = std::min(0.32, 0.74 / std::max(1.0, static_cast<double>(tints) - 1));
+  const double share = std::min(0.74, step * tint);
   return mixed(parse_colour(colour), parse_colour("#ffffff"), share);
 }
 
@@ -118,7 +121,7 @@ class Gantt {
     }
     entry(kIdle, "idle");
     for (std::size_t i = 0; options_.tints.size() > 1 && i < options_.tints.size(); ++i) {
-      entry(to_hex(tinted(kKinds[0].colour, static_cast<int>(i))), options_.tints[i]);
+      entry(to_hex(tinted(kKinds[0].colour, static_cast<int>(i), options_.tints.size())), options_.tints[i]);
     }
     if (grid_) {
       svg += printed("<text x=\"%.1f\" y=\"%d\" fill=\"#52606d\">", at, baseline) +
@@ -183,10 +186,11 @@ class Gantt {
   std::string draw_bar(const GanttBar& bar, int top) const {
     const double width = std::max(0.6, (bar.end - bar.start) * per_unit_);
     const Kind& kind = kind_of(bar.kind);
-    std::string svg = printed(
-        "<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>", x(bar.start),
-        top + 1, width, bar_height(), width > 6 ? 2 : 0, to_hex(tinted(kind.colour, bar.tint)).c_str(),
-        width > 3 ? " stroke=\"#fff\" stroke-width=\"0.8\"" : "");
+    std::string svg =
+        printed("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>",
+                x(bar.start), top + 1, width, bar_height(), width > 6 ? 2 : 0,
+                to_hex(tinted(kind.colour, bar.tint, options_.tints.size())).c_str(),
+                width > 3 ? " stroke=\"#fff\" stroke-width=\"0.8\"" : "");
     if (row_ >= 16 && !bar.label.empty() && width > text_width(bar.label) + 2) {
       svg += printed("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\">",
                      x(bar.start) + width / 2, top + bar_height() / 2.0 + 5, kDark) +
@@ -378,34 +382,38 @@ std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, c
                        .unit = unit,
                        .scale = scale,
                        .arrows = arrows_of(simulation, shape)};
-  for (std::size_t c = 0; c < std::min<std::size_t>(chunks, 3); ++c)
-    options.tints.push_back((c == 2 && chunks > 3 ? "chunks 2 and on" : "chunk " + std::to_string(c)));
+  for (std::size_t c = 0; c < std::min(chunks, kMostTints); ++c)
+    options.tints.push_back(
+        (c + 1 == kMostTints && chunks > kMostTints ? "and on" : "chunk " + std::to_string(c)));
   return gantt_svg(rows, options);
 }
 
 std::string draw_text(const Simulation& simulation, int columns) {
+  static const std::map<Op, char> letters{{Op::Forward, 'F'},       {Op::Backward, 'B'},
+                                          {Op::BackwardInput, 'I'}, {Op::BackwardWeight, 'W'},
+                                          {Op::Reduce, 'R'},        {Op::Update, 'U'}};
   std::string text;
+  bool chunks = false;
   const double per_column = simulation.makespan > 0 ? simulation.makespan / columns : 1;
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
     std::string row(static_cast<std::size_t>(columns), '.');
+    const std::vector<int> stages = stages_of(simulation.ranks[r]);
+    chunks |= stages.size() > 1;
     for (const TimedAction& t : simulation.ranks[r]) {
       if (is_transfer(t.action.op) || t.end <= t.start) continue;
       const auto begin = static_cast<std::size_t>(std::lround(t.start / per_column)),
                  end = std::min<std::size_t>(static_cast<std::size_t>(std::lround(t.end / per_column)),
                                              row.size());
-      const char fill = t.action.op == Op::Forward          ? 'F'
-                        : t.action.op == Op::Reduce         ? 'R'
-                        : t.action.op == Op::Update         ? 'U'
-                        : t.action.op == Op::BackwardInput  ? 'I'
-                        : t.action.op == Op::BackwardWeight ? 'W'
-                                                            : 'B';
-      for (std::size_t c = begin; c < end; ++c) row[c] = fill;
+      const bool odd = (std::ranges::find(stages, t.action.stage.value) - stages.begin()) % 2 == 1;
+      const char letter = letters.at(t.action.op);
+      for (std::size_t c = begin; c < end; ++c) row[c] = static_cast<char>(odd ? letter - 'A' + 'a' : letter);
       const std::string number = std::to_string(t.action.microbatch.value);
       if (end > begin + number.size() && is_compute(t.action.op))
         row.replace(begin + 1, number.size(), number);
     }
     text += "rank " + std::to_string(r) + " |" + row + "|\n";
   }
+  if (chunks) text += "Small letters: a rank's second, fourth, ... stage.\n";
   return text;
 }
 

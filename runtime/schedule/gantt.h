@@ -16,7 +16,7 @@ struct GanttBar {
   double end = 0;
   std::string kind;   ///< forward, backward, input, weight, wait, reduce, update, data, send
   std::string label;  ///< inside the bar if it fits; always in the tooltip
-  int tint = 0;       ///< 0: the full colour; 1, 2, ...: lighter (the rank's further stages)
+  int tint = 0;       ///< 0: the full colour; 1, 2, ...: lighter (the rank's further stages); see tints
 };
 
 struct GanttRow {

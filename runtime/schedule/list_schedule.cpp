@@ -233,20 +233,23 @@ class Builder {
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue_;
 };
 
-/// The best schedule so far; the first of equals stays.
+/// The best schedule so far: the fastest, of equally fast ones the one that holds least, of those the first.
 class Best {
  public:
   Best(const PipelineShape& shape, const ScheduleCosts& costs, const std::vector<int>& cap)
       : shape_(shape), costs_(costs), cap_(cap) {}
   void offer(Schedule schedule) {
-    if (!cap_.empty()) {
-      const Peaks peaks = peaks_of(schedule, shape_);
-      for (std::size_t r = 0; r < cap_.size(); ++r)
-        if (peaks.stash[r] > cap_[r]) return;
-    }
+    const Peaks peaks = peaks_of(schedule, shape_);
+    for (std::size_t r = 0; r < cap_.size(); ++r)
+      if (peaks.stash[r] > cap_[r]) return;
     const double time = simulate(schedule, shape_, costs_).makespan;
-    if (best_ && time >= time_ * (1 - 1e-12)) return;
+    const int stash = std::ranges::max(peaks.stash);
+    if (best_) {
+      const double slack = time_ * 1e-12;
+      if (time > time_ + slack || (time >= time_ - slack && stash >= stash_)) return;
+    }
     time_ = time;
+    stash_ = stash;
     schedule.kind = ScheduleKind::AutoOrder;
     best_ = std::move(schedule);
   }
@@ -260,6 +263,7 @@ class Best {
   const ScheduleCosts& costs_;
   const std::vector<int>& cap_;
   double time_ = 0;
+  int stash_ = 0;
   std::optional<Schedule> best_;
 };
 
