@@ -76,6 +76,12 @@ CommandSpec train_spec() {
            "pipedream, pipedream-vsync, pipedream-2bw (docs/schedules.md). With --plan: replaces the plan's.",
        .fallback = "1f1b",
        .group = "Plan"},
+      {.name = "schedule-file",
+       .value = "FILE",
+       .help =
+           "The order of actions in PyTorch's CSV form, instead of --schedule; without a plan the file also "
+           "says how many stages, ranks and microbatches there are.",
+       .group = "Plan"},
       {.name = "microbatches",
        .value = "N",
        .help = "Microbatches per step, all replicas together; 0: the plan's (4 without a plan).",

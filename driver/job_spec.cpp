@@ -9,6 +9,8 @@
 
 #include "driver/compute_specs.h"
 #include "driver/pipedream_job.h"
+#include "runtime/base/files.h"
+#include "runtime/schedule/csv.h"
 
 namespace millrace {
 namespace {
@@ -245,11 +247,12 @@ class JobReader {
     return std::nullopt;
   }
 
-  /// The number of ranks and their stages: from the plan, else from `stages` x `replicas`, else `ranks`
-  /// stages.
+  /// The number of ranks and their stages: from the plan, else from the schedule's file, else from `stages` x
+  /// `replicas`, else `ranks` stages.
   void place_ranks(JobSpec& job) {
     const std::string* path = job.find("plan");
     if (path) return place_by_plan(job, *path);
+    if (const std::string* file = job.find("schedule-file")) return place_by_schedule_file(job, *file);
     const int stages = count_of(job, "stages"), replicas = count_of(job, "replicas");
     if (ranks_ && stages == 0 && replicas == 0) {
       job.ranks = *ranks_;
@@ -260,6 +263,31 @@ class JobReader {
     }
     const int per_stage = std::max(1, replicas);
     for (int r = 0; r < job.ranks; ++r) job.stage_of_rank.push_back(r / per_stage);
+  }
+
+  void place_by_schedule_file(JobSpec& job, const std::string& path) {
+    const Result<std::string> text = read_file(path);
+    const Result<CsvSchedule> order =
+        text ? read_schedule_csv(*text, path, {.replicas = std::max(1, count_of(job, "replicas"))})
+             : Result<CsvSchedule>(text.problems());
+    if (!order) {
+      problems_.insert(problems_.end(), order.problems().begin(), order.problems().end());
+      return;
+    }
+    job.ranks = order->shape.num_ranks();
+    require_ranks(job, path + " has");
+    place_stages(job, order->shape.ranks_of_stage);
+  }
+
+  /// The first stage of each rank stands for it in messages.
+  static void place_stages(JobSpec& job, const std::vector<std::vector<RankId>>& ranks_of_stage) {
+    job.stage_of_rank.assign(static_cast<std::size_t>(job.ranks), -1);
+    for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
+      for (RankId rank : ranks_of_stage[s]) {
+        int& stage = job.stage_of_rank[static_cast<std::size_t>(rank.value)];
+        if (stage < 0) stage = static_cast<int>(s);
+      }
+    }
   }
 
   void place_by_plan(JobSpec& job, const std::string& path) {
@@ -287,11 +315,7 @@ class JobReader {
     }
     job.ranks = plan->num_ranks();
     require_ranks(job, path + " has");
-    job.stage_of_rank.assign(static_cast<std::size_t>(job.ranks), -1);
-    for (int s = 0; s < plan->num_stages(); ++s) {
-      for (RankId rank : plan->stages[static_cast<std::size_t>(s)].ranks)
-        job.stage_of_rank[static_cast<std::size_t>(rank.value)] = s;
-    }
+    place_stages(job, shape_of(*plan).ranks_of_stage);
   }
 
   void require_ranks(const JobSpec& job, const std::string& what) {

@@ -21,9 +21,9 @@ namespace {
 constexpr std::int64_t kMostRanks = 4096;
 constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-machines",
                                            "activation-compression"};
-constexpr const char* kLayerFlags[] = {"cluster", "ranks",     "stages", "microbatches", "schedule",
-                                       "out",     "recompute", "reduce", "rule",         "explain",
-                                       "compare", "emit-conf", "draw"};
+constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages", "microbatches",
+                                       "schedule", "out",     "recompute", "reduce", "rule",
+                                       "explain",  "compare", "emit-conf", "draw"};
 
 // ---- PipeDream mode
 // ---------------------------------------------------------------------------------------------
@@ -137,10 +137,14 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
     const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
     if (kind) {
       options.schedule = *kind;
+      if (*kind == ScheduleKind::Custom)
+        problems.push_back({"--schedule", "a custom schedule is read from a file, not planned",
+                            "`millrace simulate --schedule-file` runs it"});
     } else {
       problems.insert(problems.end(), kind.problems().begin(), kind.problems().end());
     }
   }
+  options.chunks = static_cast<int>(arguments.integer("chunks", 0, 64));
   options.recompute =
       static_cast<Recompute>(choice(arguments, "recompute", {"never", "auto", "always"}, problems));
   options.costs.reduce =
@@ -324,17 +328,8 @@ int plan_for_layers(Arguments& arguments) {
     return compare_plans(arguments, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
                          format);
   }
-  Result<PlannerAnswer> answer = PlannerAnswer{};
-  if (arguments.boolean("explain")) {
-    answer = explain_plan(*graph, *cluster, options);
-  } else {
-    Result<Plan> plan = plan_layers(*graph, *cluster, options);
-    if (plan) {
-      answer->plan = std::move(*plan);
-    } else {
-      answer = plan.problems();
-    }
-  }
+  const Result<PlannerAnswer> answer = explain_plan(
+      *graph, *cluster, options, arguments.boolean("explain") ? Reasons::All : Reasons::RunnerUp);
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
   const Plan& plan = answer->plan;
   if (problems = write_files(arguments, plan, *graph); !problems.empty())
@@ -350,7 +345,11 @@ int plan_for_layers(Arguments& arguments) {
     return 0;
   }
   print_table(plan, *graph, *cluster, options.costs);
-  if (arguments.boolean("explain")) std::printf("%s", explanation_text(*answer, changes).c_str());
+  if (arguments.boolean("explain")) {
+    std::printf("%s", explanation_text(*answer, changes).c_str());
+  } else if (!answer->others.empty()) {
+    std::printf("runner-up: %s\n", comparison_text(*answer, answer->others.front()).c_str());
+  }
   return 0;
 }
 
@@ -390,8 +389,16 @@ CommandSpec plan_spec() {
        .group = "Our profiles"},
       {.name = "schedule",
        .value = "KIND",
-       .help = "gpipe, 1f1b, pipedream, or auto: the best one that flushes.",
+       .help =
+           "gpipe, 1f1b, zb-h1, zb-h2, interleaved, zb-v, v-half, v-min, dualpipev, auto-order, pipedream, "
+           "pipedream-vsync, pipedream-2bw, or auto: the best one that flushes.",
        .fallback = "auto",
+       .group = "Our profiles"},
+      {.name = "chunks",
+       .value = "N",
+       .help = "Stages of each rank, for interleaved and zb-h1 (the V schedules have 2); 1: only schedules "
+               "with one; 0 chooses.",
+       .fallback = "0",
        .group = "Our profiles"},
       {.name = "recompute",
        .value = "WHEN",

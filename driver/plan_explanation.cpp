@@ -17,6 +17,12 @@ constexpr Term kTerms[] = {{"compute", &StepBreakdown::compute_s}, {"imbalance",
                            {"bubble", &StepBreakdown::bubble_s},   {"update", &StepBreakdown::update_s},
                            {"reduce", &StepBreakdown::reduce_s},   {"transfer", &StepBreakdown::transfer_s}};
 
+int stages_per_rank(const Plan& plan) {
+  std::size_t places = 0;
+  for (const PlanStage& stage : plan.stages) places += stage.ranks.size();
+  return static_cast<int>(places) / std::max(1, plan.num_ranks());
+}
+
 std::string replicas_text(const Plan& plan) {
   std::string text;
   for (int s = 0; s < plan.num_stages() && s < 12; ++s) {
@@ -70,9 +76,12 @@ bool same_stages(const Plan& a, const Plan& b) {
 }  // namespace
 
 std::string spread_text(const Plan& plan) {
-  return std::to_string(plan.num_stages()) + (plan.num_stages() == 1 ? " stage" : " stages") + " on " +
-         replicas_text(plan) + " ranks, " + to_string(plan.schedule) + ", " +
-         std::to_string(plan.microbatches) + " microbatches";
+  const int chunks = stages_per_rank(plan);
+  const std::string ranks = chunks == 1 ? " on " + replicas_text(plan) + " ranks, "
+                                        : ", " + std::to_string(chunks) + " on each of " +
+                                              std::to_string(plan.num_ranks()) + " ranks, ";
+  return std::to_string(plan.num_stages()) + (plan.num_stages() == 1 ? " stage" : " stages") + ranks +
+         to_string(plan.schedule) + ", " + std::to_string(plan.microbatches) + " microbatches";
 }
 
 std::string comparison_text(const PlannerAnswer& answer, const PlanCandidate& other) {
@@ -134,6 +143,10 @@ std::string explanation_text(const PlannerAnswer& answer, const std::vector<Sens
           (search.every_replication ? " layouts (all)" : " likely layouts") + ", " +
           std::to_string(search.simulated) + " plans simulated; " +
           (search.finished ? "the best of these is proved\n" : "a work limit was met: the best found\n");
+  if (search.chunked > 0) {
+    text += "also: balanced cuts of " + std::to_string(search.chunked) +
+            " layouts with several stages per rank, the best improved step by step\n";
+  }
   text += printed("step %.3f ms =", answer.plan.predicted_step_s * 1e3);
   bool first = true;
   for (const Term& term : kTerms) {

@@ -15,6 +15,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -57,18 +58,50 @@ Plan plan_without_file(Arguments& a, const LayeredModel& model, ScheduleKind kin
       static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, kind, chunks);
 }
 
-Result<Plan> plan_from(Arguments& a, const LayeredModel& model) {
+/// The order of a file for the stages of `plan`, or for equal stages where it has them.
+Result<Plan> plan_with_schedule_file(Arguments& a, const LayeredModel& model, std::optional<Plan> plan,
+                                     ScheduleFile& file) {
+  file.name = a.string("schedule-file");
+  Result<std::string> text = read_file(file.name);
+  if (!text) return text.problems();
+  file.text = *std::move(text);
+  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size())
+                            : static_cast<int>(a.integer("replicas", 1, 1024));
+  const Result<CsvSchedule> read = read_schedule_csv(file.text, file.name, {.replicas = replicas});
+  if (!read) return read.problems();
+  for (const std::string& note : read->notes) log_warning(file.name + ": " + note);
+  if (!plan) {
+    plan =
+        uniform_plan(model.name, model.layer_names(), read->shape.num_stages(), 1, 1, ScheduleKind::Custom);
+    for (std::size_t s = 0; s < plan->stages.size(); ++s)
+      plan->stages[s].ranks = read->shape.ranks_of_stage[s];
+  }
+  plan->schedule = ScheduleKind::Custom;
+  plan->versions = VersionPolicy::Flush;
+  plan->microbatches = read->shape.microbatches;
+  return *std::move(plan);
+}
+
+Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<ScheduleFile>& file) {
   Result<ScheduleKind> kind = parse_schedule_kind(a.string("schedule"), "--schedule");
   if (!kind) return kind.problems();
   const int microbatches = static_cast<int>(a.integer("microbatches", 0, 1 << 20));
-  Result<Plan> plan = a.has("plan") ? Plan::load(a.string("plan"))
-                                    : Result<Plan>(plan_without_file(a, model, *kind, microbatches));
-  if (!plan) return plan;
-  if (a.has("plan") && a.has("schedule")) {
-    plan->schedule = *kind;
-    plan->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
+  std::optional<Plan> given;
+  if (a.has("plan")) {
+    Result<Plan> loaded = Plan::load(a.string("plan"));
+    if (!loaded) return loaded;
+    given = *std::move(loaded);
+    if (microbatches > 0) given->microbatches = microbatches;
+    if (a.has("schedule")) {
+      given->schedule = *kind;
+      given->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
+    }
   }
-  if (a.has("plan") && microbatches > 0) plan->microbatches = microbatches;
+  Result<Plan> plan = a.has("schedule-file")
+                          ? plan_with_schedule_file(a, model, std::move(given), file.emplace())
+                      : given ? Result<Plan>(*std::move(given))
+                              : Result<Plan>(plan_without_file(a, model, *kind, microbatches));
+  if (!plan) return plan;
   if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty())
     return problems;
   return plan;
@@ -83,9 +116,9 @@ Result<TrainSpec> spec_from(Arguments& a) {
   if (a.boolean("autograd")) {
     for (NamedLayer& named : spec.model.layers) named.layer = through_autograd(named.layer);
   }
-  Result<Plan> plan = plan_from(a, spec.model);
-  Problems problems;
   TrainOptions& o = spec.options;
+  Result<Plan> plan = plan_from(a, spec.model, o.schedule);
+  Problems problems;
   o.steps = a.integer("steps", 0, INT64_MAX / 1024);
   o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
   o.seed = static_cast<std::uint64_t>(a.integer("seed", 0, INT64_MAX));
@@ -362,8 +395,10 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
         return report_problems(made.problems(), ExitCode::Usage);
       if (job->rank == 0) {
         const auto copy = std::filesystem::path(spec->options.output_dir) / "plan.json";
-        if (Status saved = spec->plan.save(copy); !saved)
-          return report_problems(saved.problems(), ExitCode::Usage);
+        Status saved = spec->plan.save(copy);
+        if (const auto& order = spec->options.schedule; saved && order)
+          saved = write_file_atomically(copy.parent_path() / "schedule.csv", order->text);
+        if (!saved) return report_problems(saved.problems(), ExitCode::Usage);
       }
     }
     if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it

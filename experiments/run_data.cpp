@@ -70,6 +70,8 @@ class Reader {
     run_.plan = load<Plan>("plan.json", "the plan");
     run_.profile = load<LayerGraph>("profile.json", nullptr);
     run_.cluster = load<ClusterSpec>("cluster.yaml", nullptr);
+    if (const Result<std::string> order = read_file(folder_ / "schedule.csv"))
+      run_.schedule = ScheduleFile{(folder_ / "schedule.csv").string(), *order};
     read_summary();
     read_ranks();
     if (!run_.plan && run_.ranks.empty() && run_.summary.is_null()) {

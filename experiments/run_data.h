@@ -11,6 +11,7 @@
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/plan/plan.h"
+#include "runtime/schedule/schedule.h"
 #include "runtime/trace/trace.h"
 
 namespace millrace {
@@ -32,7 +33,7 @@ struct StepLine {
 
 struct RankRun {
   int rank = 0;
-  int stage = -1;  ///< the first it holds
+  int stage = -1;               ///< the first it holds
   std::vector<StepLine> steps;  ///< ascending; of a step that was done twice (resume) the later one
   std::vector<Span> spans;      ///< of the trace window
 };
@@ -40,6 +41,7 @@ struct RankRun {
 struct RunData {
   std::string folder;
   std::optional<Plan> plan;
+  std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule came from a file
   std::optional<LayerGraph> profile;
   std::optional<ClusterSpec> cluster;
   Json summary;                    ///< null if the run has not finished

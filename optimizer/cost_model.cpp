@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "optimizer/planner.h"
+#include "runtime/schedule/simulate.h"
 
 namespace millrace {
 namespace {
@@ -14,9 +15,10 @@ constexpr int kMostPairs = 4096;
 // The last stage's replicas also add their losses: five doubles (StageExecutor::reduce).
 constexpr Bytes kLossSums = 40;
 
-// Run lengths whose difference is the steady state: whole rounds of every stage's replicas, past the fill.
+// Run lengths whose difference is the steady state: whole rounds of every stage's replicas and whole updates,
+// past the fill.
 std::pair<int, int> asynchronous_run(const PipelineShape& shape) {
-  int round = 1;
+  int round = std::max(1, shape.update_every);
   for (const auto& ranks : shape.ranks_of_stage) round = std::lcm(round, static_cast<int>(ranks.size()));
   const int fill = (4 * shape.num_ranks() + round - 1) / round * round;
   return {fill, 2 * fill};
@@ -33,14 +35,35 @@ std::vector<int> most_per_stage(const PipelineShape& shape, const std::vector<in
 }
 
 bool same_shape(const PipelineShape& a, const PipelineShape& b) {
-  return a.microbatches == b.microbatches && a.ranks_of_stage == b.ranks_of_stage && a.links == b.links;
+  return a.microbatches == b.microbatches && a.update_every == b.update_every &&
+         a.ranks_of_stage == b.ranks_of_stage && a.links == b.links;
 }
 
 /// Microbatches of the replica that has most.
 double rounds_of(ScheduleKind kind, int microbatches, std::size_t replicas) {
   const auto r = static_cast<int>(replicas);
-  if (kind == ScheduleKind::PipeDream) return static_cast<double>(microbatches) / r;
+  if (is_asynchronous(kind)) return static_cast<double>(microbatches) / r;
   return (microbatches + r - 1) / r;
+}
+
+/// The shape with the updates that a plan of this kind has: PipeDream-2BW's follow each step.
+PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
+  if (kind == ScheduleKind::PipeDream2BW) shape.update_every = shape.microbatches;
+  return shape;
+}
+
+/// By stage: backwards at most under way on a rank, from the input gradient to the weight gradient.
+std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
+  std::vector<int> most(static_cast<std::size_t>(stages), 1);
+  for (const auto& actions : schedule.ranks) {
+    std::vector<int> open(most.size(), 0);
+    for (const Action& a : actions) {
+      const auto s = static_cast<std::size_t>(a.stage.value);
+      if (a.op == Op::BackwardInput) most[s] = std::max(most[s], ++open[s]);
+      if (a.op == Op::BackwardWeight) --open[s];
+    }
+  }
+  return most;
 }
 
 }  // namespace
@@ -79,8 +102,16 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 }
 
 Bytes StageMemory::total() const {
-  const Bytes held = recompute ? incoming * stashed + saved : (saved + incoming) * stashed;
-  return parameters * (versions + 1 + rule_copies) + held + 2 * (incoming + outgoing);
+  return parameters * versions + once() + stash() * stashed;
+}
+
+Bytes StageMemory::once() const {
+  return parameters * (1 + rule_copies) + (recompute ? saved * open_backwards : 0) +
+         2 * (incoming + outgoing);
+}
+
+Bytes StageMemory::stash() const {
+  return recompute ? incoming : saved + incoming;
 }
 
 CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options)
@@ -213,8 +244,9 @@ double CostModel::message_seconds(const CutStage& from, const CutStage& to, Byte
   const std::size_t pairs = std::lcm(from.ranks.size(), to.ranks.size());
   double worst = 0;
   for (std::size_t m = 0; m < pairs && static_cast<int>(m) < std::min(microbatches, kMostPairs); ++m) {
-    worst = std::max(worst, transfer_seconds(cluster_, from.ranks[m % from.ranks.size()],
-                                             to.ranks[m % to.ranks.size()], bytes));
+    const RankId a = from.ranks[m % from.ranks.size()];
+    const RankId b = to.ranks[m % to.ranks.size()];
+    if (a != b) worst = std::max(worst, transfer_seconds(cluster_, a, b, bytes));
   }
   return worst;
 }
@@ -291,35 +323,56 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
   return costs;
 }
 
-Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs) {
-  auto found = std::find_if(prepared_.begin(), prepared_.end(),
-                            [&](const Prepared& p) { return p.kind == kind && same_shape(p.shape, shape); });
-  if (found == prepared_.end()) {
-    Result<Schedule> schedule = make_schedule(kind, shape);
-    if (!schedule) return schedule.problems();
-    if (prepared_.size() == kKeptSchedules) prepared_.erase(prepared_.begin());
-    prepared_.push_back({kind, shape, std::move(*schedule)});
-    found = prepared_.end() - 1;
+/// The schedule that the runtime makes of a plan with these costs (schedule_of).
+Result<Schedule> CostModel::schedule_for(ScheduleKind kind, const PipelineShape& shape,
+                                         const ScheduleCosts& costs) const {
+  if (kind != ScheduleKind::AutoOrder) return make_schedule(kind, shape);
+  Plan plan{.schedule = kind, .microbatches = shape.microbatches};
+  for (std::size_t s = 0; s < costs.forward.size(); ++s) {
+    PlanStage& stage = plan.stages.emplace_back();
+    stage.forward_s = costs.forward[s];
+    stage.backward_s = costs.backward_input[s] + costs.backward_weight[s];
   }
-  for (const auto& actions : found->schedule.ranks) simulated_actions_ += static_cast<long>(actions.size());
-  return simulate(found->schedule, shape, costs);
+  return schedule_of(plan, shape, Transport::Buffered);
 }
 
-/// Warm-up depths as make_schedule has them (pipedream.md 5.2): they fix what a rank holds.
+/// Valid until the next call.
+Result<const Schedule*> CostModel::prepared(ScheduleKind kind, const PipelineShape& shape,
+                                            const ScheduleCosts& costs) {
+  const auto found = std::find_if(prepared_.begin(), prepared_.end(), [&](const Prepared& p) {
+    return p.kind == kind && kind != ScheduleKind::AutoOrder && same_shape(p.shape, shape);
+  });
+  if (found != prepared_.end()) return &found->schedule;
+  Result<Schedule> schedule = schedule_for(kind, shape, costs);
+  if (!schedule) return schedule.problems();
+  if (prepared_.size() == kKeptSchedules) prepared_.erase(prepared_.begin());
+  prepared_.push_back({kind, shape, std::move(*schedule)});
+  return &prepared_.back().schedule;
+}
+
+Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs) {
+  const Result<const Schedule*> schedule = prepared(kind, shape, costs);
+  if (!schedule) return schedule.problems();
+  for (const auto& actions : (*schedule)->ranks) simulated_actions_ += static_cast<long>(actions.size());
+  return simulate(**schedule, shape, costs);
+}
+
+/// Warm-up depths as make_schedule has them (pipedream.md 5.2): they fix what a rank holds at least.
 Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape) {
   StashCounts counts;
   const int world = shape.num_ranks();
+  const bool chunks = shape.has_chunks();
   int before = 0;
-  for (const auto& ranks : shape.ranks_of_stage) {
-    const auto r = static_cast<int>(ranks.size());
-    if (kind != ScheduleKind::PipeDream && r > shape.microbatches) {
+  for (int s = 0; s < shape.num_stages(); ++s) {
+    const int r = shape.replicas(StageId(s));
+    if (!is_asynchronous(kind) && r > shape.microbatches) {
       return Problem{"", "more replicas than microbatches", {}};
     }
     const int own = (shape.microbatches + r - 1) / r;
-    const int depth = (world - 1 - before) / r + 1;
-    counts.microbatches.push_back(kind == ScheduleKind::GPipe      ? own
-                                  : kind == ScheduleKind::OneFOneB ? std::min(own, depth)
-                                                                   : depth);
+    const int depth = chunks || kind == ScheduleKind::AutoOrder ? 1 : (world - 1 - before) / r + 1;
+    counts.microbatches.push_back(kind == ScheduleKind::GPipe ? own
+                                  : is_asynchronous(kind)     ? depth
+                                                              : std::min(own, depth));
     counts.versions.push_back(kind == ScheduleKind::PipeDream ? depth : 1);
     before += r;
   }
@@ -337,7 +390,7 @@ Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, c
     if (last != nullptr) *last = std::move(*simulation);
     return makespan;
   };
-  if (kind != ScheduleKind::PipeDream) return simulated(microbatches);
+  if (!is_asynchronous(kind)) return simulated(microbatches);
   const auto [shorter, longer] = asynchronous_run(shape);
   const Result<double> first = simulated(shorter);
   if (!first) return first;
@@ -346,37 +399,71 @@ Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, c
   return (*second - *first) / (longer - shorter) * microbatches;
 }
 
-Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
-                                         const std::vector<CutStage>& stages) {
-  const PipelineShape shape = shape_of(stages, microbatches);
-  const ScheduleCosts costs = costs_of(stages, shape);
-  StepEstimate estimate;
-  Simulation simulation;
-  const Result<double> step = step_seconds(kind, shape, costs, &simulation);
-  if (!step) return step.problems();
-  estimate.step_s = *step;
+/// A rank with several stages holds them all: its peak follows its list action by action.
+void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
+                            const std::vector<CutStage>& stages, const Borders& borders,
+                            const Simulation& simulation, StepEstimate& estimate) {
   const std::vector<int> stashed = most_per_stage(shape, simulation.peak_stash);
   const std::vector<int> versions = most_per_stage(shape, simulation.peak_versions);
-  Borders borders = borders_of(stages);
+  const bool recomputes =
+      std::any_of(stages.begin(), stages.end(), [](const CutStage& stage) { return stage.recompute; });
+  const bool chunks = shape.has_chunks();
+  const Schedule* schedule = nullptr;  // for as many microbatches as were simulated last: enough
+  if (chunks || recomputes) {
+    PipelineShape simulated = shape;
+    if (is_asynchronous(kind)) simulated.microbatches = asynchronous_run(shape).second;
+    const Result<const Schedule*> found = prepared(kind, simulated, costs);
+    MILLRACE_CHECK(found.has_value(), to_string(found.problems()));
+    schedule = *found;
+  }
+  const std::vector<int> open =
+      recomputes ? most_open_backwards(*schedule, shape.num_stages()) : std::vector<int>(stages.size(), 1);
+  SimulationOptions bytes;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     StageMemory memory{.incoming = borders.incoming[s],
                        .outgoing = borders.outgoing[s],
                        .versions = versions[s],
                        .stashed = stashed[s],
                        .rule_copies = options_.rule_copies,
+                       .open_backwards = open[s],
                        .recompute = stages[s].recompute};
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
     }
+    estimate.parameter_bytes.push_back(memory.parameters);
+    estimate.peak_bytes.push_back(memory.total());
+    bytes.weight_bytes.push_back(static_cast<double>(memory.parameters));
+    bytes.state_bytes.push_back(static_cast<double>(memory.once()));
+    bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
+  }
+  if (!chunks) return;
+  const std::vector<double> peaks = peak_bytes_of(*schedule, shape, bytes);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    double peak = 0;
+    for (RankId rank : stages[s].ranks) peak = std::max(peak, peaks[static_cast<std::size_t>(rank.value)]);
+    estimate.peak_bytes[s] = static_cast<Bytes>(peak);
+  }
+}
+
+Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
+                                         const std::vector<CutStage>& stages) {
+  const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
+  const ScheduleCosts costs = costs_of(stages, shape);
+  StepEstimate estimate;
+  Simulation simulation;
+  const Result<double> step = step_seconds(kind, shape, costs, &simulation);
+  if (!step) return step.problems();
+  estimate.step_s = *step;
+  Borders borders = borders_of(stages);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
     double bubble = 1;
     for (RankId rank : stages[s].ranks) bubble = std::min(bubble, simulation.bubble_fraction[rank.value]);
     estimate.bubble.push_back(bubble);
     estimate.forward_s.push_back(costs.forward[s]);
     estimate.backward_s.push_back(costs.backward_input[s] + costs.backward_weight[s]);
-    estimate.parameter_bytes.push_back(memory.parameters);
-    estimate.peak_bytes.push_back(memory.total());
   }
+  fill_memory(kind, shape, costs, stages, borders, simulation, estimate);
   estimate.reduce_s = costs.reduce;
   estimate.update_s = costs.update;
   estimate.crossings = std::move(borders.crossings);
@@ -390,7 +477,7 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
 // The step again without transfers, then without all-reduces, then without updates: what each adds.
 Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                            const std::vector<CutStage>& stages) {
-  const PipelineShape shape = shape_of(stages, microbatches);
+  const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
   ScheduleCosts costs = costs_of(stages, shape);
   StepBreakdown parts;
   double before = 0;
@@ -409,19 +496,22 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                                              {&costs.update, &parts.update_s}}) {
     if (Problems problems = without(term, *part); !problems.empty()) return problems;
   }
+  std::map<int, double> busy;  // by rank
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const double seconds = rounds_of(kind, microbatches, stages[s].ranks.size()) *
+                           (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]);
+    for (RankId rank : stages[s].ranks) busy[rank.value] += seconds;
+  }
   double busiest = 0;
   double rate = 0;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    busiest = std::max(busiest, rounds_of(kind, microbatches, stages[s].ranks.size()) *
-                                    (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]));
-    for (RankId rank : stages[s].ranks) {
-      const Sheet& sheet = sheets_[static_cast<std::size_t>(sheet_of(rank))];
-      double all = sheet.loss_s;
-      for (std::size_t i = 0; i < sheet.forward.size(); ++i) {
-        all += sheet.forward[i] + sheet.backward_input[i] + sheet.backward_weight[i];
-      }
-      rate += all > 0 ? 1 / all : 0;
+  for (const auto& [rank, seconds] : busy) {
+    busiest = std::max(busiest, seconds);
+    const Sheet& sheet = sheets_[static_cast<std::size_t>(sheet_of(RankId(rank)))];
+    double all = sheet.loss_s;
+    for (std::size_t i = 0; i < sheet.forward.size(); ++i) {
+      all += sheet.forward[i] + sheet.backward_input[i] + sheet.backward_weight[i];
     }
+    rate += all > 0 ? 1 / all : 0;
   }
   parts.compute_s = rate > 0 ? microbatches / rate : 0;
   parts.imbalance_s = busiest - parts.compute_s;

@@ -63,8 +63,8 @@ struct StepBreakdown {
   double step_s = 0;
 };
 
-/// How many microbatches and weight versions the ranks of each stage hold at most. Follows from the order of
-/// actions alone, not from the costs.
+/// How many microbatches and weight versions the ranks of each stage hold: exact for GPipe, 1F1B and
+/// PipeDream, at least for the others. Follows from the order of actions alone, not from the costs.
 struct StashCounts {
   std::vector<int> microbatches;
   std::vector<int> versions;
@@ -91,7 +91,7 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 /// What a rank of a stage holds. `incoming` and `outgoing`: bytes of the tensors that cross its borders for
 /// one microbatch. parameters x (versions + gradients + rule copies) + the stash + 2 (incoming + outgoing)
 /// for messages in flight. The stash of a microbatch: saved + incoming; with recompute incoming only, and
-/// `saved` once while its backward runs.
+/// `saved` for each backward that is under way (one, unless the schedule splits backwards).
 struct StageMemory {
   Bytes parameters = 0;
   Bytes saved = 0;
@@ -100,8 +100,11 @@ struct StageMemory {
   int versions = 1;
   int stashed = 1;
   int rule_copies = 1;
+  int open_backwards = 1;
   bool recompute = false;
   Bytes total() const;
+  Bytes stash() const;  ///< of one microbatch
+  Bytes once() const;   ///< neither by version nor by microbatch
 };
 
 /// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedules).
@@ -156,6 +159,12 @@ class CostModel {
   Borders borders_of(const std::vector<CutStage>& stages) const;
   double exposed_reduce(const CutStage& stage, const Sheet& sheet, const RingCost& ring) const;
   double message_seconds(const CutStage& from, const CutStage& to, Bytes bytes, int microbatches) const;
+  Result<Schedule> schedule_for(ScheduleKind kind, const PipelineShape& shape,
+                                const ScheduleCosts& costs) const;
+  Result<const Schedule*> prepared(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
+  void fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
+                   const std::vector<CutStage>& stages, const Borders& borders, const Simulation& simulation,
+                   StepEstimate& estimate);
   Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
   Result<double> step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
                               Simulation* last);

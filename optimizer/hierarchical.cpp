@@ -87,7 +87,6 @@ class Hierarchy {
     tighten(bound);
     if (states_.size() > 2 * costs_.back().machines)
       tighten(bound = solvers_.back().coarse_bound(bound) * kRounding);
-    if (costs_.size() > 1 && costs_.back().machines > 2) times_.back().complete();
     solvers_.back().solve(-1, bound, true);
     return solvers_.back().best_of_state(states_.last(), costs_.back().machines);
   }

@@ -186,6 +186,22 @@ std::vector<std::vector<int>> replications(int ranks, int most_stages, const Pla
   return result;
 }
 
+namespace {
+
+constexpr int kStagesForEveryLimit = 128;  // a limit takes time linear in the stages
+
+/// A rank's bound over its chunks in equal parts; of the first rank, which holds most, in long pipelines.
+void share_stash(ScheduleKind kind, const PipelineShape& shape, Layout& layout) {
+  int limit = 0;
+  for (std::size_t s = 0; s < layout.ranks.size(); ++s) {
+    if (s == 0 || layout.stages() <= kStagesForEveryLimit)
+      limit = stash_limit(kind, shape, layout.ranks[s].front());
+    layout.stash.microbatches[s] = std::max(1, limit / layout.chunks);
+  }
+}
+
+}  // namespace
+
 Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, ScheduleKind kind,
                            int microbatches, std::vector<std::vector<RankId>> ranks, double compute_s,
                            bool chain) {
@@ -195,13 +211,17 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
   Result<StashCounts> stash = model.stash(kind, shape);
   if (!stash) return stash.problems();
   layout.stash = std::move(*stash);
+  const int ranks_in_all = shape.num_ranks();
+  const auto places = std::accumulate(layout.ranks.begin(), layout.ranks.end(), std::size_t{0},
+                                      [](std::size_t n, const auto& stage) { return n + stage.size(); });
+  layout.chunks = static_cast<int>(places) / ranks_in_all;
   const ClusterSpec& cluster = model.cluster();
   double left = 1;  // product of (1 - 1 / rounds)
   double rate = 0;  // sum of 1 / rounds
   for (const std::vector<RankId>& stage : layout.ranks) {
     const auto r = static_cast<int>(stage.size());
-    layout.rounds.push_back(kind == ScheduleKind::PipeDream ? static_cast<double>(microbatches) / r
-                                                            : (microbatches + r - 1) / r);
+    layout.rounds.push_back(is_asynchronous(kind) ? static_cast<double>(microbatches) / r
+                                                  : (microbatches + r - 1) / r);
     Bytes memory = 0;
     std::vector<int> sheets;
     for (RankId rank : stage) {
@@ -210,15 +230,80 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
       const int sheet = model.sheet_of(rank);
       if (std::find(sheets.begin(), sheets.end(), sheet) == sheets.end()) sheets.push_back(sheet);
     }
-    layout.memory.push_back(memory);
+    layout.memory.push_back(memory / layout.chunks);
     layout.sheets.push_back(std::move(sheets));
     layout.rings.emplace_back(cluster, stage);
     left *= 1 - 1 / layout.rounds.back();
     rate += 1 / layout.rounds.back();
   }
-  const bool fills = chain && kind != ScheduleKind::PipeDream;
-  layout.floor_s = model.num_sheets() > 1 ? 0 : fills ? compute_s / (1 - left) : compute_s / rate;
+  if (layout.chunks > 1) share_stash(kind, shape, layout);
+  // Fill and drain pass the whole of the earlier stages only where a backward is one action.
+  const bool fills =
+      chain && layout.chunks == 1 && (kind == ScheduleKind::OneFOneB || kind == ScheduleKind::GPipe);
+  layout.floor_s = model.num_sheets() > 1 ? 0
+                   : fills                ? compute_s / (1 - left)
+                                          : compute_s / (rate / layout.chunks);
   return layout;
+}
+
+namespace {
+
+constexpr int kMostChunks = 4;
+
+std::vector<int> chunk_counts(ScheduleKind kind, const PlannerOptions& options) {
+  std::vector<int> counts;
+  for (int v = 2; v <= (is_v_shaped(kind) ? 2 : std::max(kMostChunks, options.chunks)); ++v) {
+    if (options.chunks == 0 ? v <= kMostChunks : v == options.chunks) counts.push_back(v);
+  }
+  return counts;
+}
+
+/// Stage s is where stage s mod p is, or along the V.
+std::vector<std::vector<RankId>> chunked_ranks(ScheduleKind kind, int places, int chunks,
+                                               const std::vector<RankId>& devices, int replicas) {
+  std::vector<std::vector<RankId>> ranks;
+  for (int s = 0; s < places * chunks; ++s) {
+    const int place = is_v_shaped(kind) ? std::min(s, 2 * places - 1 - s) : s % places;
+    const auto first = devices.begin() + static_cast<std::ptrdiff_t>(place) * replicas;
+    ranks.emplace_back(first, first + replicas);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<Layout> chunked_layouts(CostModel& model, const PlannerOptions& options,
+                                    const std::vector<int>& microbatches, int ranks, int layers,
+                                    double compute_s) {
+  std::vector<ScheduleKind> kinds{ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleH1,
+                                  ScheduleKind::ZeroBubbleV, ScheduleKind::VHalf,
+                                  ScheduleKind::VMin,        ScheduleKind::DualPipeV};
+  if (options.schedule) std::erase_if(kinds, [&](ScheduleKind kind) { return kind != *options.schedule; });
+  std::vector<Layout> layouts;
+  const std::vector<std::vector<RankId>> orders = device_orders(model.cluster());
+  for (int places = 2; places <= ranks; ++places) {
+    const int replicas = ranks / places;
+    if (ranks % places != 0 || (options.straight && replicas > 1)) continue;
+    for (ScheduleKind kind : kinds) {
+      for (int chunks : chunk_counts(kind, options)) {
+        const int stages = places * chunks;
+        if (stages > layers || (options.stages > 0 && stages != options.stages)) continue;
+        for (int m : microbatches) {
+          if (m < replicas) continue;
+          for (const std::vector<RankId>& devices : orders) {
+            Result<Layout> layout =
+                make_layout(model, options, kind, m, chunked_ranks(kind, places, chunks, devices, replicas),
+                            compute_s, false);
+            if (layout) layouts.push_back(std::move(*layout));
+          }
+        }
+      }
+    }
+  }
+  std::stable_sort(layouts.begin(), layouts.end(), [](const Layout& a, const Layout& b) {
+    return a.floor_s / a.microbatches < b.floor_s / b.microbatches;
+  });
+  return layouts;
 }
 
 }  // namespace millrace

@@ -13,11 +13,12 @@ namespace millrace {
 struct Layout {
   ScheduleKind kind = ScheduleKind::OneFOneB;
   int microbatches = 1;
+  int chunks = 1;                          ///< stages of each rank
   std::vector<std::vector<RankId>> ranks;  // by stage
   // What follows, by stage.
   StashCounts stash;
   std::vector<double> rounds;            // microbatches of the replica that has most; a share if asynchronous
-  std::vector<Bytes> memory;             // of its smallest rank; 0: unlimited
+  std::vector<Bytes> memory;             // of its smallest rank, shared by its chunks; 0: unlimited
   std::vector<std::vector<int>> sheets;  // distinct kinds of device, by the cost model's number
   std::vector<RingCost> rings;
   double floor_s = 0;  // no cut of any graph with this much compute is faster (docs/planning.md)
@@ -30,6 +31,13 @@ struct Layout {
 Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, ScheduleKind kind,
                            int microbatches, std::vector<std::vector<RankId>> ranks, double compute_s,
                            bool chain);
+
+/// Layouts of the schedules that hold several stages on each rank: for every number of places that divides
+/// the ranks, each schedule (or the option's) and 2 to 4 stages per rank (or the option's), placed as the
+/// schedule wants them. Those with more stages than `layers` are left out.
+std::vector<Layout> chunked_layouts(CostModel& model, const PlannerOptions& options,
+                                    const std::vector<int>& microbatches, int ranks, int layers,
+                                    double compute_s);
 
 /// Every way to give each stage at least one of `ranks` ranks, fewer stages first. Above ten ranks a choice:
 /// even ones and those with one wide first or last stage, for at most 24 numbers of stages.

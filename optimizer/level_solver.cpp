@@ -9,10 +9,6 @@ namespace {
 // Windows of compute time are compared with times that were divided and summed; this keeps them wide enough.
 constexpr double kBoundSlack = 1 - 1e-12;
 
-int ceil_ratio(int a, int b) {
-  return (a + b - 1) / b;
-}
-
 /// (candidate, machines) that are good enough and not yet seen; the next of a row in nearly constant time.
 class Unseen {
  public:
@@ -59,47 +55,36 @@ const double* IntervalTimes::find_row(int from) const {
   return row.data();
 }
 
-void IntervalTimes::complete() {
-  const std::size_t n = states_->compute_s.size();
-  std::vector<double> least(n, kInfeasible);
-  std::vector<double> all(n * n);
-  for (std::size_t from = 0; from < n; ++from) {
-    const double* times = row(static_cast<int>(from));
-    for (std::size_t to = 0; to < n; ++to) {
-      least[to] = std::min(least[to], times[to]);
-      all[to * n + from] = least[to];
-    }
-  }
-  least_ = std::move(all);
-}
-
 LevelSolver::LevelSolver(const AntichainStates& states, const PipeDreamOptions& options, LevelCosts costs,
                          const IntervalTimes& times)
     : states_(states), options_(options), costs_(costs), times_(times) {
   sync_per_byte_.resize(static_cast<std::size_t>(costs.machines) + 1);
+  first_sync_per_byte_.resize(sync_per_byte_.size());
   share_.resize(sync_per_byte_.size());
   for (int m = 1; m <= costs.machines; ++m) {
     sync_per_byte_[m] = 4.0 * (m - 1) / (costs.bandwidth * m);
+    first_sync_per_byte_[m] = sync_per_byte_[m] / costs.machines_below;
     share_[m] = 1.0 / m;
   }
 }
 
-bool LevelSolver::fits(int factor, int from, int to) const {
+// `later`: machines of the stages behind.
+bool LevelSolver::fits(int later, int machines, int from, int to) const {
   if (!options_.memory_bytes) return true;
+  const int factor = (later + machines - 1) / machines;
   const double stashed = bytes(states_.activation_bytes, from, to) + bytes(states_.parameter_bytes, from, to);
   return factor * stashed <= *options_.memory_bytes;
 }
 
 double LevelSolver::first_stage(int to, int machines) const {
   if (options_.straight && machines > 1) return kInfeasible;
-  if (!fits(ceil_ratio(costs_.machines - machines, machines), from_, to)) return kInfeasible;
-  const double sync =
-      sync_per_byte_[machines] * bytes(states_.parameter_bytes, from_, to) / costs_.machines_below;
+  if (!fits(costs_.machines - machines, machines, from_, to)) return kInfeasible;
+  const double sync = first_sync_per_byte_[machines] * bytes(states_.parameter_bytes, from_, to);
   return (times_.at(from_, to) + sync) * share_[machines];
 }
 
 double LevelSolver::later_stage(int from, int to, int machines, int machines_used) const {
-  if (!fits(ceil_ratio(costs_.machines - machines_used, machines), from, to)) return kInfeasible;
+  if (!fits(costs_.machines - machines_used, machines, from, to)) return kInfeasible;
   const double sync = sync_per_byte_[machines] * bytes(states_.parameter_bytes, from, to);
   double time = (times_.at(from, to) + sync) * share_[machines];
   if (options_.activation_compression)

@@ -25,8 +25,6 @@ class IntervalTimes {
   /// the start all but the last state if `only_last`. `workers`: of all levels below.
   void use(LevelSolver& below, int workers, double bound, bool only_last);
   void lower_bound_to(double bound) { bound_ = bound; }  ///< for the rows still to come
-  /// Finds all rows, for better at_most.
-  void complete();
 
   bool is_flat() const { return below_ == nullptr; }
   double flat(int from, int to) const {
@@ -34,10 +32,7 @@ class IntervalTimes {
   }
   double at(int from, int to) const { return is_flat() ? flat(from, to) : row(from)[to]; }
   /// At most at(k, to) of every state k up to `from` (0 or more), and never growing with `from`.
-  double at_most(int from, int to) const {
-    if (!least_.empty()) return least_[static_cast<std::size_t>(to) * states_->compute_s.size() + from];
-    return flat(from, to) * share_;
-  }
+  double at_most(int from, int to) const { return flat(from, to) * share_; }
 
  private:
   const double* row(int from) const {
@@ -52,7 +47,6 @@ class IntervalTimes {
   double bound_ = kInfeasible;
   bool only_last_ = false;
   mutable std::vector<std::vector<double>> rows_;  // [from + 1][to]; empty: not asked for yet
-  std::vector<double> least_;                      // [to][from]: running minima over from
 };
 
 struct LevelCosts {
@@ -110,7 +104,7 @@ class LevelSolver {
   double first_stage(int to, int machines) const;
   double later_stage(int from, int to, int machines, int machines_used) const;
   double transfer(int cut, int machines) const;
-  bool fits(int factor, int from, int to) const;
+  bool fits(int later, int machines, int from, int to) const;
   bool is_before(std::size_t split, std::size_t at) const {
     return states_.precedes(candidates_[split], candidates_[at]);
   }
@@ -125,8 +119,9 @@ class LevelSolver {
   const PipeDreamOptions& options_;
   const LevelCosts costs_;
   const IntervalTimes& times_;
-  std::vector<double> sync_per_byte_;  // [m]: 4 (m-1) / (B m)
-  std::vector<double> share_;          // [m]: 1 / m
+  std::vector<double> sync_per_byte_;        // [m]: 4 (m-1) / (B m)
+  std::vector<double> first_sync_per_byte_;  // [m]: of the first stage
+  std::vector<double> share_;                // [m]: 1 / m
   int from_ = -1;
   std::vector<int> candidates_;
   std::vector<double> compute_;     // [candidate]

@@ -9,7 +9,7 @@ namespace millrace {
 namespace {
 
 // states^2 x ranks^2 of PipeDream's recurrence: a few hundredths of a second.
-constexpr double kMostWork = 2e8;
+constexpr double kMostWork = 1e9;
 
 std::vector<CutStage> stages_of(const PipeDreamAnswer& answer, const std::vector<int>& place) {
   std::vector<CutStage> stages;

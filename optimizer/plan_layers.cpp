@@ -24,10 +24,15 @@ constexpr double kEqualTimes = 1e-10;
 constexpr double kAsynchronousSlack = 0.9;
 // Work limits, in counts so that the same call gives the same plan on any machine.
 constexpr long kMostActions = 3'000'000;
+constexpr long kMostChunkActions = 1'500'000;  // on top, for schedules with several stages per rank
+constexpr std::size_t kMostChunkLayouts = 64;
+constexpr std::size_t kImprovedChunkLayouts = 3;
+constexpr std::size_t kOrderedPlans = 4;   // whose actions are ordered by their costs
+constexpr int kMostOrderedPlaces = 2'000;  // stages x microbatches of them
 constexpr long kMostPlaces = 4'000'000;
 constexpr std::int64_t kMostTableWork = 100'000'000;  // of all layouts' tables together
 constexpr std::int64_t kMostTable = 4'000'000;        // entries of one
-constexpr std::size_t kFirstLayouts = 200;            // whose balanced cuts are looked at in a large search
+constexpr std::size_t kFirstLayouts = 100;            // of each schedule, whose cuts a large search looks at
 constexpr int kBisections = 40;
 constexpr int kMostClimbs = 8;
 constexpr std::size_t kOthers = 8;
@@ -60,7 +65,8 @@ class Search {
   Result<PlannerAnswer> run() {
     make_seeds();
     make_layouts();
-    if (layouts_.empty()) return no_layout();
+    make_chunked_layouts();
+    if (layouts_.empty() && chunked_.empty()) return no_layout();
     make_spaces();
     for (const std::vector<CutStage>& seed : seeds_) consider_everywhere(seed);
     if (small_enough()) {
@@ -68,6 +74,9 @@ class Search {
     } else {
       search_some();
     }
+    if (!every_cut_) move_layers();
+    search_chunks();
+    order_by_costs();
     nothing_fitted_ = best_.stages.empty();
     if (nothing_fitted_) return Problem{"--memory", "no plan fits", ""};
     return answer();
@@ -112,9 +121,16 @@ class Search {
     return counts;
   }
 
+  bool chooses_schedule() const { return !options_.schedule || options_.schedule == ScheduleKind::AutoOrder; }
+  /// Of one stage per rank.
   std::vector<ScheduleKind> kinds() const {
-    if (options_.schedule) return {*options_.schedule};
-    return {ScheduleKind::OneFOneB, ScheduleKind::GPipe};
+    if (options_.chunks > 1) return {};
+    if (chooses_schedule())
+      return {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
+              ScheduleKind::ZeroBubbleH2};
+    const ScheduleKind kind = *options_.schedule;
+    if (is_v_shaped(kind) || kind == ScheduleKind::Interleaved) return {};
+    return {kind};
   }
 
   double all_compute() const {
@@ -153,6 +169,14 @@ class Search {
     });
   }
 
+  void make_chunked_layouts() {
+    if (options_.chunks == 1) return;
+    PlannerOptions options = options_;
+    if (chooses_schedule()) options.schedule.reset();
+    chunked_ = chunked_layouts(model_, options, microbatch_counts(), ranks_,
+                               static_cast<int>(graph_.nodes.size()), all_compute());
+  }
+
   bool allowed(const std::vector<int>& replicas) const {
     if (options_.stages > 0 && static_cast<int>(replicas.size()) != options_.stages) return false;
     return !options_.straight || std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; });
@@ -170,7 +194,7 @@ class Search {
     std::size_t next = 0;
     for (int r : replicas) {
       // Round robin leaves no replica without work.
-      if (kind != ScheduleKind::PipeDream && r > microbatches) return std::nullopt;
+      if (!is_asynchronous(kind) && r > microbatches) return std::nullopt;
       auto& stage = ranks.emplace_back();
       for (int i = 0; i < r; ++i) stage.push_back(devices[next++]);
     }
@@ -419,14 +443,14 @@ class Search {
   }
 
   bool worth(const Layout& layout, double bound) const {
-    const double slack = layout.kind == ScheduleKind::PipeDream ? kAsynchronousSlack : 1;
+    const double slack = is_asynchronous(layout.kind) ? kAsynchronousSlack : 1;
     return bound < kInfinite && slack * bound / layout.microbatches < best_.per_microbatch * kRounding;
   }
 
   // Stage s gets layers from state `a` on. `fill`: at least what passes before its first forward; `drain`: at
   // least what follows its last backward upstream.
   void descend(const CutSpace& space, const Layout& layout, int s, int a, double fill, double drain) {
-    const bool asynchronous = layout.kind == ScheduleKind::PipeDream;
+    const bool asynchronous = is_asynchronous(layout.kind);
     const int last = space.last();
     if (s + 1 == layout.stages()) {
       if (!fits(space, layout, s, a, last)) return;
@@ -454,6 +478,8 @@ class Search {
       if (!worth(layout, fill + stage + std::max(drain, own))) continue;
       double next_fill = 0;
       double next_drain = 0;
+      // A split backward leaves the weight gradients for the drain.
+      const bool whole = layout.kind == ScheduleKind::OneFOneB || layout.kind == ScheduleKind::GPipe;
       if (!asynchronous && space.next_bytes(b) >= 0) {
         const double hop = hop_bound(layout, s, space.next_bytes(b));
         double forward = 0;
@@ -465,7 +491,7 @@ class Search {
         // With different devices the first microbatch may meet a quicker replica.
         if (layout.sheets[s].size() > 1) forward = backward = 0;
         next_fill = fill + forward + hop;
-        next_drain = backward + hop + std::max(drain, own);
+        if (whole) next_drain = backward + hop + std::max(drain, own);
       }
       if (!worth(layout, next_fill + bottleneck(space, s + 1, b) + next_drain)) continue;
       cuts_.push_back(b);
@@ -487,8 +513,9 @@ class Search {
     };
     std::vector<Open> open;
     std::size_t looked = 0;
+    std::map<ScheduleKind, std::size_t> looked_at;
     for (const Layout& layout : layouts_) {
-      if (looked++ >= kFirstLayouts) break;
+      if (looked_at[layout.kind]++ >= kFirstLayouts) continue;
       for (const CutSpace& space : spaces_) {
         if (!space.is_linear()) continue;
         double reached = kInfinite;
@@ -509,7 +536,7 @@ class Search {
       if (way_of(best_) !=
           Way{static_cast<int>(o.layout->kind), o.layout->microbatches, replicas_of(*o.layout)})
         continue;
-      improve(*o.space, *o.layout, o.cuts);
+      improve(*o.space, *o.layout, o.cuts, kInfinite);
       break;
     }
   }
@@ -554,7 +581,7 @@ class Search {
 
   bool take_greedily(const CutSpace& space, const Layout& layout, double limit,
                      std::vector<int>& cuts) const {
-    const bool asynchronous = layout.kind == ScheduleKind::PipeDream;
+    const bool asynchronous = is_asynchronous(layout.kind);
     cuts.clear();
     int a = 0;
     double fill = 0;
@@ -577,7 +604,7 @@ class Search {
         if (fill + hop * std::min(layout.rounds[s], layout.rounds[s + 1]) <= limit) break;
       }
       if (low <= a) return false;
-      if (!asynchronous) fill += compute(space, layout, s, a, low) + 2 * hop;
+      if (!asynchronous && layout.chunks == 1) fill += compute(space, layout, s, a, low) + 2 * hop;
       cuts.push_back(low);
       a = low;
     }
@@ -606,7 +633,7 @@ class Search {
   }
 
   std::vector<int> free_replication(const CutSpace& space, ScheduleKind kind, int microbatches) const {
-    const int most = kind == ScheduleKind::PipeDream ? ranks_ : std::min(ranks_, microbatches);
+    const int most = is_asynchronous(kind) ? ranks_ : std::min(ranks_, microbatches);
     std::vector<int> sizes;
     for (int r = 1; r <= most; r = ranks_ <= 64 ? r + 1 : std::max(r + 1, r * 3 / 2 / 2 * 2))
       sizes.push_back(r);
@@ -629,11 +656,11 @@ class Search {
       for (int i = n - 2; i >= 0; --i) {
         need[i] = ranks_ + 1;
         const int a = places[i];
-        const double fill = kind == ScheduleKind::PipeDream ? 0 : space.compute_s(0, 0, a);
+        const double fill = is_asynchronous(kind) ? 0 : space.compute_s(0, 0, a);
         for (std::size_t k = 0; k < sizes.size(); ++k) {
           const int r = sizes[k];
-          const double rounds = kind == ScheduleKind::PipeDream ? static_cast<double>(microbatches) / r
-                                                                : (microbatches + r - 1) / r;
+          const double rounds =
+              is_asynchronous(kind) ? static_cast<double>(microbatches) / r : (microbatches + r - 1) / r;
           const auto within = [&](int j) {
             const int b = places[j];
             const Bytes bytes = space.parameters(a, b);
@@ -678,20 +705,136 @@ class Search {
   }
 
   /// Moves single cuts while that helps.
-  void improve(const CutSpace& space, const Layout& layout, std::vector<int> cuts) {
+  void improve(const CutSpace& space, const Layout& layout, std::vector<int> cuts, double known) {
     for (int move = std::max(1, space.states() / 64); move >= 1; move /= 2) {
-      for (std::size_t i = 0; i < cuts.size() && model_.simulated_actions() <= kMostActions; ++i) {
+      for (std::size_t i = 0; i < cuts.size() && !spent(); ++i) {
         for (int step : {-move, move}) {
           std::vector<int> moved = cuts;
           moved[i] += step;
           const int before = i == 0 ? 0 : cuts[i - 1];
           const int after = i + 1 == cuts.size() ? space.last() : cuts[i + 1];
           if (moved[i] <= before || moved[i] >= after) continue;
-          const double known = best_.per_microbatch;
-          consider(space, layout, moved);
-          if (best_.per_microbatch < known) cuts = moved;
+          if (!space.nested(before, moved[i]) || !space.nested(moved[i], after)) continue;
+          const double found = consider(space, layout, moved);
+          if (found >= known) continue;
+          known = found;
+          cuts = moved;
         }
       }
+    }
+  }
+
+  /// Single layers from one stage to the next or the one before, while that helps: cuts that are no prefix of
+  /// any order searched.
+  void move_layers() {
+    if (best_.stages.size() < 2) return;
+    std::vector<std::vector<int>> readers(graph_.nodes.size()), sources(graph_.nodes.size());
+    for (const LayerEdge& edge : graph_.edges) {
+      readers[edge.producer].push_back(edge.consumer);
+      sources[edge.consumer].push_back(edge.producer);
+    }
+    for (bool moved = true; moved && !spent();) {
+      moved = false;
+      std::vector<int> stage_of(graph_.nodes.size());
+      for (std::size_t s = 0; s < best_.stages.size(); ++s) {
+        for (int node : best_.stages[s].nodes) stage_of[node] = static_cast<int>(s);
+      }
+      for (int node = 0; node < static_cast<int>(stage_of.size()) && !spent(); ++node) {
+        const int stage = stage_of[node];
+        const auto later = [&](int other) { return stage_of[other] > stage; };
+        const auto earlier = [&](int other) { return stage_of[other] < stage; };
+        const bool last = stage + 1 == static_cast<int>(best_.stages.size());
+        if (!last && std::ranges::all_of(readers[node], later) && move_layer(node, stage, stage + 1)) {
+          stage_of[node] = stage + 1;
+          moved = true;
+        } else if (stage > 0 && std::ranges::all_of(sources[node], earlier) &&
+                   move_layer(node, stage, stage - 1)) {
+          stage_of[node] = stage - 1;
+          moved = true;
+        }
+      }
+    }
+  }
+
+  /// Whether the plan with the layer moved is the best now.
+  bool move_layer(int node, int from, int to) {
+    Found found = best_;
+    std::vector<int>& nodes = found.stages[from].nodes;
+    if (nodes.size() == 1) return false;
+    nodes.erase(std::find(nodes.begin(), nodes.end(), node));
+    found.stages[to].nodes.push_back(node);
+    model_.sort_by_execution(found.stages[to].nodes);
+    const std::size_t layers = best_.stages[from].nodes.size();
+    consider(std::move(found));
+    return best_.stages[from].nodes.size() != layers;
+  }
+
+  // ---- several stages per rank, and orders by cost
+  // -----------------------------------------------------------------------------------------------------
+
+  /// Balanced cuts of the likeliest layouts, the best of them improved step by step.
+  void search_chunks() {
+    finished_ = every_layout_ && !cut_short_ && places_ < kMostPlaces;
+    cut_short_ = false;
+    allowed_actions_ = model_.simulated_actions() + kMostChunkActions;
+    struct Tried {
+      const Layout* layout;
+      const CutSpace* space;
+      std::vector<int> cuts;
+      double per_microbatch;
+    };
+    // Cuts that are balanced and no more may send much: prefixes of orders send less than any sets.
+    std::vector<CutSpace> orders;
+    for (const std::vector<int>& order : orders_) {
+      if (!spaces_.front().is_linear()) orders.push_back(CutSpace::linear(model_, order));
+    }
+    std::vector<const CutSpace*> spaces;
+    for (const std::vector<CutSpace>* some : {&orders, &spaces_}) {
+      for (const CutSpace& space : *some) spaces.push_back(&space);
+    }
+    std::vector<Tried> tried;
+    std::size_t looked = 0;
+    for (const Layout& layout : chunked_) {
+      if (!worth(layout, layout.floor_s)) continue;
+      if (looked++ == kMostChunkLayouts) break;
+      for (const CutSpace* at : spaces) {
+        const CutSpace& space = *at;
+        std::vector<int> cuts;
+        if (space.is_linear()) {
+          cuts = greedy_cuts(space, layout);
+        } else {
+          fill_bottlenecks(space, layout);
+          if (table_[0] < kInfinite) cuts = balanced_cuts(space, layout);
+        }
+        const double found = consider(space, layout, cuts);
+        if (found < kInfinite) tried.push_back({&layout, &space, std::move(cuts), found});
+      }
+    }
+    std::stable_sort(tried.begin(), tried.end(),
+                     [](const Tried& a, const Tried& b) { return a.per_microbatch < b.per_microbatch; });
+    for (std::size_t i = 0; i < tried.size() && i < kImprovedChunkLayouts; ++i) {
+      improve(*tried[i].space, *tried[i].layout, tried[i].cuts, tried[i].per_microbatch);
+    }
+  }
+
+  /// The best plans again with the order that list_schedule finds for their costs.
+  void order_by_costs() {
+    if (!chooses_schedule()) return;
+    std::vector<Found> found;
+    for (const auto& [way, plan] : by_way_) {
+      if (!plan.stages.empty()) found.push_back(plan);
+    }
+    std::stable_sort(found.begin(), found.end(), better);
+    const bool asked = options_.schedule.has_value();
+    if (asked) best_ = {};
+    cut_short_ = false;
+    std::size_t ordered = 0;
+    for (Found& plan : found) {
+      const auto places = static_cast<long>(plan.stages.size()) * plan.microbatches;
+      if (!asked && (plan.stages.size() < 2 || places > kMostOrderedPlaces)) continue;
+      if (ordered++ == kOrderedPlans) break;
+      plan.kind = ScheduleKind::AutoOrder;
+      consider(std::move(plan));
     }
   }
 
@@ -712,10 +855,11 @@ class Search {
     return stages;
   }
 
-  void consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts) {
-    if (static_cast<int>(cuts.size()) + 1 != layout.stages() || spent()) return;
-    if (std::find(cuts.begin(), cuts.end(), -1) != cuts.end()) return;
-    consider(
+  /// Its time for a microbatch; infinite if it is not a plan.
+  double consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts) {
+    if (static_cast<int>(cuts.size()) + 1 != layout.stages() || spent()) return kInfinite;
+    if (std::find(cuts.begin(), cuts.end(), -1) != cuts.end()) return kInfinite;
+    return consider(
         {.kind = layout.kind, .microbatches = layout.microbatches, .stages = stages_at(space, layout, cuts)});
   }
 
@@ -726,8 +870,7 @@ class Search {
     if (!allowed(replicas) || std::accumulate(replicas.begin(), replicas.end(), 0) != ranks_) return;
     for (ScheduleKind kind : kinds()) {
       for (int m : microbatch_counts()) {
-        if (kind != ScheduleKind::PipeDream && *std::max_element(replicas.begin(), replicas.end()) > m)
-          continue;
+        if (!is_asynchronous(kind) && *std::max_element(replicas.begin(), replicas.end()) > m) continue;
         Found found{.kind = kind, .microbatches = m, .stages = stages};
         for (CutStage& stage : found.stages) stage.recompute = options_.recompute == Recompute::Always;
         consider(std::move(found));
@@ -747,29 +890,30 @@ class Search {
         sizes.push_back(stage.nodes.size());
         for (RankId rank : stage.ranks) ranks.push_back(rank.value);
       }
-      return std::tuple(f.stages.size(), f.kind == ScheduleKind::OneFOneB ? 0 : 1, f.microbatches, sizes,
-                        ranks);
+      const int kind = f.kind == ScheduleKind::OneFOneB ? -1 : static_cast<int>(f.kind);
+      return std::tuple(f.stages.size(), kind, f.microbatches, sizes, ranks);
     };
     return simplicity(a) < simplicity(b);
   }
 
   /// Whether the simulations that may be done are done. The first plan is always looked at.
   bool spent() {
-    cut_short_ = cut_short_ || (!best_.stages.empty() && model_.simulated_actions() > kMostActions);
+    cut_short_ = cut_short_ || (!best_.stages.empty() && model_.simulated_actions() > allowed_actions_);
     return cut_short_;
   }
 
   /// Simulates one candidate and keeps the better: less time, then fewer stages, then earlier cuts.
-  void consider(Found found) {
-    if (spent()) return;
+  double consider(Found found) {
+    if (spent()) return kInfinite;
     Result<StepEstimate> estimate = model_.estimate(found.kind, found.microbatches, found.stages);
-    if (!estimate) return;
+    if (!estimate) return kInfinite;
     ++simulated_;
-    if (!made_to_fit(found, *estimate)) return;
-    found.per_microbatch = estimate->step_s / found.microbatches;
+    if (!made_to_fit(found, *estimate)) return kInfinite;
+    const double per_microbatch = found.per_microbatch = estimate->step_s / found.microbatches;
     Found& of_its_way = by_way_[way_of(found)];
     if (better(found, of_its_way)) of_its_way = found;
     if (better(found, best_)) best_ = std::move(found);
+    return per_microbatch;
   }
 
   /// Whether all stages fit; stages that do not and may, recompute.
@@ -804,7 +948,7 @@ class Search {
     Plan plan;
     plan.model = graph_.model;
     plan.schedule = found.kind;
-    plan.versions = plan.schedule == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
+    plan.versions = is_asynchronous(plan.schedule) ? VersionPolicy::Stash : VersionPolicy::Flush;
     plan.microbatches = found.microbatches;
     for (const CutStage& cut : found.stages) {
       PlanStage& stage = plan.stages.emplace_back();
@@ -832,8 +976,9 @@ class Search {
                      .states = largest_space(),
                      .every_cut = every_cut_,
                      .every_replication = ranks_ <= kRanksForEveryReplication,
-                     .finished = every_layout_ && !cut_short_ && places_ < kMostPlaces,
+                     .finished = finished_,
                      .layouts = static_cast<int>(layouts_.size()),
+                     .chunked = static_cast<int>(chunked_.size()),
                      .simulated = simulated_,
                      .floor_s = floor()};
     return answer;
@@ -841,13 +986,16 @@ class Search {
 
  public:
   /// After run: where the seconds go, for the answer and the others.
-  void explain(PlannerAnswer& answer) {
+  void explain(PlannerAnswer& answer, Reasons reasons) {
     const auto parts = [&](const Found& found) {
       const Result<StepBreakdown> made = model_.breakdown(found.kind, found.microbatches, found.stages);
       return made ? *made : StepBreakdown{};
     };
     answer.parts = parts(best_);
-    for (const Found& found : other_) answer.others.push_back({plan_of(found), parts(found)});
+    for (const Found& found : other_) {
+      answer.others.push_back({plan_of(found), parts(found)});
+      if (reasons == Reasons::RunnerUp) break;
+    }
   }
 
  private:
@@ -858,7 +1006,9 @@ class Search {
   }
   double floor() const {
     double least = kInfinite;
-    for (const Layout& layout : layouts_) least = std::min(least, layout.floor_s / layout.microbatches);
+    for (const std::vector<Layout>* layouts : {&layouts_, &chunked_}) {
+      for (const Layout& layout : *layouts) least = std::min(least, layout.floor_s / layout.microbatches);
+    }
     return least < kInfinite ? least * best_.microbatches : 0;
   }
 
@@ -880,11 +1030,14 @@ class Search {
   bool every_cut_ = false;
   bool every_layout_ = false;
   bool cut_short_ = false;
+  bool finished_ = false;
+  long allowed_actions_ = kMostActions;
   bool nothing_fitted_ = false;
   std::optional<CutSpace> complete_;
   std::vector<CutSpace> spaces_;
   std::vector<std::vector<CutStage>> seeds_;
   std::vector<Layout> layouts_;
+  std::vector<Layout> chunked_;
   std::vector<double> table_;
   std::vector<int> cuts_;
   Found best_;
@@ -946,12 +1099,12 @@ Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, cons
 }
 
 Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& cluster,
-                                const PlannerOptions& options, bool explained) {
+                                const PlannerOptions& options, std::optional<Reasons> reasons) {
   if (Problems problems = check_options(graph, cluster, options); !problems.empty()) return problems;
   if (Result<std::vector<int>> order = graph.topological_order(); !order) return order.problems();
   Search search(graph, cluster, options);
   Result<PlannerAnswer> answer = search.run();
-  if (answer && explained) search.explain(*answer);
+  if (answer && reasons) search.explain(*answer, *reasons);
   if (answer || !search.nothing_fitted()) return answer;
   return nothing_fits(
       graph, cluster, options,
@@ -966,22 +1119,22 @@ Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& clus
 }  // namespace
 
 Result<Plan> plan_layers(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
-  Result<PlannerAnswer> answer = answer_of(graph, cluster, options, false);
+  Result<PlannerAnswer> answer = answer_of(graph, cluster, options, std::nullopt);
   if (!answer) return answer.problems();
   return std::move(answer->plan);
 }
 
 Result<PlannerAnswer> explain_plan(const LayerGraph& graph, const ClusterSpec& cluster,
-                                   const PlannerOptions& options) {
-  Result<PlannerAnswer> answer = answer_of(graph, cluster, options, true);
-  if (!answer) return answer;
+                                   const PlannerOptions& options, Reasons reasons) {
+  Result<PlannerAnswer> answer = answer_of(graph, cluster, options, reasons);
+  if (!answer || reasons == Reasons::RunnerUp) return answer;
   ClusterSpec unlimited = cluster;
   unlimited.memory_per_rank = 0;
   for (DeviceKind& kind : unlimited.kinds) kind.memory = 0;
   PlannerOptions free = options;
   free.memory_per_rank = 0;
   if (unlimited.to_yaml() == cluster.to_yaml() && options.memory_per_rank == 0) return answer;
-  const Result<PlannerAnswer> faster = answer_of(graph, unlimited, free, true);
+  const Result<PlannerAnswer> faster = answer_of(graph, unlimited, free, reasons);
   const auto per_microbatch = [](const Plan& plan) { return plan.predicted_step_s / plan.microbatches; };
   if (faster && per_microbatch(faster->plan) < per_microbatch(answer->plan) * (1 - kEqualTimes)) {
     answer->ignoring_memory = PlanCandidate{faster->plan, faster->parts};

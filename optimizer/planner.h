@@ -59,6 +59,7 @@ struct PlannerOptions {
   int microbatches = 4;                  ///< per step; 0: choose among 1, 2, 4, 8, ... up to 4 x ranks
   int stages = 0;                        ///< 0: choose
   std::optional<ScheduleKind> schedule;  ///< unset: the best flushing one (1F1B on ties)
+  int chunks = 0;                        ///< stages of each rank; 0: choose what the schedules allow
   bool straight = false;                 ///< no replication
   Bytes memory_per_rank = 0;             ///< 0: the cluster's
   Recompute recompute = Recompute::Never;
@@ -82,8 +83,9 @@ struct PlanSearch {
   bool every_replication = false;
   bool finished = false;  ///< no work limit was met: the answer is the best of its candidates
   int layouts = 0;        ///< replications x placements x schedules x microbatch counts
-  int simulated = 0;      ///< candidates
-  double floor_s = 0;     ///< no plan over these layouts takes less for the answer's microbatches; 0: unknown
+  int chunked = 0;     ///< layouts with several stages per rank: their balanced cuts, improved step by step
+  int simulated = 0;   ///< candidates
+  double floor_s = 0;  ///< no plan over these layouts takes less for the answer's microbatches; 0: unknown
 };
 
 struct PlannerAnswer {
@@ -101,9 +103,13 @@ struct PlannerAnswer {
 /// If nothing fits, the Problem's hint names changes with which a plan was found.
 /// Deterministic: work is limited by counts.
 Result<Plan> plan_layers(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options);
+enum class Reasons {
+  RunnerUp,  ///< where the seconds of the plan and of the best other one go
+  All,       ///< of all others too, and the plan that memory forbids
+};
 /// The same with its reasons.
 Result<PlannerAnswer> explain_plan(const LayerGraph& graph, const ClusterSpec& cluster,
-                                   const PlannerOptions& options);
+                                   const PlannerOptions& options, Reasons reasons = Reasons::All);
 
 /// What the cost model says of any plan (also one written by hand): fills the predictions of a copy.
 Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,

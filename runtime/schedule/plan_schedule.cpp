@@ -1,6 +1,7 @@
 // The schedule that a plan names.
 #include <algorithm>
 
+#include "runtime/schedule/csv.h"
 #include "runtime/schedule/list_schedule.h"
 #include "runtime/schedule/schedule.h"
 
@@ -22,9 +23,19 @@ ScheduleCosts costs_of_plan(const Plan& plan) {
 
 }  // namespace
 
-Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport) {
-  if (plan.schedule != ScheduleKind::AutoOrder) return make_schedule(plan.schedule, shape, transport);
-  Result<Schedule> schedule = list_schedule(shape, costs_of_plan(plan));
+Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport,
+                             const std::optional<ScheduleFile>& file) {
+  Result<Schedule> schedule = Schedule{};
+  if (plan.schedule == ScheduleKind::AutoOrder) {
+    schedule = list_schedule(shape, costs_of_plan(plan));
+  } else if (plan.schedule == ScheduleKind::Custom && file) {
+    Result<CsvSchedule> read =
+        read_schedule_csv(file->text, file->name, {.replicas = shape.replicas(StageId(0)), .shape = &shape});
+    if (!read) return read.problems();
+    schedule = std::move(read->schedule);
+  } else {
+    return make_schedule(plan.schedule, shape, transport);
+  }
   if (schedule && transport == Transport::Rendezvous) return for_rendezvous(*std::move(schedule), shape);
   return schedule;
 }

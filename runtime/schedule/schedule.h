@@ -2,6 +2,7 @@
 // the runtime, the trace and the pictures all read this one list.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,9 +98,17 @@ enum class Transport {
 /// AutoOrder: list_schedule with F = I = W and no cap.
 Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape,
                                Transport transport = Transport::Buffered);
+/// A schedule as text in PyTorch's format (csv.h).
+struct ScheduleFile {
+  std::string name;  ///< in messages
+  std::string text;
+};
+
 /// The schedule that `plan` names, for a shape of that plan. AutoOrder is ordered by the plan's predicted
-/// times (the same on every rank), or by F = I = W if it has none. Problem as make_schedule.
-Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport);
+/// times (the same on every rank), or by F = I = W if it has none; Custom needs `file`. Problem as
+/// make_schedule and read_schedule_csv.
+Result<Schedule> schedule_of(const Plan& plan, const PipelineShape& shape, Transport transport,
+                             const std::optional<ScheduleFile>& file = std::nullopt);
 /// Forwards alone, for evaluation: any shape, also with fewer microbatches than replicas. Each rank goes
 /// along the diagonals stage + microbatch, so that chunks are pipelined too.
 Schedule forward_schedule(const PipelineShape& shape, Transport transport);

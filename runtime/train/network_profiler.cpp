@@ -13,11 +13,15 @@
 namespace millrace {
 namespace {
 
-constexpr Bytes kSmall = 8;            // a message that is all latency
-constexpr int kWarmupTrips = 20;       // the first ones wake processors and map memory
-constexpr int kLeastRepetitions = 3;   // of a size
-constexpr int kMostRepetitions = 200;  // of a size
-constexpr double kSlowMessage = 0.5;   // seconds; on a slow link larger sizes are left out after such a one
+constexpr Bytes kSmall = 8;             // a message that is all latency
+constexpr int kWarmupTrips = 20;        // the first ones wake processors and map memory
+constexpr int kPasses = 3;              // over latency and sizes: what disturbs lasts for a while
+constexpr int kMostRepetitions = 200;   // of a size
+constexpr double kSlowMessage = 0.5;    // seconds; on a slow link larger sizes are left out after such a one
+constexpr double kSlowForPasses = 0.1;  // seconds; one pass is enough, and long enough
+// Messages take turns among so many bytes, more than a core's caches hold: a training step computes in
+// between.
+constexpr Bytes kRotation = 16 * kMiB;
 constexpr int kReduces = 7;
 enum Tag : std::uint64_t { kOrder = 1, kPing = 2, kPong = 3 };
 
@@ -34,26 +38,48 @@ double middle_of(std::vector<double>& values) {
   return *middle;
 }
 
+/// Messages of any size, each in another place than the last one.
+class Messages {
+ public:
+  Messages(Bytes room, at::Device where)
+      : room_(at::zeros({room}, at::TensorOptions().dtype(at::kByte).device(where))) {}
+  at::Tensor next(Bytes bytes) {
+    if (at_ + bytes > room_.numel()) at_ = 0;
+    at::Tensor message = room_.narrow(0, at_, bytes);
+    at_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return message;
+  }
+
+ private:
+  static constexpr Bytes kAlignment = 64;  // as tensors are
+  at::Tensor room_;
+  Bytes at_ = 0;
+};
+
 /// Both ends of one pair. The driver says with each order what comes next, so that only it decides how often.
 class Pair {
  public:
-  Pair(Communicator& communicator, Device& device, Clock& clock, RankId peer)
-      : communicator_(communicator), device_(device), clock_(clock), peer_(peer) {}
+  Pair(Communicator& communicator, Device& device, Clock& clock, RankId peer, Bytes largest)
+      : communicator_(communicator),
+        device_(device),
+        clock_(clock),
+        peer_(peer),
+        sent_(std::max(kRotation, largest), device.where()),
+        received_(std::max(kRotation, largest), device.where()) {}
 
-  /// Seconds of each round trip: `out` bytes to the peer, `in` bytes back.
-  std::vector<double> trips(Bytes out, Bytes in, int count) {
-    order({out, in, count});
-    const at::Tensor ping = message(out), pong = message(in);
-    std::vector<double> seconds;
-    for (int i = 0; i < count; ++i) {
+  /// Adds the seconds of each round trip, `out` bytes to the peer and `in` bytes back. One more goes before
+  /// them: the peer has just read the order.
+  void trips(Bytes out, Bytes in, int count, std::vector<double>& seconds) {
+    order({out, in, count + 1});
+    for (int i = 0; i <= count; ++i) {
+      const at::Tensor ping = sent_.next(out), pong = received_.next(in);
       const TimePoint start = clock_.now();
       const Transfer transfers[] = {{Direction::Receive, peer_, kPong, pong, "answer of network profile"},
                                     {Direction::Send, peer_, kPing, ping, "message of network profile"}};
       communicator_.exchange(transfers)->wait();
       finish();
-      seconds.push_back(Seconds(clock_.now() - start).count());
+      if (i > 0) seconds.push_back(Seconds(clock_.now() - start).count());
     }
-    return seconds;
   }
 
   void end() { order({0, 0, 0}); }
@@ -61,23 +87,19 @@ class Pair {
   /// The other side: answers until the driver ends.
   void answer() {
     for (;;) {
-      at::Tensor next = at::zeros({3}, at::kLong);
+      const at::Tensor next = at::zeros({3}, at::kLong);
       receive(next, kOrder, "order of network profile");
       const auto* numbers = next.const_data_ptr<std::int64_t>();
       if (numbers[2] == 0) return;
-      const at::Tensor ping = message(numbers[0]), pong = message(numbers[1]);
       for (std::int64_t i = 0; i < numbers[2]; ++i) {
-        receive(ping, kPing, "message of network profile");
+        receive(received_.next(numbers[0]), kPing, "message of network profile");
         finish();
-        send(pong, kPong, "answer of network profile");
+        send(sent_.next(numbers[1]), kPong, "answer of network profile");
       }
     }
   }
 
  private:
-  at::Tensor message(Bytes bytes) const {
-    return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device_.where()));
-  }
   void order(const std::array<std::int64_t, 3>& numbers) {
     const at::Tensor next = at::zeros({3}, at::kLong);
     std::copy(numbers.begin(), numbers.end(), next.mutable_data_ptr<std::int64_t>());
@@ -100,6 +122,7 @@ class Pair {
   Device& device_;
   Clock& clock_;
   RankId peer_;
+  Messages sent_, received_;
 };
 
 /// One row of the table that all ranks add up: what the driver of a pair found.
@@ -134,27 +157,58 @@ class Row {
   const std::vector<Bytes>& sizes_;
 };
 
-/// The median of as many trips as fit into the time.
-double timed(Pair& pair, Bytes out, Bytes in, double seconds_a_size) {
-  const double once = pair.trips(out, in, 2).back();
-  const double fitting = seconds_a_size / std::max(once, 1e-9);
-  const int count =
-      static_cast<int>(std::clamp(fitting, double(kLeastRepetitions), double(kMostRepetitions)));
-  std::vector<double> seconds = pair.trips(out, in, count);
-  return middle_of(seconds);
+/// One size in one direction, over all passes.
+struct Sweep {
+  Bytes out = 0;
+  Bytes in = 0;
+  int count = 1;  ///< trips of a pass
+  std::vector<double> seconds;
+};
+
+/// How often a size fits into its time.
+int count_of(double once, double seconds_a_size) {
+  const double fitting = seconds_a_size / kPasses / std::max(once, 1e-9);
+  return static_cast<int>(std::clamp(fitting, 1.0, double(kMostRepetitions / kPasses)));
+}
+
+/// Sizes and their counts; larger ones are left out where a message takes long.
+std::vector<Sweep> first_pass(Pair& pair, const std::vector<Bytes>& sizes, double seconds_a_size) {
+  std::vector<Sweep> sweeps;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    double slowest = 0;
+    for (const auto& [out, in] : {std::pair{sizes[i], kSmall}, std::pair{kSmall, sizes[i]}}) {
+      Sweep sweep{.out = out, .in = in};
+      pair.trips(out, in, 1, sweep.seconds);
+      slowest = std::max(slowest, sweep.seconds[0]);
+      sweep.count = count_of(sweep.seconds[0], seconds_a_size);
+      pair.trips(out, in, sweep.count, sweep.seconds);
+      sweeps.push_back(std::move(sweep));
+    }
+    if (i >= 2 && slowest > kSlowMessage) break;
+  }
+  return sweeps;
 }
 
 void drive(Pair& pair, const std::vector<Bytes>& sizes, const NetworkOptions& options, Row row) {
-  pair.trips(kSmall, kSmall, kWarmupTrips);
-  row.set_latency(pair.trips(kSmall, kSmall, options.round_trips));
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const double there = timed(pair, sizes[i], kSmall, options.seconds_a_size);
-    const double back = timed(pair, kSmall, sizes[i], options.seconds_a_size);
-    row.set_there(i, there);
-    row.set_back(i, back);
-    if (i >= 2 && std::max(there, back) > kSlowMessage) break;
+  std::vector<double> small;
+  pair.trips(kSmall, kSmall, kWarmupTrips, small);
+  small.clear();
+  std::vector<Sweep> sweeps;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const int share = options.round_trips * (pass + 1) / kPasses - options.round_trips * pass / kPasses;
+    if (share > 0) pair.trips(kSmall, kSmall, share, small);
+    if (pass == 0) {
+      sweeps = first_pass(pair, sizes, options.seconds_a_size);
+    } else if (sweeps.back().seconds[0] < kSlowForPasses) {
+      for (Sweep& sweep : sweeps) pair.trips(sweep.out, sweep.in, sweep.count, sweep.seconds);
+    }
   }
   pair.end();
+  row.set_latency(std::move(small));
+  for (std::size_t i = 0; i < sweeps.size(); i += 2) {
+    row.set_there(i / 2, middle_of(sweeps[i].seconds));
+    row.set_back(i / 2, middle_of(sweeps[i + 1].seconds));
+  }
 }
 
 std::vector<ReduceMeasurement> time_reduces(Communicator& communicator, Device& device, Clock& clock,
@@ -198,10 +252,10 @@ NetworkMeasurement profile_network(Communicator& communicator, Device& device, C
   for_each_pair(communicator.size(), [&](RankId from, RankId to) {
     communicator.barrier();
     if (communicator.rank() == from) {
-      Pair pair(communicator, device, clock, to);
+      Pair pair(communicator, device, clock, to, sizes.back());
       drive(pair, sizes, options, Row(row, sizes));
     } else if (communicator.rank() == to) {
-      Pair(communicator, device, clock, from).answer();
+      Pair(communicator, device, clock, from, sizes.back()).answer();
     }
     row += width;
   });

@@ -13,7 +13,7 @@ namespace millrace {
 struct NetworkOptions {
   int round_trips = 200;         ///< counted round trips of small messages for each pair
   Bytes largest = 4 * kMiB;      ///< the sweep's largest message, at least kSmallestSweep
-  double seconds_a_size = 0.03;  ///< about how long a size is repeated; 3 times at least
+  double seconds_a_size = 0.03;  ///< about how long a size is repeated; a few times at least
 };
 
 inline constexpr Bytes kSmallestSweep = 64 * kKiB;

@@ -56,9 +56,10 @@ Transport transport_of(const Communicator& world) {
 }
 
 /// Proved to end, with every action at its place. Throws ConfigError.
-Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
+Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world,
+                          const std::optional<ScheduleFile>& file) {
   const Transport transport = transport_of(world);
-  Result<Schedule> schedule = schedule_of(plan, shape, transport);
+  Result<Schedule> schedule = schedule_of(plan, shape, transport, file);
   if (!schedule)
     throw ConfigError("the plan of " + plan.model + " has no schedule: " + to_string(schedule.problems()));
   if (const Problems problems = check(*schedule, shape, transport); !problems.empty()) {
@@ -229,7 +230,7 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
   const RankId rank = world.communicator.rank();
   if (asynchronous()) {
     const PipelineShape shape = shape_of(plan, layout, static_cast<int>(steps * microbatches_per_step(plan)));
-    const Schedule schedule = checked_schedule(plan, shape, world.communicator);
+    const Schedule schedule = checked_schedule(plan, shape, world.communicator, options.schedule);
     std::int64_t step = done;
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     if (plan.schedule != ScheduleKind::PipeDream) stages->set_versions(forward_versions(schedule, shape));
@@ -245,7 +246,8 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
     return;
   }
   const std::vector<Action> actions =
-      checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator).ranks[rank.value];
+      checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator, options.schedule)
+          .ranks[rank.value];
   for (std::int64_t i = 0; i < steps; ++i) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });

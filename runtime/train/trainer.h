@@ -39,7 +39,8 @@ struct TrainOptions {
   bool checkpoint_at_end = false;
   std::int64_t evaluate_every = 0;  ///< steps; 0: at the end only, if there is an evaluation source
   std::int64_t print_every = 10;
-  std::int64_t trace_first = 0;  ///< window of steps in trace.rank<k>.json
+  std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule is Custom
+  std::int64_t trace_first = 0;          ///< window of steps in trace.rank<k>.json
   std::int64_t trace_count = 5;
   std::string save_weights;  ///< file, or empty
   bool stop_on_nonfinite = true;

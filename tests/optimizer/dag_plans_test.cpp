@@ -68,14 +68,16 @@ std::vector<unsigned> closed_sets(const LayerGraph& graph) {
   return sets;
 }
 
-/// Least predicted time of a microbatch over every antichain cut, replication and device order.
+/// Least predicted time of a microbatch over every antichain cut, replication and device order, with one
+/// stage per rank.
 class EveryCut {
  public:
   EveryCut(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options)
       : graph_(graph), cluster_(cluster), options_(options), sets_(closed_sets(graph)) {}
 
   double least() {
-    for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe}) {
+    for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
+                              ScheduleKind::ZeroBubbleH2}) {
       if (options_.schedule && *options_.schedule != kind) continue;
       for (const std::vector<RankId>& devices : device_orders(cluster_)) {
         devices_ = devices;
@@ -125,6 +127,21 @@ class EveryCut {
   double least_ = kNoPlan;
 };
 
+/// One stage per rank, in an order that does not follow from the costs: what EveryCut goes through.
+bool is_plain(const Plan& plan) {
+  std::size_t places = 0;
+  for (const PlanStage& stage : plan.stages) places += stage.ranks.size();
+  return plan.schedule != ScheduleKind::AutoOrder && static_cast<int>(places) == plan.num_ranks();
+}
+
+void expect_best(const Plan& plan, double least, const std::string& what) {
+  const double found = plan.predicted_step_s / plan.microbatches;
+  EXPECT_LE(found, least * (1 + 1e-9)) << what;
+  if (is_plain(plan)) {
+    EXPECT_GE(found, least * (1 - 1e-9)) << what;
+  }
+}
+
 ClusterSpec ranks(int count, double bandwidth = 1e9) {
   ClusterSpec cluster = ClusterSpec::local(count);
   cluster.levels = {{count, bandwidth, 1e-5}};
@@ -148,6 +165,7 @@ network: {bandwidth: 1e9, latency: 4e-5}
 // All graphs over up to four layers (75 of them), one in seven over five (1,024 / 7).
 TEST(EverySmallGraph, AnswerEqualsTheBestOfAllAntichainCuts) {
   int graphs = 0;
+  int others = 0;
   for (int layers = 2; layers <= 5; ++layers) {
     const std::uint64_t count = std::uint64_t{1} << (layers * (layers - 1) / 2);
     for (std::uint64_t bits = 0; bits < count; bits += layers < 5 ? 1 : 7) {
@@ -158,14 +176,15 @@ TEST(EverySmallGraph, AnswerEqualsTheBestOfAllAntichainCuts) {
       const double least = EveryCut(graph, cluster, options).least();
       const Result<PlannerAnswer> answer = explain_plan(graph, cluster, options);
       ASSERT_TRUE(answer) << to_string(answer.problems());
-      EXPECT_NEAR(answer->plan.predicted_step_s / options.microbatches, least, 1e-9 * least)
-          << layers << " layers, graph " << bits;
+      expect_best(answer->plan, least, std::to_string(layers) + " layers, graph " + std::to_string(bits));
+      others += !is_plain(answer->plan);
       EXPECT_TRUE(answer->search.every_cut && answer->search.finished);
       EXPECT_LE(answer->search.floor_s, answer->plan.predicted_step_s * (1 + 1e-9));
       ++graphs;
     }
   }
   EXPECT_EQ(graphs, 2 + 8 + 64 + 147);
+  EXPECT_LT(others, graphs / 2);  // better still: several stages per rank, or actions ordered by their costs
 }
 
 TEST(RandomDags, MemoryLimitsAndMixedDevicesAreExactToo) {
@@ -179,10 +198,10 @@ TEST(RandomDags, MemoryLimitsAndMixedDevicesAreExactToo) {
     if (seed % 3 != 0 && seed % 2 == 0) options.memory_per_rank = 100'000'000;  // also in the kinds' place
     const double least = EveryCut(graph, cluster, options).least();
     const Result<Plan> plan = plan_layers(graph, cluster, options);
-    ASSERT_EQ(plan.has_value(), least < kNoPlan) << "seed " << seed;
+    ASSERT_TRUE(plan || least == kNoPlan) << "seed " << seed;
     if (!plan) continue;
     ++answered;
-    EXPECT_NEAR(plan->predicted_step_s / 4, least, 1e-9 * least) << "seed " << seed;
+    expect_best(*plan, least, "seed " + std::to_string(seed));
   }
   EXPECT_GT(answered, 45);
 }
@@ -196,7 +215,8 @@ TEST(RandomDags, PrefixesOfOrdersStayNearEveryCut) {
   for (std::uint64_t seed = 0; seed < kGraphs; ++seed) {
     RandomStream random(derive_seed(seed, "gap"));
     const LayerGraph graph = graph_of_bits(random, 7, random.below(1u << 21));
-    PlannerOptions options{.microbatches = 4};
+    const ScheduleKind kinds[] = {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1};
+    PlannerOptions options{.microbatches = 4, .schedule = kinds[seed % 3], .chunks = 1};
     const ClusterSpec cluster = ranks(3);
     const Result<Plan> exact = plan_layers(graph, cluster, options);
     options.most_states = 0;
@@ -322,7 +342,8 @@ TEST(PipeDreamsPlans, OursIsNeverWorseUnderOurCostModel) {
     if (!theirs) continue;
     const std::string key = name + cluster.to_yaml();
     if (!ours.contains(key)) {
-      const Result<Plan> plan = plan_layers(graph, cluster, {.microbatches = 16});
+      const Result<Plan> plan =
+          plan_layers(graph, cluster, {.microbatches = 16, .schedule = ScheduleKind::OneFOneB});
       ASSERT_TRUE(plan) << to_string(plan.problems());
       ours.emplace(key, *plan);
     }

@@ -49,6 +49,27 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
   }
 }
 
+TEST_F(Jobs, AScheduleOfPyTorchRunsHere) {
+  const std::string common = "model: mlp\nwidth: 32\ndepth: 4\nsteps: 4\nno-evaluation: true\n";
+  write("one.yaml", common + "microbatches: 3\nsave-weights: one.safetensors\n");
+  ASSERT_EQ(run("launch one.yaml").code, 0);
+  // Two stages on each of two ranks, the second rank with a split backward.
+  write("order.csv",
+        "0F0,0F1,2F0,2B0,0F2,2F1,2B1,0B0,2F2,2B2,0B1,0B2\n"
+        "1F0,,3F0,3I0,1F1,3W0,3F1,1B0,3B1,1F2,3F2,1B1,3B2,1B2\n");
+  write("job.yaml", common + "schedule-file: order.csv\nsave-weights: ours.safetensors\noutput-dir: out\n");
+  const Ran ran = run("launch job.yaml");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_TRUE(bytes("one.safetensors") == bytes("ours.safetensors"));
+  EXPECT_EQ(bytes("out/schedule.csv"), bytes("order.csv"));
+  ASSERT_EQ(run("report --run out").code, 0);
+  EXPECT_NE(bytes("out/report.html").find("rank 1 · s1, 3"), std::string::npos);
+  write("bad.csv", "0F0,0B0\n1F0,1B1\n");
+  const Ran bad = run("launch job.yaml --set schedule-file=bad.csv");
+  EXPECT_EQ(bad.code, 2) << bad.output;
+  EXPECT_NE(bad.output.find("bad.csv"), std::string::npos) << bad.output;
+}
+
 TEST_F(Jobs, ProfilePlanTrainReport) {
   ASSERT_EQ(run("profile --model mlp --width 64 --microbatch 4 --out profile.json").code, 0);
   const Ran plan = run(
