@@ -408,11 +408,12 @@ class Page {
       table += count_cell(s.predicted_versions, "first") + count_cell(s.measured_versions) + "</tr>";
     }
     table += "</tbody></table></div>";
-    return card("Predicted and measured",
-                step_sentence() +
-                    " Stage times are for one microbatch on one rank; * the memory of the whole process, "
-                    "libraries included.",
-                table);
+    return card(
+        "Predicted and measured",
+        step_sentence() +
+            " Stage times are for one microbatch on one rank; * the most bytes of tensors that lived at "
+            "once (ranks that are threads of one process are counted together).",
+        table);
   }
   static std::string count_cell(int count, const char* css = "") {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
