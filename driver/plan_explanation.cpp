@@ -61,6 +61,7 @@ ClusterSpec with_links(const ClusterSpec& cluster, double bandwidth, double late
   change(changed.network);
   for (ClusterHost& host : changed.hosts) change(host.link);
   for (HostLink& pair : changed.links) change(pair.link);
+  for (RankLink& pair : changed.rank_links) change(pair.link);
   return changed;
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "optimizer/chunk_cuts.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/cut_space.h"
 #include "optimizer/layouts.h"
@@ -24,8 +25,9 @@ constexpr double kEqualTimes = 1e-10;
 constexpr double kAsynchronousSlack = 0.9;
 // Work limits, in counts so that the same call gives the same plan on any machine.
 constexpr long kMostActions = 3'000'000;
-constexpr long kMostChunkActions = 1'500'000;  // on top, for schedules with several stages per rank
+constexpr long kMostChunkActions = 1'000'000;  // on top, for schedules with several stages per rank
 constexpr std::size_t kMostChunkLayouts = 64;
+constexpr std::size_t kLikelyChunkCuts = 6;
 constexpr std::size_t kImprovedChunkLayouts = 3;
 constexpr std::size_t kOrderedPlans = 4;   // whose actions are ordered by their costs
 constexpr int kMostOrderedPlaces = 2'000;  // stages x microbatches of them
@@ -799,15 +801,10 @@ class Search {
       if (looked++ == kMostChunkLayouts) break;
       for (const CutSpace* at : spaces) {
         const CutSpace& space = *at;
-        std::vector<int> cuts;
-        if (space.is_linear()) {
-          cuts = greedy_cuts(space, layout);
-        } else {
-          fill_bottlenecks(space, layout);
-          if (table_[0] < kInfinite) cuts = balanced_cuts(space, layout);
+        for (std::vector<int>& cuts : chunk_cuts(space, layout)) {
+          const double found = consider(space, layout, cuts);
+          if (found < kInfinite) tried.push_back({&layout, at, std::move(cuts), found});
         }
-        const double found = consider(space, layout, cuts);
-        if (found < kInfinite) tried.push_back({&layout, &space, std::move(cuts), found});
       }
     }
     std::stable_sort(tried.begin(), tried.end(),
@@ -815,6 +812,15 @@ class Search {
     for (std::size_t i = 0; i < tried.size() && i < kImprovedChunkLayouts; ++i) {
       improve(*tried[i].space, *tried[i].layout, tried[i].cuts, tried[i].per_microbatch);
     }
+  }
+
+  std::vector<std::vector<int>> chunk_cuts(const CutSpace& space, const Layout& layout) {
+    if (space.is_linear()) {
+      return likely_chunk_cuts(model_, space, layout, greedy_cuts(space, layout), kLikelyChunkCuts);
+    }
+    fill_bottlenecks(space, layout);
+    if (table_[0] == kInfinite) return {};
+    return {balanced_cuts(space, layout)};
   }
 
   /// The best plans again with the order that list_schedule finds for their costs.
@@ -834,7 +840,9 @@ class Search {
       if (!asked && (plan.stages.size() < 2 || places > kMostOrderedPlaces)) continue;
       if (ordered++ == kOrderedPlans) break;
       plan.kind = ScheduleKind::AutoOrder;
-      consider(std::move(plan));
+      const double fixed = plan.per_microbatch;
+      const Way way = way_of(plan);
+      if (consider(std::move(plan)) > fixed * (1 - kEqualTimes) && !asked) by_way_.erase(way);
     }
   }
 
