@@ -56,8 +56,12 @@ Way way_of(const Found& found) {
 
 class Search {
  public:
-  Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options)
-      : graph_(graph),
+  Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
+         Effort effort = Effort::Best)
+      : effort_(effort),
+        allowed_places_(effort == Effort::Quick ? kMostPlaces / 20 : kMostPlaces),
+        allowed_actions_(effort == Effort::Quick ? kMostActions / 10 : kMostActions),
+        graph_(graph),
         cluster_(cluster),
         options_(options),
         model_(graph, cluster, options.costs),
@@ -216,7 +220,7 @@ class Search {
         tables = tables && static_cast<std::int64_t>(layout.stages()) * space.states() <= kMostTable;
       }
     }
-    return tables && work <= kMostTableWork;
+    return tables && work <= (effort_ == Effort::Quick ? kMostTableWork / 20 : kMostTableWork);
   }
 
   // ---- costs of one stage
@@ -464,7 +468,7 @@ class Search {
     }
     const bool ordered = space.is_linear() || model_.num_sheets() == 1;
     for (int b = a + 1; b < last; ++b) {
-      if (places_ >= kMostPlaces || cut_short_) return;
+      if (places_ >= allowed_places_ || cut_short_) return;
       ++places_;
       if (!space.nested(a, b)) continue;
       if (!fits(space, layout, s, a, b)) {
@@ -776,9 +780,10 @@ class Search {
 
   /// Balanced cuts of the likeliest layouts, the best of them improved step by step.
   void search_chunks() {
-    finished_ = every_layout_ && !cut_short_ && places_ < kMostPlaces;
+    finished_ = every_layout_ && !cut_short_ && places_ < allowed_places_;
     cut_short_ = false;
-    allowed_actions_ = model_.simulated_actions() + kMostChunkActions;
+    allowed_actions_ =
+        model_.simulated_actions() + (effort_ == Effort::Quick ? kMostChunkActions / 10 : kMostChunkActions);
     struct Tried {
       const Layout* layout;
       const CutSpace* space;
@@ -906,7 +911,9 @@ class Search {
 
   /// Whether the simulations that may be done are done. The first plan is always looked at.
   bool spent() {
-    cut_short_ = cut_short_ || (!best_.stages.empty() && model_.simulated_actions() > allowed_actions_);
+    const bool found = !best_.stages.empty();
+    cut_short_ = cut_short_ || (found && effort_ != Effort::Best) ||
+                 ((found || effort_ == Effort::Quick) && model_.simulated_actions() > allowed_actions_);
     return cut_short_;
   }
 
@@ -1028,6 +1035,9 @@ class Search {
                    "give at least as many microbatches as the widest stage has replicas, or more stages"};
   }
 
+  const Effort effort_;
+  const long allowed_places_;
+  long allowed_actions_;
   const LayerGraph& graph_;
   const ClusterSpec& cluster_;
   const PlannerOptions& options_;
@@ -1039,7 +1049,6 @@ class Search {
   bool every_layout_ = false;
   bool cut_short_ = false;
   bool finished_ = false;
-  long allowed_actions_ = kMostActions;
   bool nothing_fitted_ = false;
   std::optional<CutSpace> complete_;
   std::vector<CutSpace> spaces_;
@@ -1114,14 +1123,14 @@ Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& clus
   Result<PlannerAnswer> answer = search.run();
   if (answer && reasons) search.explain(*answer, *reasons);
   if (answer || !search.nothing_fitted()) return answer;
-  return nothing_fits(
-      graph, cluster, options,
-      [&](const ClusterSpec& other_cluster, const PlannerOptions& other) -> std::optional<Plan> {
-        if (!check_options(graph, other_cluster, other).empty()) return std::nullopt;
-        Result<PlannerAnswer> found = Search(graph, other_cluster, other).run();
-        if (!found) return std::nullopt;
-        return std::move(found->plan);
-      });
+  return nothing_fits(graph, cluster, options,
+                      [&](const ClusterSpec& other_cluster, const PlannerOptions& other,
+                          Effort effort) -> std::optional<Plan> {
+                        if (!check_options(graph, other_cluster, other).empty()) return std::nullopt;
+                        Result<PlannerAnswer> found = Search(graph, other_cluster, other, effort).run();
+                        if (!found) return std::nullopt;
+                        return std::move(found->plan);
+                      });
 }
 
 }  // namespace
