@@ -2,9 +2,11 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include "driver/network_launch.h"
 #include "driver/worker_environment.h"

@@ -155,6 +155,12 @@ std::vector<int> stages_of(const RunData& run, int rank) {
   return stages;
 }
 
+/// Which of its rank's stages: the first has the full colour.
+int tint_of(const std::vector<int>& stages, int stage) {
+  const auto found = std::ranges::find(stages, stage);
+  return found == stages.end() ? 0 : static_cast<int>(found - stages.begin());
+}
+
 /// "0", "0, 3", "–".
 std::string stage_list(const RunData& run, int rank) {
   std::string list;
@@ -402,11 +408,12 @@ class Page {
       table += count_cell(s.predicted_versions, "first") + count_cell(s.measured_versions) + "</tr>";
     }
     table += "</tbody></table></div>";
-    return card("Predicted and measured",
-                step_sentence() +
-                    " Stage times are for one microbatch on one rank; * the memory of the whole process, "
-                    "libraries included.",
-                table);
+    return card(
+        "Predicted and measured",
+        step_sentence() +
+            " Stage times are for one microbatch on one rank; * the most bytes of tensors that lived at "
+            "once (ranks that are threads of one process are counted together).",
+        table);
   }
   static std::string count_cell(int count, const char* css = "") {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
@@ -451,6 +458,8 @@ class Page {
     add(measured, is_asynchronous(run_) || !step ? "Measured, traced window"
                                                  : "Measured, step " + std::to_string(*step));
     std::string lead = "One row for each rank, one time scale for both; numbers are microbatches.";
+    if (run_.plan && run_.plan->num_stages() > 0 && shape_of(*run_.plan).has_chunks())
+      lead += " The further stages of a rank are lighter.";
     if (measured.empty()) lead += " No trace.rank&lt;k&gt;.json: the run was not traced.";
     if (simulated.empty()) lead += " The plan predicts no times: there is nothing to simulate.";
     return card("Schedule", lead, charts);
@@ -688,10 +697,12 @@ std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
   if (!simulation) return rows;
   for (std::size_t r = 0; r < simulation->ranks.size(); ++r) {
     GanttRow row{.label = rank_label(run, static_cast<int>(r)), .bars = {}};
+    const std::vector<int> stages = stages_of(run, static_cast<int>(r));
     for (const TimedAction& timed : simulation->ranks[r]) {
       if (timed.end <= timed.start || is_transfer(timed.action.op)) continue;
-      row.bars.push_back(
-          {timed.start, timed.end, bar_kind(timed.action.op), std::to_string(timed.action.microbatch.value)});
+      row.bars.push_back({timed.start, timed.end, bar_kind(timed.action.op),
+                          std::to_string(timed.action.microbatch.value),
+                          tint_of(stages, timed.action.stage.value)});
     }
     rows.push_back(std::move(row));
   }
@@ -715,12 +726,14 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
   for (const RankRun& rank : run.ranks) {
     if (rank.spans.empty()) continue;
     GanttRow row{.label = rank_label(run, rank.rank), .bars = {}};
+    const std::vector<int> stages = stages_of(run, rank.rank);
     for (const Span& span : rank.spans) {
       if (!shown(span)) continue;
       const bool numbered = is_computation(span.kind) && first_microbatch != INT64_MAX;
       row.bars.push_back({static_cast<double>(span.start - origin) * 1e-9,
                           static_cast<double>(span.end - origin) * 1e-9, bar_kind(span.kind),
-                          numbered ? std::to_string(span.microbatch - first_microbatch) : ""});
+                          numbered ? std::to_string(span.microbatch - first_microbatch) : "",
+                          tint_of(stages, span.stage)});
     }
     rows.push_back(std::move(row));
   }

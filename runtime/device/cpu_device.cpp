@@ -1,4 +1,3 @@
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -31,9 +30,8 @@ class CpuDevice final : public Device {
   std::unique_ptr<DeviceMark> mark() override { return std::make_unique<CpuMark>(); }
   void synchronize() override {}
   DeviceMemory memory() const override {
-    rusage usage{};
-    ::getrusage(RUSAGE_SELF, &usage);
-    return {.current = host_memory().live, .peak = std::int64_t{usage.ru_maxrss} * 1024, .total = total_};
+    const HostMemory tensors = host_memory();
+    return {.current = tensors.live, .peak = tensors.peak, .total = total_};
   }
 
  private:

@@ -13,7 +13,7 @@ namespace millrace {
 /// Bytes. Cheap to ask for at every step.
 struct DeviceMemory {
   std::int64_t current = 0;  ///< of tensors (the CPU counts them once install_host_allocator was called)
-  std::int64_t peak = 0;     ///< since the start: of tensors; on the CPU the process's largest resident set
+  std::int64_t peak = 0;     ///< of tensors since the start, likewise; ranks that are threads count as one
   std::int64_t total = 0;    ///< what the device has, for all programs together
 };
 

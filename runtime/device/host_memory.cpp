@@ -1,6 +1,7 @@
 #include "runtime/device/host_memory.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -118,6 +119,12 @@ std::atomic<bool> installed{false};
 void install_host_allocator() {
   if (installed.exchange(true)) return;
   c10::SetCPUAllocator(&HostAllocator::instance(), /*priority=*/1);
+}
+
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
 }
 
 HostMemory host_memory() {

@@ -18,6 +18,9 @@ struct HostMemory {
 /// once, before other threads make tensors; further calls do nothing.
 void install_host_allocator();
 
+/// The process's largest resident set so far, in bytes: tensors, libraries, kept blocks. Thread-safe.
+std::int64_t peak_resident_bytes();
+
 /// Zeros before install_host_allocator(). Thread-safe.
 HostMemory host_memory();
 

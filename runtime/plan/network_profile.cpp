@@ -162,7 +162,8 @@ ClusterSpec with_measured_links(ClusterSpec cluster, const std::vector<LinkMeasu
   std::vector<RankLink> unlike;
   for (const LinkMeasurement& m : measured) {
     const ClusterLink link = m.link();
-    if (!are_alike(link, cluster.link(m.from, m.to), tolerance)) unlike.push_back({m.from, m.to, typical_of({link})});
+    if (!are_alike(link, cluster.link(m.from, m.to), tolerance))
+      unlike.push_back({m.from, m.to, typical_of({link})});
   }
   std::sort(unlike.begin(), unlike.end(), [](const RankLink& a, const RankLink& b) {
     return std::pair(a.from, a.to) < std::pair(b.from, b.to);

@@ -48,6 +48,13 @@ struct SimulationOptions {
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
                     const SimulationOptions& options);
 
+/// Seconds of a step of a flushing schedule in a run of many: a rank begins the next step when its own list
+/// is done, without a barrier, so that ends and beginnings of steps overlap (arXiv 2401.10241, section 2.3).
+/// At most the makespan of one step: with GPipe and 1F1B equal to it, with ZB-H2 and ZB-V the bubble at both
+/// ends is gone. Other arguments as simulate().
+double steady_step(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
+                   const SimulationOptions& options = {});
+
 /// Bytes of each rank at its fullest, by the order of its list: weights of all live versions, state, stash.
 std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape& shape,
                                   const SimulationOptions& options);

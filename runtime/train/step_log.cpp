@@ -38,6 +38,7 @@ void StepLog::write(const StepRecord& r) {
   line["data_s"] = t.data;
   line["bubble_share"] = r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0;
   line["peak_memory_bytes"] = r.peak_memory_bytes;
+  line["resident_memory_bytes"] = r.resident_memory_bytes;
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
   line["lr"] = r.lr;

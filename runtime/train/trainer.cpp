@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/train/step_log.h"
 
@@ -272,6 +273,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .samples_per_s = double(samples) / seconds,
                     .lr = learning_rate(options.learning_rate, step),
                     .peak_memory_bytes = world.device.memory().peak,
+                    .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = stages->peak_versions(),
                     .stashed = stages->peak_stash()};
   if (StageExecutor* last = stages->last()) {

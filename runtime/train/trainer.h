@@ -87,7 +87,7 @@ struct RunReport {
   double median_step_s = 0;
   int peak_stash = 0;
   int peak_versions = 0;
-  std::int64_t peak_memory_bytes = 0;  ///< of this rank's device; on the CPU of its process
+  std::int64_t peak_memory_bytes = 0;  ///< of tensors on this rank's device
 };
 
 /// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.

@@ -1,6 +1,9 @@
 // `millrace simulate` with every schedule, PyTorch's files and orders from costs, as a user types it.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "driver/simulate_command.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/plan.h"
@@ -29,6 +32,12 @@ Simulated simulated(std::vector<std::string> args) {
   result.output = testing::internal::GetCapturedStdout();
   result.errors = testing::internal::GetCapturedStderr();
   return result;
+}
+
+std::string docs_page(const std::string& name) {
+  std::ostringstream text;
+  text << std::ifstream(std::string(MILLRACE_SOURCE_DIR) + "/docs/" + name).rdbuf();
+  return text.str();
 }
 
 Simulated as_json(std::vector<std::string> args) {
@@ -158,6 +167,34 @@ TEST(SimulateSchedules, OrdersByCosts) {
   };
   EXPECT_LE(placed("v").makespan(), 25.5);     // as ZB-V
   EXPECT_LE(placed("loop").makespan(), 28.5);  // as interleaved
+}
+
+/// docs/schedules.md: "| `kind`, ... (`--chunks V`) | makespan | bubble | in span | peak stash | versions |".
+TEST(SimulateSchedules, ThePageShowsWhatTheCommandSays) {
+  std::istringstream page(docs_page("schedules.md"));
+  int rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| `") || line.find(" % |") == std::string::npos) continue;
+    std::vector<std::string> cells;
+    std::istringstream text(line.substr(1));
+    for (std::string cell; std::getline(text, cell, '|');) cells.push_back(cell);
+    ASSERT_GE(cells.size(), 6u) << line;
+    const std::string kind = cells[0].substr(2, cells[0].find('`', 2) - 2);
+    std::vector<std::string> args{"--sweep", "--stages", "4", "--microbatches", "8", "--schedule", kind};
+    if (cells[0].find("--chunks 4") != std::string::npos) args.insert(args.end(), {"--chunks", "4"});
+    const Json row = as_json(args).json().find("sweep")->items()[0];
+    const auto number = [&](std::size_t cell) {
+      const std::size_t digit = cells[cell].find_first_of("0123456789");
+      return digit == std::string::npos ? -1 : std::stod(cells[cell].substr(digit));
+    };
+    EXPECT_DOUBLE_EQ(number(1), row.find("makespan_s")->as_double()) << line;
+    EXPECT_NEAR(number(2), row.find("bubble_fraction")->as_double() * 100, 0.05) << line;
+    EXPECT_NEAR(number(3), row.find("span_bubble_fraction")->as_double() * 100, 0.05) << line;
+    EXPECT_DOUBLE_EQ(number(4), row.find("peak_microbatches")->as_double()) << line;
+    EXPECT_EQ(number(5), row.find("peak_versions")->as_int()) << line;
+    ++rows;
+  }
+  EXPECT_EQ(rows, 14);
 }
 
 TEST(SimulateSchedules, DrawsChunksApart) {

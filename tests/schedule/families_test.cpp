@@ -188,6 +188,30 @@ TEST(Families, AsynchronousSchedulesHoldTheirVersions) {
   EXPECT_EQ(peaks(Kind::PipeDream2BW, chain_shape(4, 16)), (std::vector<int>{2, 2, 2, 2}));
 }
 
+TEST(Families, AsynchronousSchedulesHaveNoBubbleAfterTheFill) {
+  for (int p = 1; p <= 6; ++p) {
+    for (Kind kind : {Kind::PipeDream, Kind::PipeDreamVSync, Kind::PipeDream2BW}) {
+      const Figures few = figures(kind, chain_shape(p, 4 * p)), many = figures(kind, chain_shape(p, 9 * p));
+      EXPECT_DOUBLE_EQ(many.makespan - few.makespan, 5 * p * 3) << to_string(kind) << " p=" << p;
+      for (int s = 0; s < p; ++s) EXPECT_EQ(many.peaks[static_cast<std::size_t>(s)], p - s);
+    }
+  }
+}
+
+TEST(Families, InterleavedTakesAnyNumberOfMicrobatches) {
+  // A step that is not whole rounds costs no more than the next one that is.
+  for (int p : {2, 3, 4, 5}) {
+    for (int v = 2; v <= 4; ++v) {
+      for (int m = p; m <= 4 * p; ++m) {
+        const double whole =
+            figures(Kind::Interleaved, interleaved_shape(p, v, (m + p - 1) / p * p)).makespan;
+        EXPECT_LE(figures(Kind::Interleaved, interleaved_shape(p, v, m)).makespan, whole)
+            << "p=" << p << " v=" << v << " m=" << m;
+      }
+    }
+  }
+}
+
 TEST(Families, ForwardVersionsAreTheirFormulas) {
   const int p = 4, m = 16;
   const PipelineShape shape = chain_shape(p, m);

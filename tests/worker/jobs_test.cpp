@@ -91,6 +91,37 @@ TEST_F(Jobs, ProfilePlanTrainReport) {
   EXPECT_EQ(html.find("http://cdn"), std::string::npos);
 }
 
+/// What a plan predicts of a rank's memory and what its log says are the same quantity: tensors, not the
+/// process. The prediction leaves out what a layer needs for the moment (a third of a small run), no more.
+TEST_F(Jobs, TheLogsPeakIsOfThePlansKind) {
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    const std::string model = "resnet18 --image-size 32 --classes 10 --microbatch 8";
+    ASSERT_EQ(run("profile --repetitions 1 --out profile.json --model " + model).code, 0);
+    ASSERT_EQ(
+        run("plan --profile profile.json --straight --stages 2 --microbatches 8 --out plan.json --schedule " +
+            std::string(schedule))
+            .code,
+        0);
+    write("job.yaml",
+          "plan: plan.json\nmodel: resnet18\nimage-size: 32\nclasses: 10\nmicrobatch: 8\nsteps: 3\n"
+          "no-evaluation: true\noutput-dir: out\n");
+    const Ran ran = run("launch job.yaml");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    const auto plan = parse_json(bytes("plan.json"), "plan");
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string log = bytes("out/steps.rank" + std::to_string(rank) + ".jsonl");
+      const auto last = parse_json(log.substr(log.rfind('\n', log.size() - 2) + 1), "steps");
+      ASSERT_TRUE(last) << log;
+      const double measured = last->find("peak_memory_bytes")->as_double();
+      const double predicted =
+          plan->find("stages")->items()[static_cast<std::size_t>(rank)].find("peak_bytes")->as_double();
+      EXPECT_GT(measured, 0.8 * predicted) << schedule << " rank " << rank;
+      EXPECT_LT(measured, 2 * predicted) << schedule << " rank " << rank;
+      EXPECT_GT(last->find("resident_memory_bytes")->as_double(), measured);
+    }
+  }
+}
+
 TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
   const std::string common =
       "model: mlp\nwidth: 64\nstages: 3\nmicrobatches: 6\nseed: 1\nno-evaluation: true\ndeterministic: "
