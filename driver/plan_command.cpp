@@ -253,6 +253,14 @@ PipeDreamConf conf_of(const Plan& plan) {
 /// --out, --emit-conf, --draw.
 Problems write_files(const Arguments& arguments, const Plan& plan, const LayerGraph& graph) {
   Problems problems;
+  std::size_t places = 0;
+  for (const PlanStage& stage : plan.stages) places += stage.ranks.size();
+  if (arguments.has("emit-conf") && static_cast<int>(places) != plan.num_ranks()) {
+    return {{"--emit-conf",
+             "the best plan has several stages on each rank (" + to_string(plan.schedule) +
+                 "), PipeDream's conf has one",
+             "--chunks 1"}};
+  }
   const auto write = [&](const char* flag, auto&& text) {
     if (!arguments.has(flag)) return;
     const Status written = write_file_atomically(arguments.string(flag), text());

@@ -346,6 +346,8 @@ Result<const Schedule*> CostModel::prepared(ScheduleKind kind, const PipelineSha
   Result<Schedule> schedule = schedule_for(kind, shape, costs);
   if (!schedule) return schedule.problems();
   if (prepared_.size() == kKeptSchedules) prepared_.erase(prepared_.begin());
+  // Making a schedule takes about as long as running it.
+  for (const auto& actions : schedule->ranks) simulated_actions_ += static_cast<long>(actions.size());
   prepared_.push_back({kind, shape, std::move(*schedule)});
   return &prepared_.back().schedule;
 }

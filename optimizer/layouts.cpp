@@ -119,6 +119,34 @@ std::vector<std::vector<int>> host_orders(const ClusterSpec& cluster,
   return orders;
 }
 
+/// For links measured pair by pair: every order of up to four ranks, else from each of the first four always
+/// on to the nearest rank that is left.
+std::vector<std::vector<RankId>> orders_by_links(const ClusterSpec& cluster) {
+  std::vector<RankId> own;
+  for (int r = 0; r < cluster.num_ranks(); ++r) own.emplace_back(r);
+  std::vector<std::vector<RankId>> orders;
+  if (own.size() <= 4) {
+    do orders.push_back(own);
+    while (std::next_permutation(own.begin(), own.end()));
+    return orders;
+  }
+  constexpr Bytes kMessage = kMiB;  // of the transfers compared
+  for (int start = 0; start < 4; ++start) {
+    std::vector<RankId>& order = orders.emplace_back(1, RankId(start));
+    while (order.size() < own.size()) {
+      const RankId* nearest = nullptr;
+      for (const RankId& rank : own) {
+        if (std::find(order.begin(), order.end(), rank) != order.end()) continue;
+        if (nearest == nullptr || transfer_seconds(cluster, order.back(), rank, kMessage) <
+                                      transfer_seconds(cluster, order.back(), *nearest, kMessage))
+          nearest = &rank;
+      }
+      order.push_back(*nearest);
+    }
+  }
+  return orders;
+}
+
 /// Devices that are joined most closely: the innermost level's components, or the hosts.
 std::vector<std::vector<RankId>> blocks_of(const ClusterSpec& cluster) {
   std::vector<std::vector<RankId>> blocks;
@@ -143,6 +171,11 @@ std::vector<std::vector<RankId>> device_orders(const ClusterSpec& cluster) {
   const std::vector<std::vector<RankId>> blocks = blocks_of(cluster);
   std::vector<std::vector<RankId>> orders(1);
   for (int r = 0; r < cluster.num_ranks(); ++r) orders.front().push_back(RankId(r));
+  if (!cluster.rank_links.empty()) {
+    for (std::vector<RankId>& order : orders_by_links(cluster)) {
+      if (order != orders.front()) orders.push_back(std::move(order));
+    }
+  }
   if (blocks.size() < 2) return orders;
   const bool differ = cluster.levels.empty() || !cluster.same_devices();
   for (const std::vector<int>& hosts :

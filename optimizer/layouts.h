@@ -46,7 +46,8 @@ std::vector<std::vector<int>> replications(int ranks, int most_stages, const Pla
 
 /// Orders in which stages take devices: the cluster's own; other orders of the hosts where hosts differ (all
 /// of them up to 24, else by speed, memory and nearness); one device of each host in turn where hosts are
-/// equal (replicas of a stage on different hosts, neighbouring stages on the same one).
+/// equal (replicas of a stage on different hosts, neighbouring stages on the same one); where links were
+/// measured pair by pair, orders that follow the quickest ones.
 std::vector<std::vector<RankId>> device_orders(const ClusterSpec& cluster);
 
 /// The memory limit of a rank: the option's, else its own; 0: unlimited.

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kNamedLayers = 120;  // more are drawn small, without names
 constexpr std::size_t kTinyLayers = 1500;  // and more still as strokes
+constexpr double kTitleCharacter = 9.6;    // pixels of its font
 constexpr int kMargin = 16, kSide = 190, kHead = 54, kBandGap = 30;
 
 struct Colours {
@@ -129,7 +130,7 @@ class Drawing {
       bottoms_.push_back(y);
       y += kBandGap;
     }
-    width_ = right_ + 150;
+    width_ = std::max(right_ + 150, kMargin * 2 + kTitleCharacter * static_cast<double>(title_text().size()));
     height_ = y - kBandGap + kMargin;
   }
 
@@ -139,14 +140,18 @@ class Drawing {
     return parents.empty() ? 0 : sum / static_cast<double>(parents.size());
   }
 
-  std::string title() const {
+  std::string title_text() const {
     std::string text = plan_.model + ": " + std::to_string(plan_.num_stages()) + " stages on " +
                        std::to_string(plan_.num_ranks()) + " ranks, " + to_string(plan_.schedule) + ", " +
                        std::to_string(plan_.microbatches) + " microbatches";
     if (plan_.predicted_step_s > 0) text += ", step " + duration_text(plan_.predicted_step_s);
+    return text;
+  }
+
+  std::string title() const {
     return printed("<text x=\"%d\" y=\"30\" font-size=\"17\" font-weight=\"600\" fill=\"#1f2933\">",
                    kMargin) +
-           escape_xml(text) + "</text>";
+           escape_xml(title_text()) + "</text>";
   }
 
   const Colours& colours(int stage) const {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "optimizer/chunk_cuts.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/cut_space.h"
 #include "optimizer/layouts.h"
@@ -24,8 +25,9 @@ constexpr double kEqualTimes = 1e-10;
 constexpr double kAsynchronousSlack = 0.9;
 // Work limits, in counts so that the same call gives the same plan on any machine.
 constexpr long kMostActions = 3'000'000;
-constexpr long kMostChunkActions = 1'500'000;  // on top, for schedules with several stages per rank
+constexpr long kMostChunkActions = 1'000'000;  // on top, for schedules with several stages per rank
 constexpr std::size_t kMostChunkLayouts = 64;
+constexpr std::size_t kLikelyChunkCuts = 6;
 constexpr std::size_t kImprovedChunkLayouts = 3;
 constexpr std::size_t kOrderedPlans = 4;   // whose actions are ordered by their costs
 constexpr int kMostOrderedPlaces = 2'000;  // stages x microbatches of them
@@ -54,8 +56,12 @@ Way way_of(const Found& found) {
 
 class Search {
  public:
-  Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options)
-      : graph_(graph),
+  Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
+         Effort effort = Effort::Best)
+      : effort_(effort),
+        allowed_places_(effort == Effort::Quick ? kMostPlaces / 20 : kMostPlaces),
+        allowed_actions_(effort == Effort::Quick ? kMostActions / 10 : kMostActions),
+        graph_(graph),
         cluster_(cluster),
         options_(options),
         model_(graph, cluster, options.costs),
@@ -214,7 +220,7 @@ class Search {
         tables = tables && static_cast<std::int64_t>(layout.stages()) * space.states() <= kMostTable;
       }
     }
-    return tables && work <= kMostTableWork;
+    return tables && work <= (effort_ == Effort::Quick ? kMostTableWork / 20 : kMostTableWork);
   }
 
   // ---- costs of one stage
@@ -462,7 +468,7 @@ class Search {
     }
     const bool ordered = space.is_linear() || model_.num_sheets() == 1;
     for (int b = a + 1; b < last; ++b) {
-      if (places_ >= kMostPlaces || cut_short_) return;
+      if (places_ >= allowed_places_ || cut_short_) return;
       ++places_;
       if (!space.nested(a, b)) continue;
       if (!fits(space, layout, s, a, b)) {
@@ -774,9 +780,10 @@ class Search {
 
   /// Balanced cuts of the likeliest layouts, the best of them improved step by step.
   void search_chunks() {
-    finished_ = every_layout_ && !cut_short_ && places_ < kMostPlaces;
+    finished_ = every_layout_ && !cut_short_ && places_ < allowed_places_;
     cut_short_ = false;
-    allowed_actions_ = model_.simulated_actions() + kMostChunkActions;
+    allowed_actions_ =
+        model_.simulated_actions() + (effort_ == Effort::Quick ? kMostChunkActions / 10 : kMostChunkActions);
     struct Tried {
       const Layout* layout;
       const CutSpace* space;
@@ -799,15 +806,10 @@ class Search {
       if (looked++ == kMostChunkLayouts) break;
       for (const CutSpace* at : spaces) {
         const CutSpace& space = *at;
-        std::vector<int> cuts;
-        if (space.is_linear()) {
-          cuts = greedy_cuts(space, layout);
-        } else {
-          fill_bottlenecks(space, layout);
-          if (table_[0] < kInfinite) cuts = balanced_cuts(space, layout);
+        for (std::vector<int>& cuts : chunk_cuts(space, layout)) {
+          const double found = consider(space, layout, cuts);
+          if (found < kInfinite) tried.push_back({&layout, at, std::move(cuts), found});
         }
-        const double found = consider(space, layout, cuts);
-        if (found < kInfinite) tried.push_back({&layout, &space, std::move(cuts), found});
       }
     }
     std::stable_sort(tried.begin(), tried.end(),
@@ -815,6 +817,15 @@ class Search {
     for (std::size_t i = 0; i < tried.size() && i < kImprovedChunkLayouts; ++i) {
       improve(*tried[i].space, *tried[i].layout, tried[i].cuts, tried[i].per_microbatch);
     }
+  }
+
+  std::vector<std::vector<int>> chunk_cuts(const CutSpace& space, const Layout& layout) {
+    if (space.is_linear()) {
+      return likely_chunk_cuts(model_, space, layout, greedy_cuts(space, layout), kLikelyChunkCuts);
+    }
+    fill_bottlenecks(space, layout);
+    if (table_[0] == kInfinite) return {};
+    return {balanced_cuts(space, layout)};
   }
 
   /// The best plans again with the order that list_schedule finds for their costs.
@@ -834,7 +845,9 @@ class Search {
       if (!asked && (plan.stages.size() < 2 || places > kMostOrderedPlaces)) continue;
       if (ordered++ == kOrderedPlans) break;
       plan.kind = ScheduleKind::AutoOrder;
-      consider(std::move(plan));
+      const double fixed = plan.per_microbatch;
+      const Way way = way_of(plan);
+      if (consider(std::move(plan)) > fixed * (1 - kEqualTimes) && !asked) by_way_.erase(way);
     }
   }
 
@@ -898,7 +911,9 @@ class Search {
 
   /// Whether the simulations that may be done are done. The first plan is always looked at.
   bool spent() {
-    cut_short_ = cut_short_ || (!best_.stages.empty() && model_.simulated_actions() > allowed_actions_);
+    const bool found = !best_.stages.empty();
+    cut_short_ = cut_short_ || (found && effort_ != Effort::Best) ||
+                 ((found || effort_ == Effort::Quick) && model_.simulated_actions() > allowed_actions_);
     return cut_short_;
   }
 
@@ -1020,6 +1035,9 @@ class Search {
                    "give at least as many microbatches as the widest stage has replicas, or more stages"};
   }
 
+  const Effort effort_;
+  const long allowed_places_;
+  long allowed_actions_;
   const LayerGraph& graph_;
   const ClusterSpec& cluster_;
   const PlannerOptions& options_;
@@ -1031,7 +1049,6 @@ class Search {
   bool every_layout_ = false;
   bool cut_short_ = false;
   bool finished_ = false;
-  long allowed_actions_ = kMostActions;
   bool nothing_fitted_ = false;
   std::optional<CutSpace> complete_;
   std::vector<CutSpace> spaces_;
@@ -1106,14 +1123,14 @@ Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& clus
   Result<PlannerAnswer> answer = search.run();
   if (answer && reasons) search.explain(*answer, *reasons);
   if (answer || !search.nothing_fitted()) return answer;
-  return nothing_fits(
-      graph, cluster, options,
-      [&](const ClusterSpec& other_cluster, const PlannerOptions& other) -> std::optional<Plan> {
-        if (!check_options(graph, other_cluster, other).empty()) return std::nullopt;
-        Result<PlannerAnswer> found = Search(graph, other_cluster, other).run();
-        if (!found) return std::nullopt;
-        return std::move(found->plan);
-      });
+  return nothing_fits(graph, cluster, options,
+                      [&](const ClusterSpec& other_cluster, const PlannerOptions& other,
+                          Effort effort) -> std::optional<Plan> {
+                        if (!check_options(graph, other_cluster, other).empty()) return std::nullopt;
+                        Result<PlannerAnswer> found = Search(graph, other_cluster, other, effort).run();
+                        if (!found) return std::nullopt;
+                        return std::move(found->plan);
+                      });
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 namespace millrace {
 namespace {
 
-constexpr int kMostRankFactor = 16;
+constexpr int kMostRankFactor = 8;
+constexpr int kMostRanksTried = 64;
 // The least memory is exact for small models, else within one percent.
 constexpr std::size_t kExactLayers = 64;
 
@@ -40,13 +41,13 @@ std::optional<Bytes> least_memory(const LayerGraph& graph, const ClusterSpec& cl
   for (DeviceKind& kind : unlimited.kinds) kind.memory = 0;
   PlannerOptions tried = options;
   tried.memory_per_rank = 0;
-  const std::optional<Plan> any = attempt(unlimited, tried);
+  const std::optional<Plan> any = attempt(unlimited, tried, Effort::AnyPlan);
   if (!any) return std::nullopt;
   Bytes high = peak_of(*any);
   Bytes low = limit;  // does not fit
   while (high - low > (graph.nodes.size() <= kExactLayers ? 1 : high / 100)) {
     tried.memory_per_rank = low + (high - low) / 2;
-    if (const std::optional<Plan> plan = attempt(cluster, tried)) {
+    if (const std::optional<Plan> plan = attempt(cluster, tried, Effort::Quick)) {
       high = std::max(low + 1, std::min(tried.memory_per_rank, peak_of(*plan)));
     } else {
       low = tried.memory_per_rank;
@@ -83,16 +84,20 @@ std::optional<int> fewest_more(const ClusterSpec& cluster, const PlannerOptions&
       cluster.levels.empty() ? static_cast<int>(cluster.hosts.size()) : cluster.levels.back().count;
   PlannerOptions tried = options;
   if (options.straight) tried.stages = 0;
+  const int most_ranks = std::max(kMostRanksTried, 2 * cluster.num_ranks());
+  const auto is_tried = [&](int more) {
+    return more <= kMostRankFactor * unit && wider(cluster, more).num_ranks() <= most_ranks;
+  };
   int low = 0;
   int high = 1;
-  for (; high <= kMostRankFactor * unit; high *= 2) {
-    if (attempt(wider(cluster, high), tried)) break;
+  for (; is_tried(high); high *= 2) {
+    if (attempt(wider(cluster, high), tried, Effort::Quick)) break;
     low = high;
   }
-  if (high > kMostRankFactor * unit) return std::nullopt;
+  if (!is_tried(high)) return std::nullopt;
   while (high - low > 1) {
     const int middle = low + (high - low) / 2;
-    attempt(wider(cluster, middle), tried) ? high = middle : low = middle;
+    attempt(wider(cluster, middle), tried, Effort::Quick) ? high = middle : low = middle;
   }
   return high;
 }
@@ -112,7 +117,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   PlannerOptions tried = options;
   if (options.recompute == Recompute::Never) {
     tried.recompute = Recompute::Auto;
-    if (const std::optional<Plan> plan = attempt(cluster, tried)) {
+    if (const std::optional<Plan> plan = attempt(cluster, tried, Effort::AnyPlan)) {
       std::vector<int> stages;
       for (int s = 0; s < plan->num_stages(); ++s) {
         if (plan->stages[s].recompute) stages.push_back(s);
@@ -132,7 +137,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
       const auto fits = [&](int stages) {
         if (stages < 1 || stages > most) return false;
         tried.stages = stages;
-        return attempt(cluster, tried).has_value();
+        return attempt(cluster, tried, Effort::AnyPlan).has_value();
       };
       const int more = options.stages + distance;
       const int fewer = options.stages - distance;
@@ -145,7 +150,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   }
   if (options.straight) {
     tried.straight = false;
-    if (attempt(cluster, tried)) changes.push_back("no --straight");
+    if (attempt(cluster, tried, Effort::AnyPlan)) changes.push_back("no --straight");
     tried = options;
   }
   if (options.microbatches > 1) {
@@ -153,7 +158,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
     int high = options.microbatches;  // does not fit
     while (high - low > 1) {
       tried.microbatches = low + (high - low) / 2;
-      attempt(cluster, tried) ? low = tried.microbatches : high = tried.microbatches;
+      attempt(cluster, tried, Effort::AnyPlan) ? low = tried.microbatches : high = tried.microbatches;
     }
     if (low > 0) changes.push_back("--microbatches " + std::to_string(low));
     tried = options;
@@ -161,7 +166,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   if (options.schedule) {
     for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe}) {
       tried.schedule = kind;
-      if (kind == *options.schedule || !attempt(cluster, tried)) continue;
+      if (kind == *options.schedule || !attempt(cluster, tried, Effort::AnyPlan)) continue;
       changes.push_back("--schedule " + to_string(kind));
       break;
     }
@@ -169,7 +174,7 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   }
   for (int copies = options.costs.rule_copies - 1; copies >= 0; --copies) {
     tried.costs.rule_copies = copies;
-    if (!attempt(cluster, tried)) continue;
+    if (!attempt(cluster, tried, Effort::AnyPlan)) continue;
     changes.push_back(std::string("--rule ") + (copies == 0 ? "sgd" : "momentum"));
     break;
   }

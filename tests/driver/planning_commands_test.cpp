@@ -144,7 +144,7 @@ TEST_F(PlanningCommands, WrongUseIsCodeTwoAndUnreadableDataIsThree) {
 TEST_F(PlanningCommands, ThePlanIsWrittenAndSimulated) {
   const std::string plan_file = (folder_ / "plan.json").string();
   const Outcome planned = run(plan_command, {"--profile", profile(), "--ranks", "2", "--microbatches", "4",
-                                             "--out", plan_file, "--format", "json"});
+                                             "--schedule", "1f1b", "--out", plan_file, "--format", "json"});
   ASSERT_EQ(planned.code, 0) << planned.errors;
   const Result<Plan> plan = Plan::load(plan_file);
   ASSERT_TRUE(plan) << to_string(plan.problems());
@@ -168,8 +168,8 @@ TEST_F(PlanningCommands, ThePlanIsWrittenAndSimulated) {
 TEST_F(PlanningCommands, ExplainsDrawsAndWritesPipeDreamsConf) {
   const std::string svg = (folder_ / "plan.svg").string();
   const std::string conf = (folder_ / "conf.json").string();
-  const Outcome outcome = run(plan_command, {"--profile", profile(), "--ranks", "2", "--explain", "--draw",
-                                             svg, "--emit-conf", conf});
+  const Outcome outcome = run(plan_command, {"--profile", profile(), "--ranks", "2", "--chunks", "1",
+                                             "--explain", "--draw", svg, "--emit-conf", conf});
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   for (const char* part : {"searched: every cut", "proved", "= compute",
                            "runner-up: ", "with links half as fast", "link   0 -> 1", "bubble"}) {
@@ -194,6 +194,65 @@ TEST_F(PlanningCommands, ExplainsDrawsAndWritesPipeDreamsConf) {
     sum += parts->find(part)->as_double();
   }
   EXPECT_NEAR(sum, parts->find("step_s")->as_double(), 1e-12);
+}
+
+TEST_F(PlanningCommands, EveryScheduleIsPlannedAndSimulated) {
+  const std::string plan_file = (folder_ / "plan.json").string();
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min",
+                               "dualpipev", "auto-order", "pipedream", "pipedream-vsync", "pipedream-2bw"}) {
+    const Outcome planned = run(plan_command, {"--profile", profile(), "--ranks", "2", "--microbatches", "4",
+                                               "--schedule", schedule, "--out", plan_file});
+    ASSERT_EQ(planned.code, 0) << schedule << ": " << planned.errors;
+    EXPECT_NE(planned.output.find(", " + std::string(schedule) + ", "), std::string::npos) << planned.output;
+    const Result<Plan> plan = Plan::load(plan_file);
+    ASSERT_TRUE(plan) << to_string(plan.problems());
+    EXPECT_TRUE(validate(*plan).empty());
+    const Outcome simulated =
+        run(simulate_command, {"--plan", plan_file, "--profile", profile(), "--format", "json"});
+    ASSERT_EQ(simulated.code, 0) << schedule << ": " << simulated.errors;
+    if (!is_asynchronous(plan->schedule)) {
+      EXPECT_NEAR(json_of(simulated).find("makespan_s")->as_double(), plan->predicted_step_s, 1e-12)
+          << schedule;
+    }
+  }
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2", "--schedule", "custom"}).code, 2);
+  const Outcome chunks = run(plan_command, {"--profile", profile(), "--ranks", "2", "--schedule",
+                                            "interleaved", "--chunks", "3", "--emit-conf", plan_file});
+  EXPECT_EQ(chunks.code, 2);
+  EXPECT_NE(chunks.errors.find("--chunks 1"), std::string::npos) << chunks.errors;
+}
+
+TEST_F(PlanningCommands, NamesTheRunnerUpWithoutBeingAsked) {
+  const Outcome outcome = run(plan_command, {"--profile", profile(), "--ranks", "2", "--microbatches", "8"});
+  ASSERT_EQ(outcome.code, 0) << outcome.errors;
+  EXPECT_NE(outcome.output.find("runner-up: "), std::string::npos) << outcome.output;
+}
+
+// Blocks of docs/planning.md that begin with "    $ millrace plan": what is shown is what is printed.
+TEST_F(PlanningCommands, TheExamplesOfThePlanningPageAreRight) {
+  const std::filesystem::path root = MILLRACE_SOURCE_DIR;
+  std::ifstream page(root / "docs/planning.md");
+  std::string line;
+  int examples = 0;
+  std::getline(page, line);
+  while (page) {
+    if (line.rfind("    $ millrace plan ", 0) != 0) {
+      std::getline(page, line);
+      continue;
+    }
+    std::istringstream words(line.substr(std::string("    $ millrace plan ").size()));
+    std::vector<std::string> args;
+    for (std::string word; words >> word;) {
+      const bool path = word.rfind("docs/examples/", 0) == 0;
+      args.push_back(path ? (root / word).string() : word);
+    }
+    std::string shown;
+    while (std::getline(page, line) && line.rfind("    ", 0) == 0) shown += line.substr(4) + "\n";
+    const Outcome outcome = run(plan_command, args);
+    EXPECT_EQ(outcome.output + outcome.errors, shown);
+    ++examples;
+  }
+  EXPECT_EQ(examples, 4);
 }
 
 TEST_F(PlanningCommands, ComparesTwoPlansUnderOneProfile) {

@@ -336,5 +336,125 @@ TEST(PlanLayers, StraightWithAStageCountUsesThatManyRanks) {
   EXPECT_EQ(plan->num_ranks(), 3);
 }
 
+TEST(DeviceOrders, FollowTheQuickLinksOfMeasuredPairs) {
+  ClusterSpec cluster = cluster_of({{4, 1e7, 1e-3}});
+  // 0-2, 2-1 and 1-3 are quick: the pipeline should go that way.
+  for (const auto& [a, b] : {std::pair(0, 2), {1, 2}, {1, 3}}) {
+    cluster.rank_links.push_back({RankId(a), RankId(b), {1e10, 1e-6}});
+  }
+  RandomStream random(7);
+  const LayerGraph graph = random_chain(random, 12);
+  const PlannerOptions options{
+      .microbatches = 8, .stages = 4, .schedule = ScheduleKind::OneFOneB, .straight = true};
+  const Result<Plan> plan = plan_layers(graph, cluster, options);
+  ASSERT_TRUE(plan);
+  std::vector<int> ranks;
+  for (const PlanStage& stage : plan->stages) ranks.push_back(stage.ranks.front().value);
+  EXPECT_TRUE(ranks == (std::vector<int>{0, 2, 1, 3}) || ranks == (std::vector<int>{3, 1, 2, 0}));
+  EXPECT_NEAR(plan->predicted_step_s, Exhaustive(graph, cluster, options).least() * 8, 1e-9);
+}
+
+// ---- several stages per rank
+// ----------------------------------------------------------------------------
+
+struct Chunked {
+  ScheduleKind kind;
+  int chunks;
+};
+
+class EveryChunkedSchedule : public testing::TestWithParam<Chunked> {};
+
+TEST_P(EveryChunkedSchedule, IsPlannedAsItRuns) {
+  const auto [kind, chunks] = GetParam();
+  RandomStream random(11);
+  const LayerGraph graph = random_chain(random, 20, Skips::Some);
+  const ClusterSpec cluster = cluster_of({{4, 1e9, 1e-5}});
+  const PlannerOptions options{.microbatches = 8, .schedule = kind, .chunks = chunks};
+  const Result<PlannerAnswer> answer = explain_plan(graph, cluster, options);
+  ASSERT_TRUE(answer) << to_string(answer.problems());
+  const Plan& plan = answer->plan;
+  EXPECT_TRUE(validate(plan, graph).empty());
+  EXPECT_EQ(plan.schedule, kind);
+  EXPECT_EQ(stages_per_rank(plan), chunks);
+  EXPECT_EQ(plan.num_ranks(), 4);
+  const Result<Schedule> schedule = schedule_of(plan, shape_of(plan), Transport::Buffered);
+  ASSERT_TRUE(schedule) << to_string(schedule.problems());
+  EXPECT_TRUE(check(*schedule, shape_of(plan), Transport::Buffered).empty());
+  EXPECT_DOUBLE_EQ(predict(plan, graph, cluster).predicted_step_s, plan.predicted_step_s);
+  EXPECT_LE(answer->search.floor_s, plan.predicted_step_s);
+  // Its memory limit is kept, whichever stage of a rank counts.
+  PlannerOptions tight = options;
+  tight.memory_per_rank = plan.stages[0].peak_bytes;
+  for (const PlanStage& stage : plan.stages)
+    tight.memory_per_rank = std::max(tight.memory_per_rank, stage.peak_bytes);
+  EXPECT_TRUE(plan_layers(graph, cluster, tight));
+  double parts = answer->parts.compute_s + answer->parts.imbalance_s + answer->parts.bubble_s;
+  parts += answer->parts.update_s + answer->parts.reduce_s + answer->parts.transfer_s;
+  EXPECT_NEAR(parts, plan.predicted_step_s, 1e-12);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryChunkedSchedule,
+                         testing::Values(Chunked{ScheduleKind::Interleaved, 2},
+                                         Chunked{ScheduleKind::Interleaved, 3},
+                                         Chunked{ScheduleKind::ZeroBubbleH1, 2},
+                                         Chunked{ScheduleKind::ZeroBubbleV, 2},
+                                         Chunked{ScheduleKind::VHalf, 2}, Chunked{ScheduleKind::VMin, 2},
+                                         Chunked{ScheduleKind::DualPipeV, 2}));
+
+TEST(Chunks, AreNearTheBestOfAllCuts) {
+  double worst = 1;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    RandomStream random(derive_seed(seed, "chunks"));
+    const LayerGraph graph = random_chain(random, 9);
+    const ClusterSpec cluster = cluster_of({{2, 1e9, 1e-5}});
+    const ScheduleKind kind = seed % 2 == 0 ? ScheduleKind::Interleaved : ScheduleKind::ZeroBubbleV;
+    const Result<Plan> plan = plan_layers(graph, cluster, {.microbatches = 4, .schedule = kind, .chunks = 2});
+    ASSERT_TRUE(plan);
+    double least = kNone;
+    for (int a = 1; a < 7; ++a) {
+      for (int b = a + 1; b < 8; ++b) {
+        for (int c = b + 1; c < 9; ++c) {
+          Plan other = *plan;
+          const int ends[] = {0, a, b, c, 9};
+          for (int s = 0; s < 4; ++s) {
+            other.stages[s].layers.clear();
+            for (int i = ends[s]; i < ends[s + 1]; ++i) other.stages[s].layers.push_back(graph.nodes[i].name);
+          }
+          least = std::min(least, predict(other, graph, cluster).predicted_step_s);
+        }
+      }
+    }
+    EXPECT_GE(plan->predicted_step_s, least * (1 - 1e-9));
+    worst = std::max(worst, plan->predicted_step_s / least);
+  }
+  std::printf("chunked schedules against every cut: at most %.4f times the best\n", worst);
+  EXPECT_LT(worst, 1.1);
+}
+
+TEST(Chunks, OneAsksForNone) {
+  RandomStream random(12);
+  const LayerGraph graph = random_chain(random, 20);
+  for (int ranks : {2, 4}) {
+    const Result<Plan> plan = plan_layers(graph, cluster_of({{ranks, 1e9, 1e-5}}), {.chunks = 1});
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(stages_per_rank(*plan), 1);
+  }
+}
+
+TEST(OrderedByCosts, IsNeverWorseThanTheFixedSchedulesOfItsCut) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    RandomStream random(derive_seed(seed, "ordered"));
+    const LayerGraph graph = random_chain(random, 12);
+    const ClusterSpec cluster = cluster_of({{3, 1e10, 1e-6}});
+    const Result<Plan> ordered = plan_layers(graph, cluster, {.schedule = ScheduleKind::AutoOrder});
+    ASSERT_TRUE(ordered);
+    EXPECT_EQ(ordered->schedule, ScheduleKind::AutoOrder);
+    EXPECT_DOUBLE_EQ(predict(*ordered, graph, cluster).predicted_step_s, ordered->predicted_step_s);
+    const Result<Plan> best = plan_layers(graph, cluster, {});
+    ASSERT_TRUE(best);
+    EXPECT_LE(best->predicted_step_s, ordered->predicted_step_s * (1 + 1e-9));
+  }
+}
+
 }  // namespace
 }  // namespace millrace
