@@ -290,7 +290,8 @@ class JobReader {
     }
   }
 
-  void place_by_plan(JobSpec& job, const std::string& path) {
+  // By value: `job.train`, where the path is from, grows.
+  void place_by_plan(JobSpec& job, const std::string path) {
     const Result<Plan> plan = Plan::load(path);
     if (!plan) {
       for (Problem problem : plan.problems()) {
