@@ -25,6 +25,7 @@ constexpr double kEqualTimes = 1e-10;
 constexpr double kAsynchronousSlack = 0.9;
 // Work limits, in counts so that the same call gives the same plan on any machine.
 constexpr long kMostActions = 3'000'000;
+constexpr long kMostLargeActions = 1'500'000;  // where not every cut is searched
 constexpr long kMostChunkActions = 1'000'000;  // on top, for schedules with several stages per rank
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr std::size_t kLikelyChunkCuts = 6;
@@ -510,6 +511,7 @@ class Search {
   // ---------------------------------------------------------------------
 
   void search_some() {
+    allowed_actions_ = std::min(allowed_actions_, kMostLargeActions);
     add_free_replications();
     struct Open {
       const Layout* layout;
