@@ -961,7 +961,7 @@ class Search {
   // ---- answers
   // -----------------------------------------------------------------------------------------
 
-  Plan plan_of(const Found& found) const {
+  Plan plan_of(const Found& found) {
     Plan plan;
     plan.model = graph_.model;
     plan.schedule = found.kind;
@@ -974,7 +974,7 @@ class Search {
       stage.recompute = cut.recompute;
     }
     plan.planner = "millrace plan";
-    return predict(plan, graph_, cluster_, options_.costs);
+    return model_.predict(plan);
   }
 
   Result<PlannerAnswer> answer() {
