@@ -1,9 +1,11 @@
 #include "driver/simulate_command.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "driver/command_support.h"
 #include "driver/simulate_subject.h"
@@ -56,6 +58,26 @@ Result<Schedule> schedule_of(const SimulationSubject& subject) {
   return schedule;
 }
 
+constexpr long kMostRepeatedActions = 2'000'000;  // a run of several steps takes as much memory
+
+/// Seconds of a step when others come before and after it, without a barrier; asynchronous: of as many
+/// minibatches once the pipeline is full. Nothing for very large schedules.
+std::optional<double> step_in_a_run(const SimulationSubject& subject, const Schedule& schedule) {
+  if (6L * subject.shape.num_stages() * subject.shape.microbatches > kMostRepeatedActions) return {};
+  if (!is_asynchronous(schedule.kind))
+    return steady_step(schedule, subject.shape, subject.costs, subject.options);
+  std::array<double, 2> makespans{};
+  for (int run = 0; run < 2; ++run) {
+    PipelineShape longer = subject.shape;
+    longer.microbatches *= 3 + run;
+    const Result<Schedule> made = make_schedule(schedule.kind, longer, subject.options.transport);
+    if (!made) return {};
+    makespans[static_cast<std::size_t>(run)] =
+        simulate(*made, longer, subject.costs, subject.options).makespan;
+  }
+  return makespans[1] - makespans[0];
+}
+
 /// What the chain of waits that ends at the makespan is made of, longest first.
 struct Cause {
   std::string what;
@@ -85,9 +107,12 @@ std::vector<Cause> causes_of(const SimulationSubject& subject, const Simulation&
   return causes;
 }
 
-void print_text(const SimulationSubject& subject, const Simulation& simulation, bool critical) {
-  std::printf("%s, %d stages, %d microbatches: makespan %.9g s\n", to_string(subject.kind).c_str(),
+void print_text(const SimulationSubject& subject, const Simulation& simulation,
+                std::optional<double> in_a_run, bool critical) {
+  std::printf("%s, %d stages, %d microbatches: makespan %.9g s", to_string(subject.kind).c_str(),
               subject.shape.num_stages(), subject.shape.microbatches, simulation.makespan);
+  if (in_a_run) std::printf(", %.9g s in a run of many", *in_a_run);
+  std::printf("\n");
   const bool bytes = !simulation.peak_bytes.empty();
   std::printf("%-6s %-8s %14s %9s %9s %10s %8s%s\n", "rank", "stage", "busy s", "bubble", "in span",
               "peak stash", "versions", bytes ? "      peak MiB" : "");
@@ -125,7 +150,8 @@ void print_text(const SimulationSubject& subject, const Simulation& simulation, 
   }
 }
 
-Json to_json(const SimulationSubject& subject, const Simulation& simulation, bool critical) {
+Json to_json(const SimulationSubject& subject, const Simulation& simulation, std::optional<double> in_a_run,
+             bool critical) {
   Json ranks = Json::array();
   const auto stages = subject.shape.stages_of_ranks();
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
@@ -148,6 +174,7 @@ Json to_json(const SimulationSubject& subject, const Simulation& simulation, boo
                             {"microbatches", subject.shape.microbatches},
                             {"makespan_s", simulation.makespan},
                             {"ranks", ranks}});
+  if (in_a_run) json["steady_step_s"] = *in_a_run;
   if (!simulation.link_bytes.empty()) {
     Json links = Json::array();
     const std::vector<StageLink> all = subject.shape.all_links();
@@ -202,15 +229,16 @@ int simulate_subject(Arguments& arguments, const SimulationSubject& subject, Out
                                                draw_svg(simulation, subject.shape, title_of(subject)));
     if (!drawn) return exit_with(ExitCode::Usage, drawn.problems());
   }
+  const std::optional<double> in_a_run = step_in_a_run(subject, *schedule);
   const bool print_schedule = arguments.boolean("print-schedule"),
              critical = arguments.boolean("critical-path");
   if (format == OutputFormat::Json) {
-    Json json = to_json(subject, simulation, critical);
+    Json json = to_json(subject, simulation, in_a_run, critical);
     if (print_schedule) json["schedule_text"] = to_string(*schedule);
     std::printf("%s\n", json.dump(2).c_str());
     return 0;
   }
-  print_text(subject, simulation, critical);
+  print_text(subject, simulation, in_a_run, critical);
   if (print_schedule) std::printf("\n%s\n", to_string(*schedule).c_str());
   return 0;
 }
@@ -222,7 +250,7 @@ struct SweepRow {
   ScheduleKind kind = ScheduleKind::OneFOneB;
   int stages = 0, microbatches = 0;
   Problems problems;  ///< why there are no figures
-  double makespan = 0, bubble = 0, span_bubble = 0;
+  double makespan = 0, steady = 0, bubble = 0, span_bubble = 0;
   double stash = 0;  ///< microbatches of a rank's layers
   int versions = 0;
   bool best = false;  ///< of its stages and microbatches
@@ -282,6 +310,7 @@ SweepRow sweep_one(Arguments& arguments, ScheduleKind kind, int stages, int micr
   }
   const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
   row.makespan = simulation.makespan;
+  row.steady = step_in_a_run(subject, *schedule).value_or(simulation.makespan);
   row.bubble = std::ranges::min(simulation.bubble_fraction);
   row.span_bubble = std::ranges::max(simulation.span_bubble_fraction);
   row.stash = peak_microbatches(subject.shape, simulation);
@@ -293,14 +322,14 @@ void mark_best(std::vector<SweepRow>& rows) {
   for (SweepRow& row : rows) {
     row.best = row.problems.empty() && std::ranges::none_of(rows, [&](const SweepRow& other) {
                  return other.problems.empty() && other.stages == row.stages &&
-                        other.microbatches == row.microbatches && other.makespan < row.makespan;
+                        other.microbatches == row.microbatches && other.steady < row.steady * (1 - 1e-9);
                });
   }
 }
 
 void print_sweep(const std::vector<SweepRow>& rows) {
-  std::printf("%6s %6s  %-17s %12s %16s %8s %8s %10s %8s\n", "stages", "microb", "schedule", "makespan s",
-              "s a microbatch", "bubble", "in span", "peak stash", "versions");
+  std::printf("%6s %6s  %-17s %12s %12s %8s %8s %10s %8s\n", "stages", "microb", "schedule", "makespan s",
+              "in a run", "bubble", "in span", "peak stash", "versions");
   const SweepRow* last = nullptr;
   for (const SweepRow& row : rows) {
     if (last != nullptr && (last->stages != row.stages || last->microbatches != row.microbatches))
@@ -308,17 +337,18 @@ void print_sweep(const std::vector<SweepRow>& rows) {
     std::printf("%6d %6d  %-15s %c ", row.stages, row.microbatches, to_string(row.kind).c_str(),
                 row.best ? '*' : ' ');
     if (row.problems.empty()) {
-      std::printf("%12.6g %16.6g %7.1f%% %7.1f%% %10.4g %8d\n", row.makespan, row.makespan / row.microbatches,
-                  row.bubble * 100, row.span_bubble * 100, row.stash, row.versions);
+      std::printf("%12.6g %12.6g %7.1f%% %7.1f%% %10.4g %8d\n", row.makespan, row.steady, row.bubble * 100,
+                  row.span_bubble * 100, row.stash, row.versions);
     } else {
       std::printf("%s\n", row.problems.front().what.c_str());
     }
     last = &row;
   }
   std::printf(
-      "\n* fastest of its stages and microbatches; bubble: of the busiest rank; in span: the largest, "
-      "between a "
-      "rank's first and last computation; peak stash: microbatches of a rank's layers\n");
+      "\nin a run: seconds of the step among others, without a barrier (* fastest of its stages and "
+      "microbatches);\nbubble: of the busiest rank, in one step; in span: the largest between a rank's first "
+      "and "
+      "last computation;\npeak stash: microbatches of a rank's layers\n");
 }
 
 Json to_json(const std::vector<SweepRow>& rows) {
@@ -328,7 +358,7 @@ Json to_json(const std::vector<SweepRow>& rows) {
         {{"schedule", to_string(row.kind)}, {"stages", row.stages}, {"microbatches", row.microbatches}});
     if (row.problems.empty()) {
       json["makespan_s"] = row.makespan;
-      json["makespan_per_microbatch_s"] = row.makespan / row.microbatches;
+      json["steady_step_s"] = row.steady;
       json["bubble_fraction"] = row.bubble;
       json["span_bubble_fraction"] = row.span_bubble;
       json["peak_microbatches"] = row.stash;

@@ -107,7 +107,7 @@ Bytes StageMemory::total() const {
 
 Bytes StageMemory::once() const {
   return parameters * (1 + rule_copies) + (recompute ? saved * open_backwards : 0) +
-         2 * (incoming + outgoing);
+         2 * (incoming + outgoing) + workspace;
 }
 
 Bytes StageMemory::stash() const {
@@ -401,6 +401,18 @@ Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, c
   return (*second - *first) / (longer - shorter) * microbatches;
 }
 
+/// Backward goes from the last layer to the first and frees what each has saved; so the most that it needs on
+/// top of the whole stash is not always the most that a layer needs.
+Bytes CostModel::workspace_of(std::vector<int> nodes) const {
+  sort_by_execution(nodes);
+  Bytes most = 0, freed = 0;
+  for (auto i = nodes.rbegin(); i != nodes.rend(); ++i) {
+    most = std::max(most, graph_.nodes[*i].workspace_bytes - freed);
+    freed += graph_.nodes[*i].saved_bytes;
+  }
+  return most;
+}
+
 /// A rank with several stages holds them all: its peak follows its list action by action.
 void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
                             const std::vector<CutStage>& stages, const Borders& borders,
@@ -433,6 +445,7 @@ void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const
       memory.parameters += graph_.nodes[i].parameter_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
     }
+    memory.workspace = workspace_of(stages[s].nodes);
     estimate.parameter_bytes.push_back(memory.parameters);
     estimate.peak_bytes.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(memory.parameters));

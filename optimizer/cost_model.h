@@ -97,6 +97,7 @@ struct StageMemory {
   Bytes saved = 0;
   Bytes incoming = 0;
   Bytes outgoing = 0;
+  Bytes workspace = 0;  ///< of a backward, beyond what it has freed of the stash by then
   int versions = 1;
   int stashed = 1;
   int rule_copies = 1;
@@ -165,6 +166,7 @@ class CostModel {
   Result<Schedule> schedule_for(ScheduleKind kind, const PipelineShape& shape,
                                 const ScheduleCosts& costs) const;
   Result<const Schedule*> prepared(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
+  Bytes workspace_of(std::vector<int> nodes) const;
   void fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
                    const std::vector<CutStage>& stages, const Borders& borders, const Simulation& simulation,
                    StepEstimate& estimate);

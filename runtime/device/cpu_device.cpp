@@ -33,6 +33,7 @@ class CpuDevice final : public Device {
     const HostMemory tensors = host_memory();
     return {.current = tensors.live, .peak = tensors.peak, .total = total_};
   }
+  void reset_peak_memory() override { reset_host_peak(); }
 
  private:
   std::int64_t total_ = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);

@@ -70,6 +70,7 @@ class CudaDevice final : public Device {
     c10::cuda::device_synchronize();
   }
 
+  void reset_peak_memory() override { c10::cuda::CUDACachingAllocator::resetPeakStats(index_); }
   DeviceMemory memory() const override {
     using c10::CachingAllocator::StatType;
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);

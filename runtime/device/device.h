@@ -46,6 +46,7 @@ class Device {
   virtual std::unique_ptr<DeviceMark> mark() = 0;
   virtual void synchronize() = 0;  ///< waits for all work
   virtual DeviceMemory memory() const = 0;
+  virtual void reset_peak_memory() = 0;  ///< the peak counts from what is there now
 };
 
 std::shared_ptr<Device> make_cpu_device();

@@ -52,6 +52,10 @@ class HostAllocator final : public c10::Allocator {
     std::lock_guard lock(mutex_);
     return memory_;
   }
+  void reset_peak() {
+    std::lock_guard lock(mutex_);
+    memory_.peak = memory_.live;
+  }
   static HostAllocator& instance() {
     static HostAllocator* const allocator = new HostAllocator;  // tensors in statics outlive destructors
     return *allocator;
@@ -125,6 +129,10 @@ std::int64_t peak_resident_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+void reset_host_peak() {
+  if (installed.load()) HostAllocator::instance().reset_peak();
 }
 
 HostMemory host_memory() {

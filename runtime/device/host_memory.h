@@ -23,5 +23,6 @@ std::int64_t peak_resident_bytes();
 
 /// Zeros before install_host_allocator(). Thread-safe.
 HostMemory host_memory();
+void reset_host_peak();  ///< to what is live. Thread-safe.
 
 }  // namespace millrace

@@ -24,9 +24,11 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .backward_weight_s = in.number("backward_weight_s"),
                  .parameter_bytes = in.integer("parameter_bytes", 0),
                  .activation_bytes = in.integer("activation_bytes", 0),
-                 .saved_bytes = in.integer("saved_bytes", 0)};
+                 .saved_bytes = in.integer("saved_bytes", 0),
+                 .workspace_bytes = in.integer("workspace_bytes", 0)};
   const bool negative = node.forward_s < 0 || node.backward_input_s < 0 || node.backward_weight_s < 0 ||
-                        node.parameter_bytes < 0 || node.activation_bytes < 0 || node.saved_bytes < 0;
+                        node.parameter_bytes < 0 || node.activation_bytes < 0 || node.saved_bytes < 0 ||
+                        node.workspace_bytes < 0;
   if (negative)
     in.problem("name", "layer '" + node.name + "' has a negative cost", "times and bytes are at least 0");
   in.finish();
@@ -99,7 +101,8 @@ std::string LayerGraph::to_json() const {
                                    {"backward_weight_s", n.backward_weight_s},
                                    {"parameter_bytes", n.parameter_bytes},
                                    {"activation_bytes", n.activation_bytes},
-                                   {"saved_bytes", n.saved_bytes}}));
+                                   {"saved_bytes", n.saved_bytes},
+                                   {"workspace_bytes", n.workspace_bytes}}));
   }
   for (const LayerEdge& e : edges) {
     edge_list.push_back(Json::object({{"from", nodes[e.producer].name},

@@ -19,6 +19,7 @@ struct LayerNode {
   Bytes parameter_bytes = 0;
   Bytes activation_bytes = 0;  ///< output
   Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
+  Bytes workspace_bytes = 0;   ///< at most during its backward, what it saved aside: gradients, temporaries
 
   double backward_s() const { return backward_input_s + backward_weight_s; }
 };

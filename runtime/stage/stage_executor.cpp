@@ -48,6 +48,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
     step.output = static_cast<int>(tensor_names_.size()) - 1;
     steps_.push_back(std::move(step));
   }
+  find_last_reads();
   is_in_parts_.resize(tensor_names_.size(), 0);
   for (const Crossing& c : layout.crossings) {
     if (c.from == parts_.stage || (c.to == parts_.stage && !c.summed))
@@ -62,6 +63,20 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       buckets_.back().first_layer = i;
     } else {
       buckets_.push_back({i, begin, end});
+    }
+  }
+}
+
+/// A forward holds a tensor as long as somebody is to read it; what the backward needs is in Slot::saved.
+void StageExecutor::find_last_reads() {
+  std::vector<char> stays(tensor_names_.size(), 0);
+  for (const Crossing& c : parts_.layout.crossings) {
+    if (c.from == parts_.stage) stays[tensor_index(c.tensor)] = 1;
+  }
+  if (is_last_ && !steps_.empty()) stays[steps_.back().output] = 1;  // the loss reads it
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    for (int tensor : step->inputs) {
+      if (!std::exchange(stays[tensor], 1)) step->read_last.push_back(tensor);
     }
   }
 }
@@ -146,6 +161,7 @@ void StageExecutor::forward(MicrobatchId microbatch) {
     slot.values[step.output] = step.layer->layer->forward(
         inputs, parts_.store.parameters(version, static_cast<int>(i)),
         parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
+    for (int tensor : step.read_last) slot.values[tensor].reset();
   }
   if (is_last_) add_loss(slot, slot.values[steps_.back().output]);
   // Only what is still to be sent stays; what the backward needs is in `saved`.

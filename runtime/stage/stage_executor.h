@@ -95,8 +95,9 @@ class StageExecutor {
     const NamedLayer* layer;
     std::vector<int> inputs;
     int output;
-    std::vector<char> needs;  ///< input gradient wanted (not for the batch)
-    int index;                ///< in the model
+    std::vector<char> needs;     ///< input gradient wanted (not for the batch)
+    int index;                   ///< in the model
+    std::vector<int> read_last;  ///< tensors that nothing of this stage or another reads after it
   };
   /// What one layer's use of a tensor adds to its gradient.
   struct GradientPart {
@@ -146,6 +147,7 @@ class StageExecutor {
   void start_loss_gradient(Slot& slot);
   void finish_backward(MicrobatchId microbatch);
   void reduce_ready_buckets(int layer);
+  void find_last_reads();
   std::vector<int> crossings_with(StageId from, StageId to) const;
   std::vector<Transfer> transfers(const Action& action, const std::vector<at::Tensor>& tensors) const;
   int tensor_index(const std::string& name) const;

@@ -55,14 +55,17 @@ class Pass {
       cross_entropy(values_.back(), target, &saved_loss);
       gradients_.back() = cross_entropy_backward(saved_loss, 1.0);
     });
-    if (!counted) measure_saved();
+    if (!counted) {
+      measure_saved();
+      workspace_bytes.assign(saved_.size(), 0);
+    }
     values_.assign(values_.size(), {});
     backward();
   }
 
   Samples loss;
   std::vector<LayerSamples> samples;
-  std::vector<Bytes> saved_bytes;
+  std::vector<Bytes> saved_bytes, workspace_bytes;
 
  private:
   template <class Work>
@@ -93,12 +96,16 @@ class Pass {
       for (const std::string& name : layer.inputs) needs.push_back(name != "input");
       const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
       const at::Tensor grad = std::move(gradients_[i]);
+      const std::int64_t before = device_.memory().current;
+      if (!counted_) device_.reset_peak_memory();
       std::vector<at::Tensor> inputs;
       time(samples[i].backward_input, [&] {
         inputs = layer.layer->backward_input(grad, store_.current_parameters(i), saved_[i], wanted);
       });
       time(samples[i].backward_weight,
            [&] { layer.layer->backward_weight(grad, saved_[i], store_.gradients(i)); });
+      if (!counted_)
+        workspace_bytes[i] = device_.memory().peak - before + static_cast<std::int64_t>(grad.nbytes());
       saved_[i] = {};
       for (std::size_t k = 0; k < inputs.size(); ++k) {
         if (!needs[k]) continue;
@@ -188,7 +195,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_weight_s = s.backward_weight.median(),
                            .parameter_bytes = parameter_bytes,
                            .activation_bytes = activation,
-                           .saved_bytes = pass.saved_bytes[i]});
+                           .saved_bytes = pass.saved_bytes[i],
+                           .workspace_bytes = pass.workspace_bytes[i]});
     for (const std::string& name : layer.inputs) {
       if (name == "input") continue;
       const int producer = index.at(name);

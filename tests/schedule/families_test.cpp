@@ -188,6 +188,27 @@ TEST(Families, AsynchronousSchedulesHoldTheirVersions) {
   EXPECT_EQ(peaks(Kind::PipeDream2BW, chain_shape(4, 16)), (std::vector<int>{2, 2, 2, 2}));
 }
 
+TEST(Families, TheStashLimitIsWhatIsHeld) {
+  for (int p = 1; p <= 8; ++p) {
+    for (Kind kind :
+         {Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::ZeroBubbleH1, Kind::ZeroBubbleH2,
+          Kind::ZeroBubbleV, Kind::VHalf, Kind::VMin, Kind::DualPipeV, Kind::PipeDream, Kind::PipeDream2BW}) {
+      const PipelineShape shape = shape_for(kind, p, 4 * p, 3);
+      const std::vector<int> stash = peaks_of(*make_schedule(kind, shape), shape).stash;
+      int most = 0, limit = 0;
+      for (int r = 0; r < p; ++r) {
+        most = std::max(most, stash[static_cast<std::size_t>(r)]);
+        limit = std::max(limit, stash_limit(kind, shape, RankId(r)));
+        if (!is_v_shaped(kind)) {
+          EXPECT_EQ(stash[static_cast<std::size_t>(r)], stash_limit(kind, shape, RankId(r)))
+              << to_string(kind);
+        }
+      }
+      EXPECT_EQ(most, limit) << to_string(kind) << " p=" << p;
+    }
+  }
+}
+
 TEST(Families, AsynchronousSchedulesHaveNoBubbleAfterTheFill) {
   for (int p = 1; p <= 6; ++p) {
     for (Kind kind : {Kind::PipeDream, Kind::PipeDreamVSync, Kind::PipeDream2BW}) {
