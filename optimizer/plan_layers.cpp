@@ -129,9 +129,10 @@ class Search {
   }
 
   bool chooses_schedule() const { return !options_.schedule || options_.schedule == ScheduleKind::AutoOrder; }
-  /// Of one stage per rank.
-  std::vector<ScheduleKind> kinds() const {
+  /// Of one stage per rank. Those that flush are all the same on a single stage.
+  std::vector<ScheduleKind> kinds(std::size_t stages = 2) const {
     if (options_.chunks > 1) return {};
+    if (chooses_schedule() && stages == 1) return {ScheduleKind::OneFOneB};
     if (chooses_schedule())
       return {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
               ScheduleKind::ZeroBubbleH2};
@@ -166,7 +167,7 @@ class Search {
     ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
     for (const std::vector<RankId>& devices : device_orders(cluster_)) {
       for (const std::vector<int>& replicas : ways) {
-        for (ScheduleKind kind : kinds()) {
+        for (ScheduleKind kind : kinds(replicas.size())) {
           for (int microbatches : microbatch_counts()) add_layout(kind, microbatches, replicas, devices);
         }
       }
@@ -883,7 +884,7 @@ class Search {
     std::vector<int> replicas;
     for (const CutStage& stage : stages) replicas.push_back(static_cast<int>(stage.ranks.size()));
     if (!allowed(replicas) || std::accumulate(replicas.begin(), replicas.end(), 0) != ranks_) return;
-    for (ScheduleKind kind : kinds()) {
+    for (ScheduleKind kind : kinds(replicas.size())) {
       for (int m : microbatch_counts()) {
         if (!is_asynchronous(kind) && *std::max_element(replicas.begin(), replicas.end()) > m) continue;
         Found found{.kind = kind, .microbatches = m, .stages = stages};
