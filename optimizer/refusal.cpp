@@ -112,7 +112,8 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   std::vector<std::string> changes;
   std::string smallest;
   if (const auto least = least_memory(graph, cluster, options, limit, attempt)) {
-    smallest = "; the smallest needs " + std::to_string(*least) + " (" + bytes_text(*least) + ")";
+    smallest = (graph.nodes.size() <= kExactLayers ? "; the smallest needs " : "; the least found needs ") +
+               std::to_string(*least) + " (" + bytes_text(*least) + ")";
     changes.push_back("--memory " + std::to_string(*least) + " (" + bytes_text(*least - limit) +
                       " more on each rank)");
   }
