@@ -14,6 +14,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/quantities.h"
+#include "runtime/schedule/simulate.h"
 
 namespace millrace {
 namespace {
@@ -206,14 +207,28 @@ std::string rank_list(const PlanStage& stage) {
 
 constexpr int kShownStages = 64;
 
+/// Seconds of a step among many, where ranks go on to the next one without a barrier; the step itself where
+/// that makes no difference or would take long to find out.
+double step_in_a_run(const Plan& plan, CostModel& model) {
+  constexpr long kMostPlaces = 20'000;  // stages x microbatches
+  if (is_asynchronous(plan.schedule) ||
+      static_cast<long>(plan.num_stages()) * plan.microbatches > kMostPlaces)
+    return plan.predicted_step_s;
+  const PipelineShape shape = shape_of(plan);
+  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
+  if (!schedule) return plan.predicted_step_s;
+  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape));
+}
+
 void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
                  const CostOptions& costs) {
   CostModel model(graph, cluster, costs);
   const Result<StepEstimate> estimate =
       model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
-  std::printf("%s: %d stages on %d ranks, %s, %d microbatches of %d\n", plan.model.c_str(), plan.num_stages(),
-              plan.num_ranks(), to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch);
+  std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d\n", plan.model.c_str(),
+              plan.num_stages(), plan.num_stages() == 1 ? "" : "s", plan.num_ranks(),
+              to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch);
   std::printf("%-6s %-8s %11s %12s %10s %10s %7s %14s %11s %7s  %s\n", "stage", "ranks", "forward ms",
               "backward ms", "reduce ms", "update ms", "bubble", "parameters MiB", "peak MiB", "layers",
               "first .. last");
@@ -230,13 +245,16 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
   if (plan.num_stages() > kShownStages) std::printf("... %d more stages\n", plan.num_stages() - kShownStages);
   for (std::size_t c = 0; c < estimate->crossings.size() && c < kShownStages; ++c) {
     const PlanCrossing& crossing = estimate->crossings[c];
-    std::printf("link   %d -> %-4d %s each way for a microbatch, %s\n", crossing.from.value,
-                crossing.to.value, bytes_text(crossing.bytes).c_str(),
-                duration_text(estimate->transfer_s[c]).c_str());
+    std::printf(
+        "link   %d -> %-4d %s each way for a microbatch, %s\n", crossing.from.value, crossing.to.value,
+        bytes_text(crossing.bytes).c_str(),
+        estimate->transfer_s[c] > 0 ? duration_text(estimate->transfer_s[c]).c_str() : "on the same ranks");
   }
   const double single = one_rank_step(plan, graph);
   std::printf("predicted step %.3f ms; one rank %.3f ms (%.2fx)\n", plan.predicted_step_s * 1e3, single * 1e3,
               single / plan.predicted_step_s);
+  if (const double run = step_in_a_run(plan, model); run < plan.predicted_step_s * (1 - 1e-3))
+    std::printf("in a run of many steps %.3f ms each: this schedule's ends overlap\n", run * 1e3);
 }
 
 /// One module for each stage and the criterion on the last one, as PipeDream's generator makes them.

@@ -534,11 +534,8 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
   return parts;
 }
 
-Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
-             const CostOptions& options) {
-  CostModel model(graph, cluster, options);
-  const Result<StepEstimate> estimate =
-      model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
+Plan CostModel::predict(const Plan& plan) {
+  const Result<StepEstimate> estimate = this->estimate(plan.schedule, plan.microbatches, stages_of(plan));
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
   Plan result = plan;
   for (std::size_t s = 0; s < result.stages.size(); ++s) {
@@ -549,9 +546,16 @@ Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& clust
   }
   result.crossings = estimate->crossings;
   result.predicted_step_s = estimate->step_s;
-  result.graph_fingerprint = graph.fingerprint();
-  result.cluster_fingerprint = cluster.fingerprint();
+  if (graph_fingerprint_.empty()) graph_fingerprint_ = graph_.fingerprint();
+  if (cluster_fingerprint_.empty()) cluster_fingerprint_ = cluster_.fingerprint();
+  result.graph_fingerprint = graph_fingerprint_;
+  result.cluster_fingerprint = cluster_fingerprint_;
   return result;
+}
+
+Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
+             const CostOptions& options) {
+  return CostModel(graph, cluster, options).predict(plan);
 }
 
 }  // namespace millrace

@@ -120,6 +120,9 @@ class CostModel {
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const;
 
+  /// The predictions of a copy; see predict().
+  Plan predict(const Plan& plan);
+
   /// Problem if the schedule does not exist for this shape (for example more replicas than microbatches).
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
@@ -177,9 +180,10 @@ class CostModel {
   std::unordered_map<std::string, int> node_index_;
   std::vector<Sheet> sheets_;
   std::vector<int> sheet_of_rank_;
-  std::vector<int> place_;            // of each node in execution order
-  std::vector<int> producers_edges_;  // edge indices by producer
-  std::vector<Prepared> prepared_;    // the last few schedules
+  std::vector<int> place_;                               // of each node in execution order
+  std::vector<int> producers_edges_;                     // edge indices by producer
+  std::vector<Prepared> prepared_;                       // the last few schedules
+  std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not asked for yet
   long simulated_actions_ = 0;
 };
 

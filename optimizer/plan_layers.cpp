@@ -25,6 +25,7 @@ constexpr double kEqualTimes = 1e-10;
 constexpr double kAsynchronousSlack = 0.9;
 // Work limits, in counts so that the same call gives the same plan on any machine.
 constexpr long kMostActions = 3'000'000;
+constexpr long kMostLargeActions = 1'500'000;  // where not every cut is searched
 constexpr long kMostChunkActions = 1'000'000;  // on top, for schedules with several stages per rank
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr std::size_t kLikelyChunkCuts = 6;
@@ -128,9 +129,10 @@ class Search {
   }
 
   bool chooses_schedule() const { return !options_.schedule || options_.schedule == ScheduleKind::AutoOrder; }
-  /// Of one stage per rank.
-  std::vector<ScheduleKind> kinds() const {
+  /// Of one stage per rank. Those that flush are all the same on a single stage.
+  std::vector<ScheduleKind> kinds(std::size_t stages = 2) const {
     if (options_.chunks > 1) return {};
+    if (chooses_schedule() && stages == 1) return {ScheduleKind::OneFOneB};
     if (chooses_schedule())
       return {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
               ScheduleKind::ZeroBubbleH2};
@@ -165,7 +167,7 @@ class Search {
     ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
     for (const std::vector<RankId>& devices : device_orders(cluster_)) {
       for (const std::vector<int>& replicas : ways) {
-        for (ScheduleKind kind : kinds()) {
+        for (ScheduleKind kind : kinds(replicas.size())) {
           for (int microbatches : microbatch_counts()) add_layout(kind, microbatches, replicas, devices);
         }
       }
@@ -510,6 +512,7 @@ class Search {
   // ---------------------------------------------------------------------
 
   void search_some() {
+    allowed_actions_ = std::min(allowed_actions_, kMostLargeActions);
     add_free_replications();
     struct Open {
       const Layout* layout;
@@ -881,7 +884,7 @@ class Search {
     std::vector<int> replicas;
     for (const CutStage& stage : stages) replicas.push_back(static_cast<int>(stage.ranks.size()));
     if (!allowed(replicas) || std::accumulate(replicas.begin(), replicas.end(), 0) != ranks_) return;
-    for (ScheduleKind kind : kinds()) {
+    for (ScheduleKind kind : kinds(replicas.size())) {
       for (int m : microbatch_counts()) {
         if (!is_asynchronous(kind) && *std::max_element(replicas.begin(), replicas.end()) > m) continue;
         Found found{.kind = kind, .microbatches = m, .stages = stages};
@@ -959,7 +962,7 @@ class Search {
   // ---- answers
   // -----------------------------------------------------------------------------------------
 
-  Plan plan_of(const Found& found) const {
+  Plan plan_of(const Found& found) {
     Plan plan;
     plan.model = graph_.model;
     plan.schedule = found.kind;
@@ -972,7 +975,7 @@ class Search {
       stage.recompute = cut.recompute;
     }
     plan.planner = "millrace plan";
-    return predict(plan, graph_, cluster_, options_.costs);
+    return model_.predict(plan);
   }
 
   Result<PlannerAnswer> answer() {

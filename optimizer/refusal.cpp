@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/quantities.h"
+
 namespace millrace {
 namespace {
 
@@ -110,9 +112,10 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   std::vector<std::string> changes;
   std::string smallest;
   if (const auto least = least_memory(graph, cluster, options, limit, attempt)) {
-    smallest = "; the smallest needs " + std::to_string(*least);
-    changes.push_back("--memory " + std::to_string(*least) + " (" + std::to_string(*least - limit) +
-                      " bytes more on each rank)");
+    smallest = (graph.nodes.size() <= kExactLayers ? "; the smallest needs " : "; the least found needs ") +
+               std::to_string(*least) + " (" + bytes_text(*least) + ")";
+    changes.push_back("--memory " + std::to_string(*least) + " (" + bytes_text(*least - limit) +
+                      " more on each rank)");
   }
   PlannerOptions tried = options;
   if (options.recompute == Recompute::Never) {
@@ -182,7 +185,9 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   for (const std::string& change : changes)
     hint += (hint.empty() ? "any one of these fits: " : "; ") + change;
   if (hint.empty()) hint = "give more memory or ranks, or profile with a smaller microbatch";
-  return {"--memory", "no plan fits " + std::to_string(limit) + " bytes per rank" + smallest, hint};
+  return {"--memory",
+          "no plan fits " + std::to_string(limit) + " bytes (" + bytes_text(limit) + ") per rank" + smallest,
+          hint};
 }
 
 }  // namespace millrace

@@ -322,6 +322,28 @@ TEST(PlanLayers, ManyRanksAreSpreadToo) {
   }
 }
 
+// Above ten ranks only some replications are candidates: how far from the best of all of them.
+TEST(PlanLayers, ManyRanksAreSpreadNearlyAsWellAsPossible) {
+  double worst = 1;
+  double sum = 0;
+  constexpr int kGraphs = 24;
+  for (std::uint64_t seed = 0; seed < kGraphs; ++seed) {
+    RandomStream random(derive_seed(seed, "many ranks"));
+    const LayerGraph graph = random_chain(random, static_cast<int>(4 + seed % 3));
+    const ClusterSpec cluster =
+        cluster_of({{static_cast<int>(11 + seed % 3), random.uniform(1e8, 1e10), 1e-5}});
+    const PlannerOptions options{.microbatches = 12, .schedule = ScheduleKind::OneFOneB};
+    const Result<Plan> plan = plan_layers(graph, cluster, options);
+    ASSERT_TRUE(plan);
+    const double gap = plan->predicted_step_s / 12 / Exhaustive(graph, cluster, options).least();
+    EXPECT_GE(gap, 1 - 1e-9);
+    worst = std::max(worst, gap);
+    sum += gap;
+  }
+  std::printf("11 to 13 ranks against every replication: mean %.4f, worst %.4f\n", sum / kGraphs, worst);
+  EXPECT_LT(worst, 1.1);
+}
+
 TEST(PlanLayers, EqualTimesGiveTheSimplerPlan) {
   const Result<Plan> plan = plan_layers(skip_graph(), ClusterSpec::local(1), {.microbatches = 7});
   ASSERT_TRUE(plan);
