@@ -82,6 +82,11 @@ CommandSpec train_spec() {
            "The order of actions in PyTorch's CSV form, instead of --schedule; without a plan the file also "
            "says how many stages, ranks and microbatches there are.",
        .group = "Plan"},
+      {.name = "recompute",
+       .help =
+           "Every stage runs its forward again before its backward instead of keeping what it saved: less "
+           "memory, the same bits. Without it as the plan says.",
+       .group = "Plan"},
       {.name = "microbatches",
        .value = "N",
        .help = "Microbatches per step, all replicas together; 0: the plan's (4 without a plan).",

@@ -11,8 +11,7 @@ namespace millrace {
 namespace {
 
 // Read by nothing in PipeDream either, or about containers; see notes_on_pipedream_job.
-constexpr const char* kIgnored[] = {"container",       "verbose_frequency",
-                                    "recompute",       "compress_activations",
+constexpr const char* kIgnored[] = {"container", "verbose_frequency", "compress_activations",
                                     "compress_in_gpu", "translation_model"};
 
 /// "models.vgg16.gpus=4" -> "vgg16".
@@ -134,6 +133,7 @@ class Converter {
       in_.problem("macrobatch", "macrobatch is not supported",
                   "remove it; schedule pipedream-2bw keeps two versions and updates every --microbatches");
     }
+    if (in_.boolean("recompute", false)) writer_.put("recompute", true, in_.any("recompute"));
     // One minibatch of PipeDream is one microbatch here. Data parallel: one for each rank, then the update.
     const bool asynchronous = pipelined_ && !flush;
     if (from_ == StagesFrom::ConfigFile) {

@@ -429,7 +429,7 @@ CommandSpec plan_spec() {
       {.name = "recompute",
        .value = "WHEN",
        .help = "never, auto (stages that do not fit otherwise) or always compute activations again in the "
-               "backward. The runtime cannot do so yet: for studies.",
+               "backward.",
        .fallback = "never",
        .group = "Our profiles"},
       {.name = "reduce",

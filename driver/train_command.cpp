@@ -102,6 +102,9 @@ Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<Sc
                       : given ? Result<Plan>(*std::move(given))
                               : Result<Plan>(plan_without_file(a, model, *kind, microbatches));
   if (!plan) return plan;
+  if (a.boolean("recompute")) {
+    for (PlanStage& stage : plan->stages) stage.recompute = true;
+  }
   if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty())
     return problems;
   return plan;

@@ -37,6 +37,8 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
   for (const Crossing& c : layout.crossings) {
     if (c.to == parts_.stage) tensor_names_.push_back(c.tensor);
   }
+  num_incoming_ = tensor_names_.size();
+  recomputes_ = layout.recomputes[static_cast<std::size_t>(parts_.stage.value)] != 0;
   for (int index : layout.layers[parts_.stage.value]) {
     const NamedLayer& layer = layout.model.layers[index];
     Step step{.layer = &layer, .index = index};
@@ -147,22 +149,48 @@ std::uint64_t StageExecutor::random_seed(const NamedLayer& layer, MicrobatchId m
                      static_cast<std::uint64_t>(first_position_ + microbatch.value));
 }
 
-void StageExecutor::forward(MicrobatchId microbatch) {
-  Slot& slot = slots_[microbatch];
-  slot.values.resize(tensor_names_.size());
-  const VersionId version = pin_version(microbatch);
-  if (training_) slot.saved.resize(steps_.size());
+/// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
+void StageExecutor::run_layers(Slot& slot, MicrobatchId microbatch, VersionId version, Run run) {
+  const bool saves = run == Run::Train || run == Run::Again;
+  if (saves) slot.saved.resize(steps_.size());
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     std::vector<at::Tensor> inputs;
     inputs.reserve(step.inputs.size());
     for (int index : step.inputs) inputs.push_back(slot.values[index]);
-    const CallContext context{training_, random_seed(*step.layer, microbatch)};
-    slot.values[step.output] = step.layer->layer->forward(
-        inputs, parts_.store.parameters(version, static_cast<int>(i)),
-        parts_.store.buffers(static_cast<int>(i)), context, training_ ? &slot.saved[i] : nullptr);
+    const CallContext context{run != Run::Evaluate, random_seed(*step.layer, microbatch)};
+    std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(i));
+    std::vector<at::Tensor> copies;  // running means count a microbatch once
+    if (run == Run::Again) {
+      for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
+      buffers = copies;
+    }
+    slot.values[step.output] =
+        step.layer->layer->forward(inputs, parts_.store.parameters(version, static_cast<int>(i)), buffers,
+                                   context, saves ? &slot.saved[i] : nullptr);
     for (int tensor : step.read_last) slot.values[tensor].reset();
   }
+}
+
+/// The forward again, with the same weights and the same dropout: the same bits.
+void StageExecutor::recompute(Slot& slot, MicrobatchId microbatch, VersionId version) {
+  slot.values = std::exchange(slot.kept, {});
+  slot.values.resize(tensor_names_.size());
+  run_layers(slot, microbatch, version, Run::Again);
+  slot.values.assign(tensor_names_.size(), {});
+}
+
+void StageExecutor::forward(MicrobatchId microbatch) {
+  Slot& slot = slots_[microbatch];
+  slot.values.resize(tensor_names_.size());
+  const VersionId version = pin_version(microbatch);
+  const bool keeps = training_ && recomputes_;
+  if (keeps)
+    slot.kept.assign(slot.values.begin(), slot.values.begin() + static_cast<std::ptrdiff_t>(num_incoming_));
+  run_layers(slot, microbatch, version,
+             !training_ ? Run::Evaluate
+             : keeps    ? Run::TrainWithoutSaving
+                        : Run::Train);
   if (is_last_) add_loss(slot, slot.values[steps_.back().output]);
   // Only what is still to be sent stays; what the backward needs is in `saved`.
   std::vector<at::Tensor> leaving(tensor_names_.size());
@@ -216,6 +244,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   Slot& slot = slots_.at(microbatch);
   start_loss_gradient(slot);
   const VersionId version = parts_.store.version_of(microbatch);
+  if (recomputes_) recompute(slot, microbatch, version);
   for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
     const Step& step = steps_[i];
     at::Tensor grad = take_gradient(slot, step.output);

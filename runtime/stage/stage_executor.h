@@ -110,6 +110,7 @@ class StageExecutor {
     std::vector<at::Tensor> gradients;
     std::unordered_map<int, std::vector<GradientPart>> parts;  ///< by tensor index, where is_in_parts_
     std::vector<Saved> saved;                                  ///< by layer
+    std::vector<at::Tensor> kept;  ///< what came in, by tensor index: for a stage that recomputes
     at::Tensor target;
     SavedLoss loss;
     std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
@@ -126,6 +127,9 @@ class StageExecutor {
 
   VersionId pin_version(MicrobatchId microbatch);
   void forward(MicrobatchId microbatch);
+  enum class Run { Evaluate, Train, TrainWithoutSaving, Again };
+  void run_layers(Slot& slot, MicrobatchId microbatch, VersionId version, Run run);
+  void recompute(Slot& slot, MicrobatchId microbatch, VersionId version);
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);
   void send(const Action& action);
@@ -165,6 +169,8 @@ class StageExecutor {
   std::vector<std::unique_ptr<Pending>> reductions_;
   bool needs_input_ = false;
   bool is_last_ = false;
+  bool recomputes_ = false;
+  std::size_t num_incoming_ = 1;  ///< the first tensors: the batch, and what other stages send
   bool training_ = true;
   std::int64_t samples_;
   std::int64_t first_position_ = 0;

@@ -46,6 +46,7 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
   std::vector<int> stage_of(model.layers.size(), -1);
   for (int s = 0; s < plan.num_stages(); ++s) {
     auto& members = layout.layers.emplace_back();
+    layout.recomputes.push_back(plan.stages[s].recompute);
     for (const std::string& name : plan.stages[s].layers) {
       members.push_back(layer_index.at(name));
       stage_of[members.back()] = s;

@@ -32,6 +32,7 @@ struct StageLayout {
   LayeredModel model;
   int microbatch_size = 1;               ///< samples
   std::vector<std::vector<int>> layers;  ///< by stage: indices into model.layers, ascending
+  std::vector<char> recomputes;          ///< by stage: its backward runs its forward again (PlanStage)
   std::vector<Shape> output_shapes;      ///< by layer, for one microbatch
   std::vector<Crossing> crossings;       ///< sorted by (from, to, layer order)
   std::vector<StageLink> links;          ///< the distinct (from, to) pairs, sorted

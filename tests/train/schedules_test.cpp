@@ -57,6 +57,25 @@ TEST_F(Pipeline, EverySchedulesMessagesKeepNcclsOrder) {
                  name_of(c));
 }
 
+/// Whatever the schedule, and with batch normalisation and dropout.
+TEST_F(Pipeline, RecomputedForwardsGiveTheSameBits) {
+  for (const LayeredModel& model : {small_model(), conv_model()}) {
+    const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(4));
+    for (const Case& c : {Case{ScheduleKind::OneFOneB, 3, 1},
+                          {ScheduleKind::ZeroBubbleV, 2, 2},
+                          {ScheduleKind::ZeroBubbleH1, 2, 1},
+                          {ScheduleKind::OneFOneB, 1, 1}}) {
+      Plan plan = chunked_plan(model, c.places, c.chunks, 6, c.kind);
+      for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].recompute = s % 3 != 1;
+      expect_equal(train(model, plan, options(4)), one, model.name + " " + name_of(c));
+    }
+    Plan asynchronous = plan_for(model, {1, 1, 1}, 1, ScheduleKind::PipeDream);
+    const Outcome stashed = train(model, asynchronous, options(8));
+    for (PlanStage& stage : asynchronous.stages) stage.recompute = true;
+    expect_equal(train(model, asynchronous, options(8)), stashed, model.name + " pipedream");
+  }
+}
+
 /// Two replicas of every stage of a schedule give what two replicas of the whole model give: the same sums
 /// in the same order.
 TEST_F(Pipeline, ReplicatedChunksEqualReplicasOfTheWholeModel) {

@@ -213,6 +213,28 @@ TEST_F(Jobs, EvaluationCountsEverySampleUnderEveryPlan) {
   }
 }
 
+TEST_F(Jobs, APlanThatRecomputesTakesLessMemoryForTheSameWeights) {
+  ASSERT_EQ(run("profile --model mlp --width 256 --depth 8 --microbatch 64 --out profile.json").code, 0);
+  std::int64_t peaks[2] = {};
+  for (const bool recompute : {false, true}) {
+    const std::string name = recompute ? "less" : "more";
+    ASSERT_EQ(run("plan --profile profile.json --straight --stages 2 --microbatches 8 --schedule gpipe "
+                  "--recompute " +
+                  std::string(recompute ? "always" : "never") + " --out plan.json")
+                  .code,
+              0);
+    write("job.yaml",
+          "model: mlp\nwidth: 256\ndepth: 8\nplan: plan.json\nmicrobatch: 64\nsteps: 3\nno-evaluation: "
+          "true\nsave-weights: " +
+              name + ".safetensors\noutput-dir: " + name + "\n");
+    const Ran ran = run("launch job.yaml");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    peaks[recompute] = parse_json(bytes(name + "/summary.json"), "a")->find("peak_memory_bytes")->as_int();
+  }
+  EXPECT_TRUE(bytes("more.safetensors") == bytes("less.safetensors"));
+  EXPECT_LT(peaks[1], peaks[0] * 3 / 4);
+}
+
 TEST_F(Jobs, AutogradsBackwardGivesTheSameWeights) {
   const std::string common =
       "train --model resnet18 --image-size 32 --classes 10 --data synthetic:64 --microbatch 2 --stages 2 "
