@@ -92,25 +92,6 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
   return simulate(*schedule, shape, costs);
 }
 
-const char* bar_kind(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return "forward";
-    case Op::Backward:
-      return "backward";
-    case Op::BackwardInput:
-      return "input";
-    case Op::BackwardWeight:
-      return "weight";
-    case Op::Reduce:
-      return "reduce";
-    case Op::Update:
-      return "update";
-    default:
-      return "send";
-  }
-}
-
 const char* bar_kind(SpanKind kind) {
   switch (kind) {
     case SpanKind::Forward:
@@ -700,7 +681,7 @@ std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
     const std::vector<int> stages = stages_of(run, static_cast<int>(r));
     for (const TimedAction& timed : simulation->ranks[r]) {
       if (timed.end <= timed.start || is_transfer(timed.action.op)) continue;
-      row.bars.push_back({timed.start, timed.end, bar_kind(timed.action.op),
+      row.bars.push_back({timed.start, timed.end, bar_kind_of(timed.action.op),
                           std::to_string(timed.action.microbatch.value),
                           tint_of(stages, timed.action.stage.value)});
     }

@@ -38,7 +38,7 @@ constexpr std::array<Kind, 9> kKinds{{{"forward", "forward", "#82b4f5"},
                                       {"wait", "wait", "#d9dde3"}}};
 constexpr Kind kOther{"", "", "#aab2bc"};
 
-const Kind& kind_of(const std::string& name) {
+const Kind& bar_kind_of(const std::string& name) {
   for (const Kind& kind : kKinds) {
     if (name == kind.name) return kind;
   }
@@ -185,7 +185,7 @@ class Gantt {
 
   std::string draw_bar(const GanttBar& bar, int top) const {
     const double width = std::max(0.6, (bar.end - bar.start) * per_unit_);
-    const Kind& kind = kind_of(bar.kind);
+    const Kind& kind = bar_kind_of(bar.kind);
     std::string svg =
         printed("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>",
                 x(bar.start), top + 1, width, bar_height(), width > 6 ? 2 : 0,
@@ -240,7 +240,7 @@ class Gantt {
     std::vector<std::array<double, kKinds.size()>> shares(columns);
     const double per_cell = span_ / static_cast<double>(columns);
     for (const GanttBar& bar : row.bars) {
-      const auto kind = static_cast<std::size_t>(&kind_of(bar.kind) - kKinds.data());
+      const auto kind = static_cast<std::size_t>(&bar_kind_of(bar.kind) - kKinds.data());
       if (kind >= kKinds.size()) continue;
       for (double c = std::floor(bar.start / per_cell); c * per_cell < bar.end; ++c) {
         if (c < 0 || c >= static_cast<double>(columns)) continue;
@@ -279,25 +279,6 @@ class Gantt {
 // ---- simulations
 // ----------------------------------------------------------------------------------------------
 
-const char* kind_of(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return "forward";
-    case Op::Backward:
-      return "backward";
-    case Op::BackwardInput:
-      return "input";
-    case Op::BackwardWeight:
-      return "weight";
-    case Op::Reduce:
-      return "reduce";
-    case Op::Update:
-      return "update";
-    default:
-      return "send";
-  }
-}
-
 std::vector<int> stages_of(const std::vector<TimedAction>& actions) {
   std::set<int> stages;
   for (const TimedAction& t : actions) stages.insert(t.action.stage.value);
@@ -316,7 +297,7 @@ GanttRow row_of(const std::vector<TimedAction>& actions, std::size_t rank) {
   for (const TimedAction& t : actions) {
     if (t.end <= t.start || (is_transfer(t.action.op) && !is_send(t.action.op))) continue;
     const auto chunk = std::ranges::find(stages, t.action.stage.value) - stages.begin();
-    row.bars.push_back({t.start, t.end, kind_of(t.action.op), std::to_string(t.action.microbatch.value),
+    row.bars.push_back({t.start, t.end, bar_kind_of(t.action.op), std::to_string(t.action.microbatch.value),
                         static_cast<int>(chunk)});
   }
   return row;
@@ -358,8 +339,27 @@ std::string subtitle_of(const Simulation& simulation) {
 
 }  // namespace
 
+const char* bar_kind_of(Op op) {
+  switch (op) {
+    case Op::Forward:
+      return "forward";
+    case Op::Backward:
+      return "backward";
+    case Op::BackwardInput:
+      return "input";
+    case Op::BackwardWeight:
+      return "weight";
+    case Op::Reduce:
+      return "reduce";
+    case Op::Update:
+      return "update";
+    default:
+      return "send";
+  }
+}
+
 const char* colour_of(const std::string& kind) {
-  return kind_of(kind).colour;
+  return bar_kind_of(kind).colour;
 }
 
 std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& options) {

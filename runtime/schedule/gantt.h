@@ -4,12 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/schedule/schedule.h"
 #include "runtime/schedule/svg.h"
 
 namespace millrace {
-
-struct Simulation;
-struct PipelineShape;
 
 struct GanttBar {
   double start = 0;  ///< seconds (or any unit)
@@ -54,5 +52,6 @@ std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& opt
 std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, const std::string& title);
 
 const char* colour_of(const std::string& kind);
+const char* bar_kind_of(Op op);  ///< GanttBar::kind; "send" for all transfers
 
 }  // namespace millrace

@@ -8,6 +8,7 @@
 #include "optimizer/layouts.h"
 #include "optimizer/planner.h"
 #include "runtime/base/random.h"
+#include "tests/optimizer/random_layers.h"
 
 namespace millrace {
 namespace {
@@ -17,25 +18,9 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 // A chain; with `skips`, some layers also read an earlier one.
 enum class Skips { No, Some };
 LayerGraph random_chain(RandomStream& random, int layers, Skips skips = Skips::No) {
-  LayerGraph graph;
-  graph.model = "chain";
-  graph.microbatch = 8;
-  graph.loss_s = random.uniform(0, 1e-4);
-  graph.update_s_per_byte = random.uniform(0, 1e-10);
-  for (int i = 0; i < layers; ++i) {
-    LayerNode node;
-    node.name = "layer" + std::to_string(i);
-    node.kind = "linear";
-    node.forward_s = random.below(5) == 0 ? 0 : random.uniform(1e-4, 3e-3);
-    node.backward_input_s = node.forward_s * random.uniform(0.5, 1.5);
-    node.backward_weight_s = node.forward_s * random.uniform(0.5, 1.5);
-    node.parameter_bytes = static_cast<Bytes>(random.below(4'000'000));
-    node.activation_bytes = static_cast<Bytes>(random.below(1'000'000));
-    node.saved_bytes = static_cast<Bytes>(random.below(1'000'000));
-    graph.nodes.push_back(node);
-    if (i > 0)
-      graph.edges.push_back({i - 1, i, "t" + std::to_string(i), graph.nodes[i - 1].activation_bytes});
-  }
+  LayerGraph graph = random_layers(random, layers);
+  for (int i = 1; i < layers; ++i)
+    graph.edges.push_back({i - 1, i, "t" + std::to_string(i), graph.nodes[i - 1].activation_bytes});
   for (int i = 2; skips == Skips::Some && i < layers; ++i) {
     if (random.below(3) != 0) continue;
     const int from = static_cast<int>(random.below(static_cast<std::uint64_t>(i - 1)));

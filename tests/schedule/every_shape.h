@@ -10,6 +10,7 @@
 
 #include "runtime/schedule/pair_order.h"
 #include "runtime/schedule/schedule.h"
+#include "tests/schedule/shapes.h"
 
 namespace millrace {
 
@@ -19,17 +20,6 @@ inline const std::vector<ScheduleKind>& generated_kinds() {
       GPipe, OneFOneB, PipeDream, Interleaved,    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
       VHalf, VMin,     DualPipeV, PipeDreamVSync, PipeDream2BW, AutoOrder};
   return kinds;
-}
-
-/// Stage s on its own `replicas[s]` ranks.
-inline PipelineShape replicated_shape(const std::vector<int>& replicas, int microbatches) {
-  PipelineShape shape{.microbatches = microbatches};
-  int rank = 0;
-  for (int r : replicas) {
-    auto& ranks = shape.ranks_of_stage.emplace_back();
-    for (int i = 0; i < r; ++i) ranks.emplace_back(rank++);
-  }
-  return shape;
 }
 
 /// One (kind, places, microbatches, replicas, chunks) that the kind must be able to do.

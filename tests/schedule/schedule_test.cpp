@@ -7,24 +7,15 @@
 
 #include "runtime/base/error.h"
 #include "runtime/schedule/gantt.h"
+#include "tests/schedule/shapes.h"
 
 namespace millrace {
 namespace {
 
 const ScheduleKind kKinds[] = {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream};
 
-PipelineShape shape_with(const std::vector<int>& replicas, int microbatches) {
-  PipelineShape shape{.microbatches = microbatches};
-  int rank = 0;
-  for (int r : replicas) {
-    auto& ranks = shape.ranks_of_stage.emplace_back();
-    for (int i = 0; i < r; ++i) ranks.emplace_back(rank++);
-  }
-  return shape;
-}
-
 PipelineShape straight(int stages, int microbatches) {
-  return shape_with(std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches);
+  return replicated_shape(std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches);
 }
 
 ScheduleCosts unit_costs(int stages) {
@@ -125,7 +116,7 @@ TEST(Check, AllGeneratedSchedulesAreValidUnderBothTransports) {
   for (const auto& replicas : replica_vectors()) {
     const int most = *std::ranges::max_element(replicas);
     for (int m = most; m <= std::max(12, 4 * most); ++m) {
-      const PipelineShape shape = shape_with(replicas, m);
+      const PipelineShape shape = replicated_shape(replicas, m);
       for (ScheduleKind kind : kKinds) {
         const bool divides = std::ranges::all_of(replicas, [&](int r) { return m % r == 0; });
         for (Transport transport : {Transport::Buffered, Transport::Rendezvous}) {
@@ -193,7 +184,7 @@ TEST(Text, GoldenAndRoundTrip) {
             "0F0 0SEND_F0>1@1 0F1 0SEND_F1>1@1 0RECV_B0<1@1 0B0 0RECV_B1<1@1 0B1 0UPDATE1\n"
             "1RECV_F0<0@0 1F0 1B0 1SEND_B0>0@0 1RECV_F1<0@0 1F1 1B1 1SEND_B1>0@0 1UPDATE1\n");
   for (ScheduleKind kind : kKinds) {
-    const Schedule made = *make_schedule(kind, shape_with({2, 1, 2}, 4));
+    const Schedule made = *make_schedule(kind, replicated_shape({2, 1, 2}, 4));
     const Result<Schedule> read = parse_schedule(to_string(made), "s");
     ASSERT_TRUE(read) << to_string(read.problems());
     EXPECT_EQ(read->ranks, made.ranks);
@@ -204,7 +195,7 @@ TEST(Text, GoldenAndRoundTrip) {
 
 TEST(WarmUp, IsPipeDreams) {
   const auto warm_ups = [](const std::vector<int>& replicas) {
-    const PipelineShape shape = shape_with(replicas, 60);
+    const PipelineShape shape = replicated_shape(replicas, 60);
     const Schedule schedule = *make_schedule(ScheduleKind::PipeDream, shape);
     std::vector<int> result;
     for (const auto& ranks : shape.ranks_of_stage) {

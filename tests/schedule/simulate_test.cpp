@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/schedule/message.h"
+#include "tests/schedule/shapes.h"
 
 namespace millrace {
 namespace {
@@ -20,16 +21,6 @@ struct Case {
   Schedule schedule;
   ScheduleCosts costs;
 };
-
-PipelineShape replicated_shape(const std::vector<int>& replicas, int microbatches) {
-  PipelineShape shape{.microbatches = microbatches};
-  int rank = 0;
-  for (int r : replicas) {
-    auto& ranks = shape.ranks_of_stage.emplace_back();
-    for (int i = 0; i < r; ++i) ranks.emplace_back(rank++);
-  }
-  return shape;
-}
 
 /// All kinds, straight and replicated, with a skip, seeded random costs.
 std::vector<Case> cases() {
