@@ -28,10 +28,10 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
     if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
     ExecutorOptions executor = options.executor;
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
-    held.executor = std::make_unique<StageExecutor>(
-        ExecutorParts{layout, held.stage, *held.store, *held.rule, world, held.group.get(), ranks_of_stage,
-                      options.device},
-        executor);
+    held.executor =
+        std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, *held.rule, world,
+                                                      held.group.get(), ranks_of_stage, options.device},
+                                        executor);
     held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
     held_.push_back(std::move(held));
   }
