@@ -31,7 +31,7 @@ endif()
 # The wheel's NCCL is the one that runs; its headers, else the toolkit's.
 find_path(MILLRACE_NCCL_INCLUDE nccl.h
   HINTS ${MILLRACE_LIBTORCH_CUDA}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS})
-find_library(MILLRACE_NCCL_LIBRARY NAMES nccl libnccl.so.2
+find_library(MILLRACE_NCCL_LIBRARY NAMES libnccl.so.2 nccl NAMES_PER_DIR
   HINTS ${MILLRACE_LIBTORCH_CUDA}/nvidia/nccl/lib ${CUDAToolkit_LIBRARY_DIR})
 if(MILLRACE_NCCL_INCLUDE AND MILLRACE_NCCL_LIBRARY)
   set(millrace_nccl_found ON)

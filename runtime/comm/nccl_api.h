@@ -29,6 +29,8 @@ class NcclApi {
   /// `tensor` lives on this rank's device; others are the host's business.
   virtual bool owns(const at::Tensor& tensor) const = 0;
 
+  virtual at::Tensor scratch() = 0;  ///< a few bytes on the device, of any content
+
   virtual std::string unique_id() = 0;  ///< bytes; throws PeerError
   /// Starts to join `size` ranks; `comm` is set, and done once state() says so.
   virtual Answer init(Comm& comm, const std::string& id, int size, int rank) = 0;

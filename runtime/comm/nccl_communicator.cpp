@@ -8,6 +8,9 @@
 //   messages of an action start together, and communicators are made with few blocks (nccl_library.cpp).
 // - Sums must go in the order of ranks: ncclAllReduce chooses its own order, so a sum is sends, receives and
 //   additions on the group's stream.
+// - NCCL connects two ranks at their first message, and the call that posts it is not done before the other
+//   rank posts its own. A receive that is posted early would wait for a send that waits for this rank: every
+//   line is connected by an exchange of a few bytes when it is made.
 // - Calls may hang when a peer is gone. Communicators are non-blocking; the host polls events and the
 //   communicators' state, and gives up at the deadline.
 #include "runtime/comm/nccl_communicator.h"
@@ -48,14 +51,11 @@ class Fabric {
  public:
   Fabric(const CommunicatorOptions& options, std::shared_ptr<Store> store)
       : options_(options), api_(*options.nccl), store_(std::move(store)) {
-    // One order of pairs for all ranks: joining two ranks waits for both.
-    for (int from = 0; from < options.size; ++from) {
-      for (int to = 0; to < options.size; ++to) {
-        if (from == to || (from != rank() && to != rank())) continue;
-        const std::string name = std::to_string(from) + "-" + std::to_string(to);
-        const int peer = from == rank() ? to : from;
-        (from == rank() ? out_ : in_)[peer] = join(name, {from, to});
-      }
+    try {
+      join_pairs();
+    } catch (...) {
+      abort_own("not all ranks could be joined");
+      throw;
     }
   }
 
@@ -76,9 +76,11 @@ class Fabric {
     return (direction == Direction::Send ? out_ : in_).at(peer);
   }
 
-  /// A line between `members` (ranks of the job, ascending or sender first), this rank among them.
+  enum class Ways { FirstToSecond, All };
+
+  /// A connected line between `members` (ranks of the job, ascending or sender first), this rank among them.
   /// Collective.
-  Line join(const std::string& name, const std::vector<int>& members) {
+  Line join(const std::string& name, const std::vector<int>& members, Ways ways) {
     const auto start = std::chrono::steady_clock::now();
     const int index = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
     const std::string key = "nccl/" + name;
@@ -93,6 +95,7 @@ class Fabric {
     }
     settle({line}, start, options_.rendezvous_deadline,
            "joining ranks " + name + " (" + std::to_string(members.size()) + " ranks)");
+    connect(line, name, index, static_cast<int>(members.size()), ways);
     return line;
   }
 
@@ -155,6 +158,36 @@ class Fabric {
   }
 
  private:
+  /// One order of pairs for all ranks: joining two ranks waits for both.
+  void join_pairs() {
+    for (int from = 0; from < options_.size; ++from) {
+      for (int to = 0; to < options_.size; ++to) {
+        if (from == to || (from != rank() && to != rank())) continue;
+        const std::string name = std::to_string(from) + "-" + std::to_string(to);
+        const int peer = from == rank() ? to : from;
+        (from == rank() ? out_ : in_)[peer] = join(name, {from, to}, Ways::FirstToSecond);
+      }
+    }
+  }
+
+  void connect(const Line& line, const std::string& name, int index, int size, Ways ways) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string what = "connecting ranks " + name;
+    std::vector<at::Tensor> tensors;  // until the messages are through
+    group({line}, what, [&](auto&& taken) {
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == index) continue;
+        if (ways == Ways::All || index == 0)
+          taken(api_.send(tensors.emplace_back(api_.scratch()), peer, 0, line.comm, line.stream));
+        if (ways == Ways::All || index == 1)
+          taken(api_.receive(tensors.emplace_back(api_.scratch()), peer, 0, line.comm, line.stream));
+      }
+    });
+    await(api_.mark(line.stream), line, start, [&](const std::string& problem) {
+      return "rank " + std::to_string(rank()) + ": " + what + ": " + problem;
+    });
+  }
+
   static constexpr const char* kAborted = "nccl/aborted";
 
   static void pause(std::chrono::steady_clock::duration waited) {
@@ -292,7 +325,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(std::shared_ptr<Fabric> fabric, std::unique_ptr<Communicator> host,
                    std::vector<int> members, const std::string& name)
       : fabric_(std::move(fabric)), host_(std::move(host)), members_(std::move(members)), name_(name) {
-    if (size() > 1) sums_ = fabric_->join("group " + name_, members_);
+    if (size() > 1) sums_ = fabric_->join("group " + name_, members_, Fabric::Ways::All);
   }
 
   RankId rank() const override { return host_->rank(); }

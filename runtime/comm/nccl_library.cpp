@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -39,6 +40,10 @@ class NcclLibrary final : public NcclApi {
 
   bool owns(const at::Tensor& tensor) const override {
     return tensor.is_cuda() && tensor.device().index() == device_;
+  }
+
+  at::Tensor scratch() override {
+    return at::empty({16}, at::TensorOptions(at::kFloat).device(at::Device(at::kCUDA, device_)));
   }
 
   std::string unique_id() override {

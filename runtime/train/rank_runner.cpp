@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -182,6 +184,10 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
                   "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
                       std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): " + error.what(),
                   error.hint());
+    } catch (const c10::OutOfMemoryError& error) {
+      throw OutOfMemory("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + ": " +
+                            error.what_without_backtrace(),
+                        "use a smaller --microbatch, more stages, or a schedule that stashes less");
     } catch (const std::exception& error) {
       throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
                                            ": " + error.what());

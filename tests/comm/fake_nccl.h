@@ -1,6 +1,7 @@
 // NCCL without a GPU: streams are queues, and whoever asks for an event works them off. As strict as the real
-// one at its worst: a send waits for its receive, operations of a stream never overtake each other, the k-th
-// send to a peer meets its k-th receive whatever was meant, and a mismatch in order is an error here.
+// one at its worst: the first message between two ranks is taken when both have posted it, a send waits for
+// its receive, operations of a stream never overtake each other, the k-th send to a peer meets its k-th
+// receive whatever was meant, and a mismatch in order is an error here.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -30,9 +33,11 @@ class FakeNcclWorld {
   using Answer = NcclApi::Answer;
   using State = NcclApi::State;
 
+  using Way = std::pair<std::string, std::pair<int, int>>;  // communicator, (from, to)
   struct Comm {
     std::string id;
     int rank = 0, size = 1;
+    std::set<Way> posted;  ///< ways on which this rank has a message behind it
     std::string failed;
     bool aborted = false;
   };
@@ -128,7 +133,8 @@ class FakeNcclWorld {
   std::map<std::string, std::set<int>> joined_;  // by id
   std::vector<std::unique_ptr<Comm>> comms_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::map<std::pair<std::string, std::pair<int, int>>, Wire> wires_;
+  std::map<Way, Wire> wires_;
+  std::map<Way, std::set<int>> posted_;  // ranks that have ever posted there
   std::set<Transfer*> offered_;
   std::string failure_;
   Counts counts_;
@@ -140,6 +146,7 @@ class FakeNccl final : public NcclApi {
   explicit FakeNccl(std::shared_ptr<FakeNcclWorld> world) : world_(std::move(world)) {}
 
   bool owns(const at::Tensor& tensor) const override { return tensor.scalar_type() == at::kFloat; }
+  at::Tensor scratch() override { return at::zeros({4}, at::kFloat); }
   std::string unique_id() override {
     const std::lock_guard lock(world_->mutex_);
     return "id" + std::to_string(world_->next_id_++);
@@ -157,8 +164,9 @@ class FakeNccl final : public NcclApi {
     auto& comm = of(handle);
     if (!world_->failure_.empty()) return {State::Failed, world_->failure_};
     if (!comm.failed.empty()) return {State::Failed, comm.failed};
-    const bool all = static_cast<int>(world_->joined_[comm.id].size()) == comm.size;
-    return {all ? State::Done : State::Working, {}};
+    bool done = static_cast<int>(world_->joined_[comm.id].size()) == comm.size;
+    for (const FakeNcclWorld::Way& way : comm.posted) done = done && world_->posted_[way].size() == 2;
+    return {done ? State::Done : State::Working, {}};
   }
   void abort(Comm handle) noexcept override {
     const std::lock_guard lock(world_->mutex_);
@@ -180,6 +188,14 @@ class FakeNccl final : public NcclApi {
     in_group_ = false;
     const std::lock_guard lock(world_->mutex_);
     ++world_->counts_.groups;
+    for (const auto& [stream, transfers] : group_) {
+      for (const auto& t : transfers) {
+        const int me = t->comm->rank;
+        const FakeNcclWorld::Way way{t->comm->id, t->send ? std::pair(me, t->peer) : std::pair(t->peer, me)};
+        t->comm->posted.insert(way);
+        world_->posted_[way].insert(me);
+      }
+    }
     for (auto& [stream, transfers] : group_)
       static_cast<FakeNcclWorld::Stream*>(stream)->operations.push_back({.group = std::move(transfers)});
     group_.clear();

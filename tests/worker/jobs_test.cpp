@@ -18,6 +18,20 @@ namespace millrace {
 namespace {
 using std::chrono::milliseconds;
 
+TEST_F(Jobs, TheCpusWorkerRefusesAGpu) {
+  const std::string as_gpu_worker = "MILLRACE_WORKER_CUDA=" MILLRACE_BIN_DIR "/millrace-worker";
+  for (const char* command :
+       {"train --model mlp --device cuda --steps 1", "profile --model mlp --device cuda"}) {
+    const Ran ran = run(command, as_gpu_worker);
+    EXPECT_EQ(ran.code, 2) << ran.output;
+    for (const char* part : {"--device cuda", "computes on the CPU only", "scripts/build cuda"})
+      EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
+  }
+  const Ran nccl = run("train --model mlp --backend nccl --steps 1", "RANK=0 WORLD_SIZE=1 MILLRACE_STORE=.");
+  EXPECT_EQ(nccl.code, 2) << nccl.output;
+  EXPECT_NE(nccl.output.find("NCCL joins GPUs"), std::string::npos) << nccl.output;
+}
+
 TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
   const std::string models[] = {"model: mlp\nwidth: 32\ndepth: 4\ndropout: 0.1\n",
                                 "model: vgg16\nimage-size: 32\nclasses: 10\n",
