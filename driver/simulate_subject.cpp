@@ -178,21 +178,6 @@ void read_bytes_of_plan(const Plan& plan, SimulationSubject& subject) {
   }
 }
 
-/// Weights, gradients and one copy of the rule's state, and what a layer keeps: stage_memory's terms.
-void read_bytes_of_graph(const Plan& plan, const LayerGraph& graph, SimulationSubject& subject) {
-  const ClusterSpec anywhere = ClusterSpec::local(std::max(1, plan.num_ranks()));
-  for (const CutStage& stage : CostModel(graph, anywhere).stages_of(plan)) {
-    double parameters = 0, saved = 0;
-    for (int node : stage.nodes) {
-      parameters += static_cast<double>(graph.nodes[static_cast<std::size_t>(node)].parameter_bytes);
-      saved += static_cast<double>(graph.nodes[static_cast<std::size_t>(node)].saved_bytes);
-    }
-    subject.options.weight_bytes.push_back(parameters);
-    subject.options.state_bytes.push_back(2 * parameters);
-    subject.options.stash_bytes.push_back(saved);
-  }
-}
-
 Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, const LayerGraph* graph) {
   Problems problems = graph == nullptr ? validate(plan) : validate(plan, *graph);
   if (graph == nullptr && !has_predicted_times(plan)) {
@@ -219,7 +204,11 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
     const std::vector<CutStage> stages = model.stages_of(plan);
     subject.shape = model.shape_of(stages, microbatches);
     subject.costs = model.costs_of(stages, subject.shape);
-    read_bytes_of_graph(plan, *graph, subject);
+    for (const StageMemory& memory : model.memory_of(stages)) {
+      subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters));
+      subject.options.state_bytes.push_back(static_cast<double>(memory.once()));
+      subject.options.stash_bytes.push_back(static_cast<double>(memory.stash()));
+    }
   } else {
     subject.shape = shape_of(plan, microbatches);
     subject.costs = predicted_costs(plan, subject.shape, *cluster);

@@ -413,10 +413,27 @@ Bytes CostModel::workspace_of(std::vector<int> nodes) const {
   return most;
 }
 
+std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stages) const {
+  const Borders borders = borders_of(stages);
+  std::vector<StageMemory> result;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    StageMemory& memory = result.emplace_back(StageMemory{.incoming = borders.incoming[s],
+                                                          .outgoing = borders.outgoing[s],
+                                                          .workspace = workspace_of(stages[s].nodes),
+                                                          .rule_copies = options_.rule_copies,
+                                                          .recompute = stages[s].recompute});
+    for (int i : stages[s].nodes) {
+      memory.parameters += graph_.nodes[i].parameter_bytes;
+      memory.saved += graph_.nodes[i].saved_bytes;
+    }
+  }
+  return result;
+}
+
 /// A rank with several stages holds them all: its peak follows its list action by action.
 void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
-                            const std::vector<CutStage>& stages, const Borders& borders,
-                            const Simulation& simulation, StepEstimate& estimate) {
+                            const std::vector<CutStage>& stages, const Simulation& simulation,
+                            StepEstimate& estimate) {
   const std::vector<int> stashed = most_per_stage(shape, simulation.peak_stash);
   const std::vector<int> versions = most_per_stage(shape, simulation.peak_versions);
   const bool recomputes =
@@ -433,19 +450,12 @@ void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const
   const std::vector<int> open =
       recomputes ? most_open_backwards(*schedule, shape.num_stages()) : std::vector<int>(stages.size(), 1);
   SimulationOptions bytes;
+  std::vector<StageMemory> memories = memory_of(stages);
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    StageMemory memory{.incoming = borders.incoming[s],
-                       .outgoing = borders.outgoing[s],
-                       .versions = versions[s],
-                       .stashed = stashed[s],
-                       .rule_copies = options_.rule_copies,
-                       .open_backwards = open[s],
-                       .recompute = stages[s].recompute};
-    for (int i : stages[s].nodes) {
-      memory.parameters += graph_.nodes[i].parameter_bytes;
-      memory.saved += graph_.nodes[i].saved_bytes;
-    }
-    memory.workspace = workspace_of(stages[s].nodes);
+    StageMemory& memory = memories[s];
+    memory.versions = versions[s];
+    memory.stashed = stashed[s];
+    memory.open_backwards = open[s];
     estimate.parameter_bytes.push_back(memory.parameters);
     estimate.peak_bytes.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(memory.parameters));
@@ -478,7 +488,7 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
     estimate.forward_s.push_back(costs.forward[s]);
     estimate.backward_s.push_back(costs.backward_input[s] + costs.backward_weight[s]);
   }
-  fill_memory(kind, shape, costs, stages, borders, simulation, estimate);
+  fill_memory(kind, shape, costs, stages, simulation, estimate);
   estimate.reduce_s = costs.reduce;
   estimate.update_s = costs.update;
   estimate.crossings = std::move(borders.crossings);

@@ -125,6 +125,8 @@ class CostModel {
 
   /// Problem if the schedule does not exist for this shape (for example more replicas than microbatches).
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
+  /// Of each stage, for one version and one stashed microbatch.
+  std::vector<StageMemory> memory_of(const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);
 
@@ -168,8 +170,7 @@ class CostModel {
   Result<const Schedule*> prepared(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
   Bytes workspace_of(std::vector<int> nodes) const;
   void fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
-                   const std::vector<CutStage>& stages, const Borders& borders, const Simulation& simulation,
-                   StepEstimate& estimate);
+                   const std::vector<CutStage>& stages, const Simulation& simulation, StepEstimate& estimate);
   Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
   Result<double> step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
                               Simulation* last);
