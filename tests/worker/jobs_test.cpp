@@ -1,6 +1,9 @@
 // Whole commands, as a user types them: processes, resume, a killed rank, bad input.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -314,6 +317,24 @@ TEST_F(Jobs, BadInputMeetsAClearErrorAndItsExitCode) {
     EXPECT_NE(ran.output.find(bad.message), std::string::npos) << bad.arguments << "\n" << ran.output;
   }
   EXPECT_EQ(run("train --model mlp --stages 2", "RANK=0 WORLD_SIZE=3").code, 2);
+}
+
+TEST_F(Jobs, APortInUseIsNamed) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(socket, 1), 0);
+  ASSERT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const Ran ran = run("train --model mlp --stages 2 --steps 1",
+                      "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port);
+  ::close(socket);
+  EXPECT_EQ(ran.code, 2) << ran.output;
+  for (const std::string& part : {"127.0.0.1:" + port, std::string("in use"), std::string("MASTER_PORT")})
+    EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
 }
 
 }  // namespace
