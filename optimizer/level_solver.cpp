@@ -333,6 +333,7 @@ std::vector<LevelStage> LevelSolver::stages(int to) const {
     leave_idle(layer_end);
   }
   MILLRACE_CHECK(false, "no stages reach the best time");
+  return {};
 }
 
 }  // namespace millrace
