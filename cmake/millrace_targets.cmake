@@ -1,7 +1,7 @@
 # millrace_library(name FOLDER dir [LINK ...] [PRIVATE_LINK ...] [EXCLUDE regex] [ONLY regex])
 #   static target millrace_<name> of the .cpp files in the folder. *_main.cpp are programs, never in a library.
 # millrace_program(name SOURCES ... LINK ...)
-# millrace_test(name FOLDER tests/dir LABEL unit|torch|multi|slow LINK ... [TIMEOUT s])
+# millrace_test(name FOLDER tests/dir LABEL unit|torch|multi|slow LINK ... [TIMEOUT s] [OPTIMISE -O0])
 #   one program and one ctest entry for each folder: loading LibTorch is what costs. main() is tests/harness/test_main.cpp.
 include(GNUInstallDirs)
 
@@ -40,7 +40,7 @@ function(millrace_program name)
 endfunction()
 
 function(millrace_test name)
-  cmake_parse_arguments(ARG "" "FOLDER;LABEL;TIMEOUT" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "FOLDER;LABEL;TIMEOUT;OPTIMISE" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ARG_FOLDER}/*.cpp)
   if(NOT sources)
     return()
@@ -52,6 +52,9 @@ function(millrace_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest Threads::Threads)
   target_compile_definitions(${name} PRIVATE MILLRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     MILLRACE_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  if(ARG_OPTIMISE)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:${ARG_OPTIMISE}>)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()
