@@ -271,7 +271,7 @@ class JobReader {
         text ? read_schedule_csv(*text, path, {.replicas = std::max(1, count_of(job, "replicas"))})
              : Result<CsvSchedule>(text.problems());
     if (!order) {
-      problems_.insert(problems_.end(), order.problems().begin(), order.problems().end());
+      append(problems_, order.problems());
       return;
     }
     job.ranks = order->shape.num_ranks();
@@ -305,7 +305,7 @@ class JobReader {
       return;
     }
     const Problems invalid = validate(*plan);
-    problems_.insert(problems_.end(), invalid.begin(), invalid.end());
+    append(problems_, invalid);
     if (!invalid.empty()) return;
     const std::string* model = job.find("model");
     if (!model && !plan->model.empty()) {

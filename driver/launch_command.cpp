@@ -279,13 +279,13 @@ int launch_command(const std::vector<std::string>& args) {
     if (const Result<JobOverride> one = parse_override(text)) {
       overrides.push_back(*one);
     } else {
-      problems.insert(problems.end(), one.problems().begin(), one.problems().end());
+      append(problems, one.problems());
     }
   }
   if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
   if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
   const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides);
-  if (!job) problems.insert(problems.end(), job.problems().begin(), job.problems().end());
+  if (!job) append(problems, job.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
     std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());

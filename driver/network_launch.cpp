@@ -81,7 +81,7 @@ Result<NetworkJob> network_job(Arguments& arguments) {
   job.json = output_format(arguments, problems) == OutputFormat::Json;
   const int ranks =
       arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 2, kMostNetworkRanks)) : 2;
-  problems.insert(problems.end(), arguments.problems().begin(), arguments.problems().end());
+  append(problems, arguments.problems());
   if (arguments.problems().empty() && (job.largest < 64 * kKiB || job.largest > kGiB))
     problems.push_back({"--largest", "must be from 64KiB to 1GiB", {}});
   if (!problems.empty()) return problems;

@@ -95,7 +95,7 @@ class Converter {
     const Result<PipeDreamConf> conf =
         text ? parse_pipedream_conf(*text, path) : Result<PipeDreamConf>(text.problems());
     if (!conf) {
-      problems_.insert(problems_.end(), conf.problems().begin(), conf.problems().end());
+      append(problems_, conf.problems());
       return;
     }
     std::set<std::size_t> sizes;

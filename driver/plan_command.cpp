@@ -97,7 +97,7 @@ int plan_for_pipedream(Arguments& arguments) {
   Problems problems;
   const PipeDreamOptions options = pipedream_options(arguments, problems);
   const OutputFormat format = output_format(arguments, problems);
-  problems.insert(problems.end(), arguments.problems().begin(), arguments.problems().end());
+  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   const Result<PipeDreamGraph> graph = read_pipedream_graph(arguments.string("profile"));
   if (!graph) return exit_with(ExitCode::InputData, graph.problems());
@@ -142,7 +142,7 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
         problems.push_back({"--schedule", "a custom schedule is read from a file, not planned",
                             "`millrace simulate --schedule-file` runs it"});
     } else {
-      problems.insert(problems.end(), kind.problems().begin(), kind.problems().end());
+      append(problems, kind.problems());
     }
   }
   options.chunks = static_cast<int>(arguments.integer("chunks", 0, 64));
@@ -184,7 +184,7 @@ Problems load_kind_profiles(const ClusterSpec& cluster, CostOptions& costs) {
     if (profile) {
       costs.profiles.emplace(kind.name, std::move(*profile));
     } else {
-      problems.insert(problems.end(), profile.problems().begin(), profile.problems().end());
+      append(problems, profile.problems());
     }
   }
   return problems;
@@ -282,7 +282,7 @@ Problems write_files(const Arguments& arguments, const Plan& plan, const LayerGr
   const auto write = [&](const char* flag, auto&& text) {
     if (!arguments.has(flag)) return;
     const Status written = write_file_atomically(arguments.string(flag), text());
-    if (!written) problems.insert(problems.end(), written.problems().begin(), written.problems().end());
+    if (!written) append(problems, written.problems());
   };
   write("out", [&] { return plan.to_json(); });
   write("emit-conf", [&] { return to_json(conf_of(plan)); });
@@ -317,7 +317,7 @@ int compare_plans(const Arguments& arguments, const LayerGraph& graph,
     if (parts) {
       plans.push_back({predict(*plan, graph, cluster, costs), *parts});
     } else {
-      problems.insert(problems.end(), parts.problems().begin(), parts.problems().end());
+      append(problems, parts.problems());
     }
   }
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
@@ -336,7 +336,7 @@ int plan_for_layers(Arguments& arguments) {
   const int default_ranks = options.stages > 0 ? options.stages : 2;
   const int ranks =
       arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 1, kMostRanks)) : default_ranks;
-  problems.insert(problems.end(), arguments.problems().begin(), arguments.problems().end());
+  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   const Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
   if (!cluster) return exit_with(ExitCode::Usage, cluster.problems());

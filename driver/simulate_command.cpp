@@ -22,10 +22,6 @@ constexpr long kMostActions = 20'000'000;
 constexpr std::size_t kMostDrawnRanks = 64;  // in a terminal
 constexpr std::size_t kMostCauses = 8;       // of the makespan, in text
 
-void collect(Problems& to, const Problems& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
 std::string names_of(const std::vector<StageId>& stages) {
   std::string text;
   for (StageId s : stages) text += (text.empty() ? "" : ",") + std::to_string(s.value);
@@ -52,7 +48,7 @@ Result<Schedule> schedule_of(const SimulationSubject& subject) {
   schedule = for_rendezvous(*std::move(schedule), subject.shape);
   if (const Problems stuck = check(*schedule, subject.shape, Transport::Rendezvous); !stuck.empty()) {
     Problems problems{{"--sends", "the schedule does not work this way", "use overlap or block"}};
-    collect(problems, stuck);
+    append(problems, stuck);
     return problems;
   }
   return schedule;
@@ -283,7 +279,7 @@ std::vector<ScheduleKind> kinds_of(Arguments& arguments, Problems& problems) {
     if (kind) {
       kinds.push_back(*kind);
     } else {
-      collect(problems, kind.problems());
+      append(problems, kind.problems());
     }
   }
   return kinds;
@@ -386,11 +382,11 @@ int sweep(Arguments& arguments, OutputFormat format, Problems problems) {
       for (ScheduleKind kind : kinds) {
         if (!problems.empty()) break;
         rows.push_back(sweep_one(arguments, kind, s, m, problems));
-        collect(problems, arguments.problems());
+        append(problems, arguments.problems());
       }
     }
   }
-  collect(problems, arguments.problems());
+  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   mark_best(rows);
   if (format == OutputFormat::Json) {
@@ -426,12 +422,12 @@ int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems)
   if (arguments.has("schedule-file") && problems.empty()) return simulate_file(arguments, format);
   if (arguments.boolean("sweep")) return sweep(arguments, format, std::move(problems));
   const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
-  if (!kind) collect(problems, kind.problems());
+  if (!kind) append(problems, kind.problems());
   const int stages = static_cast<int>(arguments.integer("stages", 1, kMostSimulatedRanks));
   const int microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostSimulatedMicrobatches));
   const SimulationSubject subject =
       subject_from_flags(arguments, kind ? *kind : ScheduleKind::OneFOneB, stages, microbatches, problems);
-  collect(problems, arguments.problems());
+  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   return simulate_subject(arguments, subject, format);
 }

@@ -14,10 +14,6 @@
 namespace millrace {
 namespace {
 
-void add_all(Problems& to, const Problems& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
 /// One value for every place, or one for each; never below `least`.
 std::vector<double> one_or_each(Arguments& arguments, const char* flag, std::size_t count, const char* what,
                                 Problems& problems) {
@@ -185,7 +181,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
         {arguments.string("plan"), "has no predicted times", "give the profile with --profile"});
   }
   const Result<ClusterSpec> cluster = cluster_of(arguments, std::max(1, plan.num_ranks()));
-  if (!cluster) add_all(problems, cluster.problems());
+  if (!cluster) append(problems, cluster.problems());
   if (cluster && cluster->num_ranks() < plan.num_ranks()) {
     problems.push_back({"--cluster",
                         "has " + std::to_string(cluster->num_ranks()) + " ranks, the plan needs " +
@@ -197,7 +193,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
   int microbatches = plan.microbatches;
   if (arguments.has("microbatches"))
     microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostSimulatedMicrobatches));
-  add_all(problems, arguments.problems());
+  append(problems, arguments.problems());
   if (!problems.empty()) return problems;
   if (graph != nullptr) {
     const CostModel model(*graph, *cluster);
@@ -215,7 +211,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
   }
   read_bytes_of_plan(plan, subject);
   read_conditions(arguments, subject, problems);
-  add_all(problems, arguments.problems());
+  append(problems, arguments.problems());
   if (!problems.empty()) return problems;
   // What training runs: ordered by the plan's own times where it has them.
   if (plan.schedule == ScheduleKind::AutoOrder && subject.stash_cap.empty() && has_predicted_times(plan)) {
@@ -290,7 +286,7 @@ Result<SimulationSubject> subject_from_file(Arguments& arguments, int& code) {
       problems.push_back({long_name(flag), "the schedule file says it", "leave it out"});
   }
   const int replicas = static_cast<int>(arguments.integer("replicas", 1, kMostSimulatedRanks));
-  add_all(problems, arguments.problems());
+  append(problems, arguments.problems());
   if (!problems.empty()) return problems;
   Result<CsvSchedule> read = read_schedule_file(arguments.string("schedule-file"), replicas, nullptr);
   if (!read) {
@@ -303,7 +299,7 @@ Result<SimulationSubject> subject_from_file(Arguments& arguments, int& code) {
   subject.schedule = std::move(read->schedule);
   subject.notes = std::move(read->notes);
   read_costs(arguments, subject, problems);
-  add_all(problems, arguments.problems());
+  append(problems, arguments.problems());
   if (!problems.empty()) return problems;
   return subject;
 }

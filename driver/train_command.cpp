@@ -158,7 +158,7 @@ Result<TrainSpec> spec_from(Arguments& a) {
   if (spec.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
     problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
   problems.insert(problems.begin(), a.problems().begin(), a.problems().end());
-  if (!plan) problems.insert(problems.end(), plan.problems().begin(), plan.problems().end());
+  if (!plan) append(problems, plan.problems());
   for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
   if (o.checkpoint_every > 0 && o.output_dir.empty())
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});

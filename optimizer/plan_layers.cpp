@@ -182,7 +182,7 @@ class Search {
     PlannerOptions options = options_;
     if (chooses_schedule()) options.schedule.reset();
     chunked_ = chunked_layouts(model_, options, microbatch_counts(), ranks_,
-                               static_cast<int>(graph_.nodes.size()), all_compute());
+                               static_cast<int>(graph_.nodes.size()), all_compute_s_);
   }
 
   bool allowed(const std::vector<int>& replicas) const {
@@ -207,7 +207,7 @@ class Search {
       for (int i = 0; i < r; ++i) stage.push_back(devices[next++]);
     }
     Result<Layout> layout =
-        make_layout(model_, options_, kind, microbatches, std::move(ranks), all_compute(), chain_);
+        make_layout(model_, options_, kind, microbatches, std::move(ranks), all_compute_s_, chain_);
     if (!layout) return std::nullopt;
     return std::move(*layout);
   }
@@ -693,8 +693,8 @@ class Search {
       }
       return need[0] <= ranks_;
     };
-    double low = all_compute() * microbatches / ranks_;
-    double high = 2 * all_compute() * microbatches + 1;
+    double low = all_compute_s_ * microbatches / ranks_;
+    double high = 2 * all_compute_s_ * microbatches + 1;
     if (!feasible(high)) return {};
     for (int i = 0; i < 20; ++i) {
       const double middle = (low + high) / 2;
@@ -1045,6 +1045,7 @@ class Search {
   const ClusterSpec& cluster_;
   const PlannerOptions& options_;
   CostModel model_;
+  const double all_compute_s_ = all_compute();  ///< of one microbatch
   std::vector<std::vector<int>> orders_;
   const int ranks_;  // straight with a stage count uses that many
   bool chain_ = false;

@@ -23,6 +23,9 @@ using Problems = std::vector<Problem>;
 /// `where: what. Hint: hint` on one line each.
 std::string to_string(const Problem& problem);
 std::string to_string(const Problems& problems);
+inline void append(Problems& to, const Problems& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
 
 /// A value or the problems that prevented it (never both, never an empty list of problems).
 /// Shaped like std::expected<T, Problems> so that it can be swapped for it.

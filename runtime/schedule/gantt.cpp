@@ -38,7 +38,7 @@ constexpr std::array<Kind, 9> kKinds{{{"forward", "forward", "#82b4f5"},
                                       {"wait", "wait", "#d9dde3"}}};
 constexpr Kind kOther{"", "", "#aab2bc"};
 
-const Kind& bar_kind_of(const std::string& name) {
+const Kind& kind_named(const std::string& name) {
   for (const Kind& kind : kKinds) {
     if (name == kind.name) return kind;
   }
@@ -185,7 +185,7 @@ class Gantt {
 
   std::string draw_bar(const GanttBar& bar, int top) const {
     const double width = std::max(0.6, (bar.end - bar.start) * per_unit_);
-    const Kind& kind = bar_kind_of(bar.kind);
+    const Kind& kind = kind_named(bar.kind);
     std::string svg =
         printed("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>",
                 x(bar.start), top + 1, width, bar_height(), width > 6 ? 2 : 0,
@@ -240,7 +240,7 @@ class Gantt {
     std::vector<std::array<double, kKinds.size()>> shares(columns);
     const double per_cell = span_ / static_cast<double>(columns);
     for (const GanttBar& bar : row.bars) {
-      const auto kind = static_cast<std::size_t>(&bar_kind_of(bar.kind) - kKinds.data());
+      const auto kind = static_cast<std::size_t>(&kind_named(bar.kind) - kKinds.data());
       if (kind >= kKinds.size()) continue;
       for (double c = std::floor(bar.start / per_cell); c * per_cell < bar.end; ++c) {
         if (c < 0 || c >= static_cast<double>(columns)) continue;
@@ -359,7 +359,7 @@ const char* bar_kind_of(Op op) {
 }
 
 const char* colour_of(const std::string& kind) {
-  return bar_kind_of(kind).colour;
+  return kind_named(kind).colour;
 }
 
 std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& options) {

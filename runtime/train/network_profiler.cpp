@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
+#include "runtime/base/median.h"
 
 namespace millrace {
 namespace {
@@ -30,12 +31,6 @@ std::vector<Bytes> sweep_of(Bytes largest) {
   for (Bytes bytes = kSmallestSweep; bytes < largest; bytes *= 2) sizes.push_back(bytes);
   sizes.push_back(std::max(largest, kSmallestSweep));
   return sizes;
-}
-
-double middle_of(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// Messages of any size, each in another place than the last one.
@@ -132,7 +127,7 @@ class Row {
   Row(double* values, const std::vector<Bytes>& sizes) : values_(values), sizes_(sizes) {}
 
   void set_latency(std::vector<double> round_trips) {
-    values_[0] = middle_of(round_trips) / 2;
+    values_[0] = median(round_trips) / 2;
     const auto [least, most] = std::minmax_element(round_trips.begin(), round_trips.end());
     values_[1] = *least / 2;
     values_[2] = *most / 2;
@@ -206,8 +201,8 @@ void drive(Pair& pair, const std::vector<Bytes>& sizes, const NetworkOptions& op
   pair.end();
   row.set_latency(std::move(small));
   for (std::size_t i = 0; i < sweeps.size(); i += 2) {
-    row.set_there(i / 2, middle_of(sweeps[i].seconds));
-    row.set_back(i / 2, middle_of(sweeps[i + 1].seconds));
+    row.set_there(i / 2, median(sweeps[i].seconds));
+    row.set_back(i / 2, median(sweeps[i + 1].seconds));
   }
 }
 
@@ -226,7 +221,7 @@ std::vector<ReduceMeasurement> time_reduces(Communicator& communicator, Device& 
       device.synchronize();
       if (i > 0) seconds.push_back(Seconds(clock.now() - start).count());
     }
-    result.push_back({bytes, middle_of(seconds)});
+    result.push_back({bytes, median(seconds)});
   }
   return result;
 }

@@ -10,21 +10,15 @@
 #include <ATen/ops/randn.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/median.h"
 #include "runtime/stage/loss.h"
 #include "runtime/stage/parameter_store.h"
 
 namespace millrace {
 namespace {
 
-/// Samples of one quantity; the median is robust against the other processes of the machine.
-struct Samples {
-  std::vector<double> seconds;
-  double median() {
-    if (seconds.empty()) return 0;
-    std::ranges::nth_element(seconds, seconds.begin() + seconds.size() / 2);
-    return seconds[seconds.size() / 2];
-  }
-};
+/// Seconds of one quantity, one for each repetition.
+using Samples = std::vector<double>;
 
 struct LayerSamples {
   Samples forward, backward_input, backward_weight;
@@ -73,7 +67,7 @@ class Pass {
     const TimePoint start = clock_.now();
     work();
     device_.synchronize();
-    if (counted_) into.seconds.push_back(Seconds(clock_.now() - start).count());
+    if (counted_) into.push_back(Seconds(clock_.now() - start).count());
   }
 
   void forward(const at::Tensor& input) {
@@ -152,10 +146,10 @@ double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options
     store.publish(
         [&](at::Tensor weights, const at::Tensor& gradient) { (*rule)->apply_(weights, gradient, 0.0); });
     device.synchronize();
-    if (i > 0) samples.seconds.push_back(Seconds(clock.now() - start).count());
+    if (i > 0) samples.push_back(Seconds(clock.now() - start).count());
   }
   const double bytes = double(store.flat_weights().nbytes());
-  return bytes > 0 ? samples.median() / bytes : 0;
+  return bytes > 0 ? median(samples) / bytes : 0;
 }
 
 }  // namespace
@@ -178,7 +172,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (int i = 0; i < options.repetitions; ++i) pass.run(input, target, true);
 
   LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = device.name()};
-  graph.loss_s = pass.loss.median();
+  graph.loss_s = median(pass.loss);
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const NamedLayer& layer = model.layers[i];
@@ -190,9 +184,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     for (std::int64_t d : layout.output_shapes[i]) activation *= d;
     graph.nodes.push_back({.name = layer.name,
                            .kind = layer.layer->kind(),
-                           .forward_s = s.forward.median(),
-                           .backward_input_s = s.backward_input.median(),
-                           .backward_weight_s = s.backward_weight.median(),
+                           .forward_s = median(s.forward),
+                           .backward_input_s = median(s.backward_input),
+                           .backward_weight_s = median(s.backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .activation_bytes = activation,
                            .saved_bytes = pass.saved_bytes[i],

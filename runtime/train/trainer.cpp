@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/median.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/train/step_log.h"
@@ -84,12 +85,6 @@ std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layo
       std::move(forward_schedule(shape_of(plan, layout, to), transport_of(world)).ranks[world.rank().value]);
   std::erase_if(actions, [from](const Action& a) { return a.microbatch.value < from; });
   return actions;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 }  // namespace
