@@ -5,30 +5,41 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/result.h"
+#include "runtime/stage/layered_model.h"
 #include "runtime/train/batch_source.h"
 
 namespace millrace {
 
-struct Sample {
-  at::Tensor input;
-  std::int64_t target = -1;
+/// A field of one sample: a tensor, or a number where the field has no dimensions and holds integers.
+struct FieldValue {
+  at::Tensor tensor;  // contiguous, of the field's dtype; its lengths where the field's shape has dimensions
+  std::int64_t number = 0;
 };
 
-/// const and thread-safe. `augment_seed` is a function of (seed, epoch, index); `want_input` false: the label
-/// only (no decoding), for the last stage.
+/// By index in the model's fields; empty where it was not wanted.
+using Sample = std::vector<FieldValue>;
+
+/// Which fields to load, by index in the model's fields. Reading fewer never changes the others.
+using Wanted = std::span<const char>;
+
+/// const and thread-safe. `augment_seed` is a function of (seed, epoch, index).
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;
-  virtual int num_classes() const = 0;
-  virtual Sample get(std::int64_t index, std::uint64_t augment_seed, bool want_input) const = 0;
+  virtual Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const = 0;
   virtual std::string describe() const = 0;
+  /// Lengths of a sample by the model's dimensions, and what it adds to the model's counts, without loading
+  /// it. Both spans are zero before. Data sets of samples of one size leave them so.
+  virtual void measure(std::int64_t /*index*/, std::span<std::int64_t> /*lengths*/,
+                       std::span<std::int64_t> /*counts*/) const {}
   /// Counters of the damaged-image policy: name -> count ("grey", "cmyk", "damaged", ...). May be empty.
   virtual std::map<std::string, std::int64_t> counters() const { return {}; }
 };
@@ -36,9 +47,8 @@ class Dataset {
 struct DatasetOptions {
   std::string path =
       "synthetic";  ///< "synthetic", "synthetic:SIZE", or an image folder (has train/CLASS or CLASS)
-  std::string split = "train";  ///< "train" | "test" (also finds val/); train augments, test centre-crops
-  std::vector<std::int64_t> sample_shape;  ///< of the model: {3, 224, 224} or {features}
-  int num_classes = 10;
+  std::string split = "train";    ///< "train" | "test" (also finds val/); train augments, test centre-crops
+  std::vector<FieldSpec> fields;  ///< of the model: what a sample has to have
   std::uint64_t seed = 0;
 };
 /// Problem: unreadable folder, class folder without images, more classes than the model has, ...
@@ -53,18 +63,28 @@ struct LoaderOptions {
   int microbatches_per_step = 1;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  int workers = 1;               ///< 0: load in get()
-  int prefetch = 8;              ///< microbatches ahead, at most; refilled when half of them are used
-  bool keep_incomplete = false;  ///< an epoch ends with what is left, even if it is no whole microbatch;
-                                 ///< needs one microbatch per step (evaluation)
-  bool want_input = true;
-  bool want_target = true;
-  bool page_locked = false;  ///< batches are made where a GPU copies from without waiting; needs a GPU
+  int workers = 1;   ///< 0: load in get()
+  int prefetch = 8;  ///< microbatches ahead, at most; refilled when half of them are used
+  /// An epoch ends with what is left: its last step has fewer samples, spread over its microbatches as evenly
+  /// as can be (dropped if there are fewer samples than microbatches).
+  bool keep_incomplete = false;
+  std::vector<FieldSpec> fields;   ///< of the model
+  std::size_t num_dimensions = 0;  ///< of the model
+  std::size_t num_counts = 0;      ///< of the model
+  std::vector<char> wanted;        ///< by field; empty: all
+  bool page_locked = false;        ///< batches are made where a GPU copies from without waiting; needs a GPU
   /// Which positions this rank will ask for (prefetched); empty: all.
   std::function<bool(std::int64_t position)> mine;
+
+  /// What the model asks of a loader.
+  void read_for(const LayeredModel& model) {
+    fields = model.fields;
+    num_dimensions = model.dimensions.size();
+    num_counts = model.counts.size();
+  }
 };
 /// Epochs follow each other without end; an epoch's incomplete last step (of microbatch *
-/// microbatches_per_step samples) is dropped. If the data set is smaller than one step, Problem.
+/// microbatches_per_step samples) is dropped, or kept as LoaderOptions says. Problem if no step is left.
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options);
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);

@@ -25,6 +25,9 @@ class Loader final : public BatchSource {
       : dataset_(std::move(dataset)),
         options_(std::move(options)),
         per_epoch_(steps_per_epoch(*dataset_, options_) * options_.microbatches_per_step) {
+    if (options_.wanted.empty()) options_.wanted.assign(options_.fields.size(), 1);
+    const bool reads = std::ranges::find(options_.wanted, 1) != options_.wanted.end();
+    if (!reads) options_.workers = 0;  // only extents are asked for
     for (int i = 0; i < options_.workers; ++i)
       workers_.emplace_back([this](std::stop_token stop) { work(stop); });
   }
@@ -35,7 +38,7 @@ class Loader final : public BatchSource {
   }
 
   Batch get(std::int64_t position) override {
-    if (options_.workers == 0) return make(position, nullptr);
+    if (options_.workers == 0) return make(position);
     std::unique_lock lock(mutex_);
     // The first position asked for (and one that does not ascend) starts the window anew.
     if (!started_ || position < front_) restart(position);
@@ -48,6 +51,13 @@ class Loader final : public BatchSource {
     fill();
     if (job->error) std::rethrow_exception(job->error);
     return std::move(job->batch);
+  }
+
+  BatchExtent extent(std::int64_t position) const override {
+    const auto [epoch, rows] = rows_of(position);
+    BatchExtent extent{.samples = static_cast<std::int64_t>(rows.second - rows.first)};
+    if (options_.num_dimensions == 0 && options_.num_counts == 0) return extent;
+    return extent_of(*order_of(epoch), rows);
   }
 
   void seek(std::int64_t) override {
@@ -88,7 +98,6 @@ class Loader final : public BatchSource {
 
   void work(std::stop_token stop) {
     at::set_num_threads(1);
-    EpochOrder order;
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
       std::shared_ptr<Job> job;
@@ -108,7 +117,7 @@ class Loader final : public BatchSource {
       Batch batch;
       std::exception_ptr error;
       try {
-        batch = make(job->position, &order);
+        batch = make(job->position);
       } catch (...) {
         error = std::current_exception();
       }
@@ -120,59 +129,117 @@ class Loader final : public BatchSource {
     }
   }
 
-  /// One epoch's order, kept by whoever makes batches.
-  struct EpochOrder {
-    std::int64_t epoch = -1;
-    std::vector<std::int64_t> samples;
-  };
+  using Order = std::vector<std::int64_t>;
+  using Rows = std::pair<std::int64_t, std::int64_t>;  // [first, end) in an epoch's order
 
-  Batch make(std::int64_t position, EpochOrder* cached) {
-    EpochOrder& order = cached ? *cached : own_order_;
+  /// Epoch of a position, and its samples. Only an epoch's last step may have fewer than the others.
+  std::pair<std::int64_t, Rows> rows_of(std::int64_t position) const {
     const std::int64_t epoch = position / per_epoch_, within = position % per_epoch_;
-    if (order.epoch != epoch)
-      order = {epoch, epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle)};
+    const std::int64_t step = within / options_.microbatches_per_step,
+                       m = within % options_.microbatches_per_step;
+    const std::int64_t per_step = std::int64_t{options_.microbatch} * options_.microbatches_per_step;
+    const std::int64_t first = step * per_step;
+    if (const std::int64_t left = dataset_->size() - first; left < per_step) {
+      const auto edge = [&](std::int64_t k) { return first + left * k / options_.microbatches_per_step; };
+      return {epoch, {edge(m), edge(m + 1)}};
+    }
+    return {epoch, {first + m * options_.microbatch, first + (m + 1) * options_.microbatch}};
+  }
+
+  /// The order of an epoch; the last two are kept, for whoever makes batches or asks for extents.
+  std::shared_ptr<const Order> order_of(std::int64_t epoch) const {
+    std::lock_guard lock(orders_mutex_);
+    for (const auto& [known, order] : orders_) {
+      if (known == epoch) return order;
+    }
+    auto order =
+        std::make_shared<const Order>(epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle));
+    if (orders_.size() == 2) orders_.pop_front();
+    orders_.emplace_back(epoch, order);
+    return order;
+  }
+
+  BatchExtent extent_of(const Order& order, Rows rows) const {
+    BatchExtent extent{.samples = rows.second - rows.first};
+    extent.lengths.assign(options_.num_dimensions, 0);
+    extent.counts.assign(options_.num_counts, 0);
+    std::vector<std::int64_t> lengths(options_.num_dimensions), counts(options_.num_counts);
+    for (std::int64_t row = rows.first; row < rows.second; ++row) {
+      std::ranges::fill(lengths, 0);
+      std::ranges::fill(counts, 0);
+      dataset_->measure(order[static_cast<std::size_t>(row)], lengths, counts);
+      for (std::size_t d = 0; d < lengths.size(); ++d)
+        extent.lengths[d] = std::max(extent.lengths[d], lengths[d]);
+      for (std::size_t c = 0; c < counts.size(); ++c) extent.counts[c] += counts[c];
+    }
+    return extent;
+  }
+
+  Batch make(std::int64_t position) {
+    const auto [epoch, rows] = rows_of(position);
+    const std::shared_ptr<const Order> order = order_of(epoch);
+    const BatchExtent extent = extent_of(*order, rows);
     Batch batch;
-    std::vector<std::int64_t> targets;
-    // Less than a microbatch only at the end of an epoch that keeps it.
-    const auto rows = static_cast<int>(
-        std::min<std::int64_t>(options_.microbatch, dataset_->size() - within * options_.microbatch));
-    for (int i = 0; i < rows; ++i) {
-      const std::int64_t index = order.samples[static_cast<std::size_t>(within * options_.microbatch + i)];
+    batch.fields.resize(options_.fields.size());
+    for (std::size_t f = 0; f < options_.fields.size(); ++f) {
+      if (options_.wanted[f]) batch.fields[f] = empty_field(options_.fields[f], extent);
+    }
+    for (std::int64_t row = rows.first; row < rows.second; ++row) {
+      const std::int64_t index = (*order)[static_cast<std::size_t>(row)];
       const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
                                                 static_cast<std::uint64_t>(index));
-      Sample sample = dataset_->get(index, augment, options_.want_input);
-      targets.push_back(sample.target);
-      if (!options_.want_input) continue;
-      if (!batch.input.defined()) {
-        std::vector<std::int64_t> shape{rows};
-        shape.insert(shape.end(), sample.input.sizes().begin(), sample.input.sizes().end());
-        batch.input = at::empty(shape, options_of(at::kFloat));
+      const Sample sample = dataset_->get(index, augment, options_.wanted);
+      MILLRACE_CHECK(sample.size() == options_.fields.size(), dataset_->describe());
+      for (std::size_t f = 0; f < sample.size(); ++f) {
+        if (options_.wanted[f]) place(options_.fields[f], sample[f], row - rows.first, batch.fields[f]);
       }
-      MILLRACE_CHECK(sample.input.is_contiguous() && sample.input.scalar_type() == at::kFloat);
-      std::memcpy(batch.input.mutable_data_ptr<float>() + i * sample.input.numel(),
-                  sample.input.const_data_ptr<float>(), sample.input.nbytes());
-    }
-    if (options_.want_target) {
-      batch.target = at::empty({rows}, options_of(at::kLong));
-      std::ranges::copy(targets, batch.target.mutable_data_ptr<std::int64_t>());
     }
     return batch;
   }
 
-  at::TensorOptions options_of(at::ScalarType type) const {
-    return at::TensorOptions(type).pinned_memory(options_.page_locked);
+  at::Tensor empty_field(const FieldSpec& field, const BatchExtent& extent) const {
+    const Shape shape = field_shape(field, extent);
+    const bool varies = std::ranges::any_of(field.shape, [](std::int64_t d) { return d < 0; });
+    at::Tensor tensor = at::empty(shape, options_of(field.dtype));
+    return varies ? tensor.fill_(field.padding) : tensor;
+  }
+
+  /// Copies a sample into its row; what it is shorter than the microbatch stays padding.
+  static void place(const FieldSpec& field, const FieldValue& value, std::int64_t row, at::Tensor& into) {
+    if (!value.tensor.defined()) {
+      MILLRACE_CHECK(field.shape.empty() && field.dtype == at::kLong, "field " << field.name);
+      into.mutable_data_ptr<std::int64_t>()[row] = value.number;
+      return;
+    }
+    MILLRACE_CHECK(value.tensor.is_contiguous() && value.tensor.scalar_type() == field.dtype,
+                   "field " << field.name);
+    const std::int64_t rows = into.size(field.batch_dimension);
+    if (field.batch_dimension == 0 && value.tensor.numel() * rows == into.numel()) {
+      std::memcpy(static_cast<char*>(into.mutable_data_ptr()) +
+                      row * static_cast<std::int64_t>(value.tensor.nbytes()),
+                  value.tensor.const_data_ptr(), value.tensor.nbytes());
+      return;
+    }
+    at::Tensor target = into.select(field.batch_dimension, row);
+    for (std::int64_t d = 0; d < value.tensor.dim(); ++d) target = target.narrow(d, 0, value.tensor.size(d));
+    target.copy_(value.tensor);
+  }
+
+  at::TensorOptions options_of(at::ScalarType dtype) const {
+    return at::TensorOptions(dtype).pinned_memory(options_.page_locked);
   }
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
   std::int64_t per_epoch_;
-  EpochOrder own_order_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable_any changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
   bool started_ = false;
   std::int64_t front_ = 0;
   std::int64_t next_ = 0;
+  mutable std::mutex orders_mutex_;  // guards orders_
+  mutable std::deque<std::pair<std::int64_t, std::shared_ptr<const Order>>> orders_;
   std::vector<std::jthread> workers_;  // last: ends first
 };
 
@@ -180,12 +247,13 @@ class Loader final : public BatchSource {
 
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options) {
   const std::int64_t samples = std::int64_t{options.microbatch} * options.microbatches_per_step;
-  return options.keep_incomplete ? (dataset.size() + samples - 1) / samples : dataset.size() / samples;
+  const std::int64_t left = dataset.size() % samples;
+  return dataset.size() / samples +
+         (options.keep_incomplete && left >= options.microbatches_per_step ? 1 : 0);
 }
 
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options) {
-  MILLRACE_CHECK(!options.keep_incomplete || options.microbatches_per_step == 1);
   if (steps_per_epoch(*dataset, options) < 1) {
     return Problem{"--data",
                    "the data set has " + std::to_string(dataset->size()) + " samples, one step needs " +

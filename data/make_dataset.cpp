@@ -6,7 +6,21 @@
 
 namespace millrace {
 
+namespace {
+/// "input", floating, and one integer label: what classifiers read.
+bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
+  return fields.size() == 2 && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
+         fields[1].dtype == at::kLong;
+}
+}  // namespace
+
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
+  if (!reads_labelled_tensors(options.fields)) {
+    std::string names;
+    for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
+    return Problem{"--data", "the model reads " + names + "; " + options.path + " has inputs and labels",
+                   "give a data set made for this model"};
+  }
   constexpr std::string_view kSynthetic = "synthetic";
   constexpr std::int64_t kTrain = 8192, kTest = 1024;
   if (options.path == kSynthetic) return make_synthetic(options, options.split == "train" ? kTrain : kTest);

@@ -40,6 +40,7 @@ struct TrainSpec {
   bool evaluate = true;
   int workers = 1;
   int threads = 1;
+  bool keep_last = false;
   bool deterministic = false;
   bool dry_run = false;
   bool json = false;
@@ -144,6 +145,7 @@ Result<TrainSpec> spec_from(Arguments& a) {
   o.save_weights = a.string("save-weights");
   spec.data = a.string("data");
   spec.evaluate = !a.boolean("no-evaluation");
+  spec.keep_last = a.boolean("keep-last");
   spec.workers = static_cast<int>(a.integer("workers", 0, 256));
   spec.threads = static_cast<int>(a.integer("threads", 1, 1024));
   spec.deterministic = a.boolean("deterministic");
@@ -168,11 +170,7 @@ Result<TrainSpec> spec_from(Arguments& a) {
 }
 
 DatasetOptions dataset_options(const TrainSpec& spec, const std::string& split) {
-  return {.path = spec.data,
-          .split = split,
-          .sample_shape = spec.model.input_shape,
-          .num_classes = spec.model.num_classes,
-          .seed = spec.options.seed};
+  return {.path = spec.data, .split = split, .fields = spec.model.fields, .seed = spec.options.seed};
 }
 
 struct Datasets {
@@ -193,14 +191,16 @@ Result<Datasets> open_datasets(const TrainSpec& spec) {
 }
 
 LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
-  return {.microbatch = spec.options.microbatch,
-          .microbatches_per_step = microbatches_per_step(spec.plan),
-          .seed = spec.options.seed,
-          .workers = spec.workers,
-          .want_input = needs.input,
-          .want_target = needs.target,
-          .page_locked = spec.device != "cpu",
-          .mine = needs.mine};
+  LoaderOptions options{.microbatch = spec.options.microbatch,
+                        .microbatches_per_step = microbatches_per_step(spec.plan),
+                        .seed = spec.options.seed,
+                        .workers = spec.workers,
+                        .keep_incomplete = spec.keep_last,
+                        .wanted = needs.fields,
+                        .page_locked = spec.device != "cpu",
+                        .mine = needs.mine};
+  options.read_for(spec.model);
+  return options;
 }
 
 std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset>& dataset,
@@ -213,17 +213,14 @@ std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset
 MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
   return [&spec, &sets](const BatchNeeds& train, const BatchNeeds& evaluation) {
     BatchSources sources;
-    if (train.input || train.target) sources.train = loader_or_throw(sets.train, loader_options(spec, train));
+    sources.train = loader_or_throw(sets.train, loader_options(spec, train));
     if (sets.test) {
       LoaderOptions options = loader_options(spec, evaluation);
       options.microbatches_per_step = 1;
       options.shuffle = false;
       options.keep_incomplete = true;
       sources.evaluation.microbatches = steps_per_epoch(*sets.test, options);
-      sources.evaluation.last_samples =
-          sets.test->size() - (sources.evaluation.microbatches - 1) * spec.options.microbatch;
-      if (evaluation.input || evaluation.target)
-        sources.evaluation.batches = loader_or_throw(sets.test, options);
+      sources.evaluation.batches = loader_or_throw(sets.test, options);
     }
     return sources;
   };
@@ -232,8 +229,9 @@ MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
 Json summary_of(const TrainSpec& spec, const RunReport& report) {
   Json evaluations = Json::array();
   for (const EvaluationReport& e : report.evaluations) {
-    evaluations.push_back(Json::object(
-        {{"step", e.step}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"samples", e.samples}}));
+    Json one = Json::object({{"step", e.step}, {"samples", static_cast<std::int64_t>(e.samples)}});
+    for (const auto& [name, value] : e.values) one[name] = value;
+    evaluations.push_back(std::move(one));
   }
   Json losses = Json::array();
   for (double loss : report.losses) losses.push_back(loss);
@@ -261,6 +259,12 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"losses", losses}});
 }
 
+std::string number_text(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.4f", value);
+  return text;
+}
+
 /// The rank of the last stage's first replica writes and prints the result of the job.
 void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank) {
   if (rank != spec.plan.stages.back().ranks.front()) return;
@@ -277,9 +281,11 @@ void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank
   std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
               static_cast<long long>(report.steps), report.losses.empty() ? 0.0 : report.losses.back(),
               report.median_step_s * 1e3, report.samples_per_s);
-  if (!report.evaluations.empty())
-    std::printf("evaluation: top-1 %.4f, top-5 %.4f, loss %.4f\n", report.evaluations.back().top1,
-                report.evaluations.back().top5, report.evaluations.back().loss);
+  if (report.evaluations.empty()) return;
+  std::string text;
+  for (const auto& [name, value] : report.evaluations.back().values)
+    text += (text.empty() ? "" : ", ") + name + " " + number_text(value);
+  std::printf("evaluation: %s\n", text.c_str());
 }
 
 /// False if it was asked to stop before the last step.

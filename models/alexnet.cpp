@@ -9,9 +9,8 @@ Result<LayeredModel> make_alexnet(const ModelOptions& options) {
   if (size < 63)
     return Problem{"--image-size", "AlexNet needs at least 63 pixels, got " + std::to_string(size),
                    "use 224"};
-  LayeredModel model{.name = "alexnet",
-                     .input_shape = {3, size, size},
-                     .num_classes = options.num_classes ? options.num_classes : 1000};
+  const int classes = options.num_classes ? options.num_classes : 1000;
+  LayeredModel model = classifier("alexnet", {3, size, size}, classes);
   Chain chain(model);
   chain.then("features.0", conv2d({.in = 3, .out = 64, .kernel = 11, .stride = 4, .padding = 2}));
   chain.then("features.1", relu());
@@ -35,7 +34,8 @@ Result<LayeredModel> make_alexnet(const ModelOptions& options) {
   chain.then("classifier.3", dropout(p));
   chain.then("classifier.4", linear(4096, 4096));
   chain.then("classifier.5", relu());
-  chain.then("classifier.6", linear(4096, model.num_classes));
+  chain.then("classifier.6", linear(4096, classes));
+  end_in_cross_entropy(model);
   return model;
 }
 

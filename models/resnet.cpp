@@ -64,9 +64,8 @@ Result<LayeredModel> make_resnet(const std::string& name, const ModelOptions& op
     return Problem{"--image-size", name + " needs at least 32 pixels, got " + std::to_string(size),
                    "use 32 or 224"};
   const bool small = size <= 64;  // CIFAR: 3x3 stem without pooling
-  LayeredModel model{.name = name,
-                     .input_shape = {3, size, size},
-                     .num_classes = options.num_classes ? options.num_classes : (small ? 10 : 1000)};
+  const int classes = options.num_classes ? options.num_classes : (small ? 10 : 1000);
+  LayeredModel model = classifier(name, {3, size, size}, classes);
   Builder b(model);
   if (small)
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
@@ -85,7 +84,8 @@ Result<LayeredModel> make_resnet(const std::string& name, const ModelOptions& op
   b.chain().then("avgpool", adaptive_avg_pool2d(1, 1));
   b.chain().then("flatten", flatten());
   if (options.dropout > 0) b.chain().then("dropout", dropout(options.dropout));
-  b.chain().then("fc", linear(b.channels(), model.num_classes));
+  b.chain().then("fc", linear(b.channels(), classes));
+  end_in_cross_entropy(model);
   return model;
 }
 

@@ -15,8 +15,7 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
                    "use at least 32"};
   const bool small = size <= 64;  // CIFAR: a 512-wide classifier on the last 1x1 or 2x2 features
   const int classes = options.num_classes ? options.num_classes : (small ? 10 : 1000);
-  LayeredModel model{
-      .name = batch_norm ? "vgg16_bn" : "vgg16", .input_shape = {3, size, size}, .num_classes = classes};
+  LayeredModel model = classifier(batch_norm ? "vgg16_bn" : "vgg16", {3, size, size}, classes);
   Chain chain(model);
   int index = 0, channels = 3;
   const auto feature = [&](LayerPtr layer) {
@@ -46,6 +45,7 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
   chain.then("classifier.4", relu());
   chain.then("classifier.5", dropout(p));
   chain.then("classifier.6", linear(hidden, classes, init));
+  end_in_cross_entropy(model);
   return model;
 }
 

@@ -155,7 +155,6 @@ class ImageFolder final : public Dataset {
       : root_(std::move(root)), files_(std::move(files)), classes_(classes), size_(size), train_(train) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
-  int num_classes() const override { return classes_; }
   std::string describe() const override {
     return root_ + ", " + std::to_string(files_.size()) + " images, " + std::to_string(classes_) + " classes";
   }
@@ -163,16 +162,17 @@ class ImageFolder final : public Dataset {
     return {{"grey", grey_}, {"cmyk", cmyk_}, {"damaged", damaged_}};
   }
 
-  Sample get(std::int64_t index, std::uint64_t augment_seed, bool want_input) const override {
+  Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
     const File& file = files_[static_cast<std::size_t>(index)];
-    if (!want_input) return {{}, file.target};
+    if (!wanted[0]) return {{}, {.number = file.target}};
     RandomStream random(augment_seed);
     // A damaged image is replaced by the next whole one; the label stays the file's own, because the rank
     // that computes the loss does not decode and must agree.
     for (std::size_t step = 0; step < files_.size(); ++step) {
       const std::size_t at = (static_cast<std::size_t>(index) + step) % files_.size();
       Image image;
-      if (decode(files_[at].path, image)) return {transform(image, random), file.target};
+      if (decode(files_[at].path, image))
+        return {{.tensor = transform(image, random)}, {.number = file.target}};
     }
     throw DataError(root_ + ": not one image could be decoded");
   }
@@ -261,7 +261,8 @@ Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& o
       "expected " + options.path + "/train/CLASS/*.jpg or " + options.path + "/CLASS/*.jpg";
   std::error_code error;
   if (!fs::is_directory(options.path, error)) return Problem{options.path, "is not a readable folder", hint};
-  const auto& shape = options.sample_shape;
+  const Shape& shape = options.fields[0].shape;
+  const std::int64_t num_classes = options.fields[1].limit;
   if (shape.size() != 3 || shape[0] != 3 || shape[1] != shape[2])
     return Problem{options.path, "the model does not take images", "use --data synthetic for this model"};
   const fs::path folder = split_folder(options);
@@ -284,11 +285,11 @@ Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& o
           {classes[c].string(), "class folder without .jpg images", "remove the folder or add images"});
   }
   if (classes.empty()) problems.push_back({folder.string(), "has no class folders", hint});
-  if (static_cast<int>(classes.size()) > options.num_classes) {
-    problems.push_back({folder.string(),
-                        "has " + std::to_string(classes.size()) + " classes, the model " +
-                            std::to_string(options.num_classes),
-                        "give --classes " + std::to_string(classes.size())});
+  if (static_cast<std::int64_t>(classes.size()) > num_classes) {
+    problems.push_back(
+        {folder.string(),
+         "has " + std::to_string(classes.size()) + " classes, the model " + std::to_string(num_classes),
+         "give --classes " + std::to_string(classes.size())});
   }
   if (!problems.empty()) return problems;
   return std::shared_ptr<const Dataset>(

@@ -14,11 +14,15 @@ namespace {
 
 class Synthetic final : public Dataset {
  public:
-  Synthetic(const DatasetOptions& options, std::int64_t size) : options_(options), size_(size) {
+  Synthetic(const DatasetOptions& options, std::int64_t size)
+      : options_(options),
+        sample_shape_(options.fields[0].shape),
+        classes_(options.fields[1].limit),
+        size_(size) {
     // At most 64 prototypes: a thousand of 224x224 would take 600 MB. Classes beyond share one with another
     // sign and offset.
-    std::vector<std::int64_t> shape{std::min(options.num_classes, 64)};
-    shape.insert(shape.end(), options.sample_shape.begin(), options.sample_shape.end());
+    std::vector<std::int64_t> shape{std::min<std::int64_t>(classes_, 64)};
+    shape.insert(shape.end(), sample_shape_.begin(), sample_shape_.end());
     prototypes_ = at::empty(shape, at::kFloat)
                       .normal_(0, 1, at::detail::createCPUGenerator(derive_seed(options.seed, "prototypes")));
     const auto sample_bytes = static_cast<std::int64_t>(prototypes_.nbytes()) / prototypes_.size(0);
@@ -26,13 +30,12 @@ class Synthetic final : public Dataset {
   }
 
   std::int64_t size() const override { return size_; }
-  int num_classes() const override { return options_.num_classes; }
 
-  Sample get(std::int64_t index, std::uint64_t, bool want_input) const override {
+  Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
     const std::uint64_t seed = derive_seed(options_.seed, options_.split, static_cast<std::uint64_t>(index));
-    const auto target = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(options_.num_classes));
-    if (!want_input) return {{}, target};
-    if (kept_.empty()) return {make(seed, target), target};
+    const auto target = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(classes_));
+    if (!wanted[0]) return {{}, {.number = target}};
+    if (kept_.empty()) return {{.tensor = make(seed, target)}, {.number = target}};
     std::unique_lock lock(mutex_);
     at::Tensor& kept = kept_[static_cast<std::size_t>(index)];
     if (!kept.defined()) {
@@ -41,12 +44,11 @@ class Synthetic final : public Dataset {
       lock.lock();
       kept = std::move(input);
     }
-    return {kept, target};
+    return {{.tensor = kept}, {.number = target}};
   }
 
   std::string describe() const override {
-    return "synthetic, " + std::to_string(size_) + " samples, " + std::to_string(options_.num_classes) +
-           " classes";
+    return "synthetic, " + std::to_string(size_) + " samples, " + std::to_string(classes_) + " classes";
   }
 
  private:
@@ -55,12 +57,14 @@ class Synthetic final : public Dataset {
 
   at::Tensor make(std::uint64_t seed, std::int64_t target) const {
     at::Tensor input =
-        at::empty(options_.sample_shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
+        at::empty(sample_shape_, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
     const std::int64_t row = target % prototypes_.size(0), round = target / prototypes_.size(0);
     return input.add_(prototypes_.select(0, row), round % 2 ? -1 : 1).add_(0.25 * double(round / 2));
   }
 
   DatasetOptions options_;
+  Shape sample_shape_;
+  std::int64_t classes_;
   std::int64_t size_;
   at::Tensor prototypes_;
   mutable std::mutex mutex_;              // guards kept_'s elements

@@ -213,6 +213,9 @@ Problems load_stage(const Checkpoint& checkpoint, const std::string& model, Para
              "give the same --model, or start without --resume"}};
   }
   for (auto& [name, tensor] : stage_state(store, rule)) load_tensor(checkpoint, name, tensor, problems);
+  for (const TiedUse& use : store.tied()) {
+    if (use.mirror.defined()) load_tensor(checkpoint, use.owner, use.mirror, problems);
+  }
   if (problems.empty()) {
     rule.set_updates(checkpoint.info.updates);
     store.set_current(VersionId(checkpoint.info.updates));

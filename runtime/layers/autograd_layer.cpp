@@ -14,15 +14,20 @@ class AutogradLayer final : public Layer {
  public:
   explicit AutogradLayer(LayerPtr layer) : layer_(std::move(layer)) {}
   std::string kind() const override { return layer_->kind(); }
+  bool draws() const override { return layer_->draws(); }
   std::vector<ParameterSpec> parameters() const override { return layer_->parameters(); }
   Shape output_shape(std::span<const Shape> inputs) const override { return layer_->output_shape(inputs); }
+  std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
+    return layer_->outputs(inputs);
+  }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
     if (!saved) return layer_->forward(inputs, parameters, buffers, context, nullptr);
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
-    for (const at::Tensor& input : inputs) graph->leaves.push_back(input.detach().requires_grad_(true));
+    for (const at::Tensor& input : inputs)
+      graph->leaves.push_back(input.is_floating_point() ? input.detach().requires_grad_(true) : input);
     graph->inputs = inputs.size();
     for (const at::Tensor& parameter : parameters)
       graph->leaves.push_back(parameter.detach().requires_grad_(true));
@@ -39,8 +44,17 @@ class AutogradLayer final : public Layer {
     at::AutoGradMode with_grad(true);
     auto graph = std::static_pointer_cast<Graph>(std::exchange(saved.extra, nullptr));
     MILLRACE_CHECK(graph, "backward of a " << kind() << " without its forward");
-    auto gradients = torch::autograd::grad({graph->output}, graph->leaves, {grad}, /*retain_graph=*/false,
-                                           /*create_graph=*/false, /*allow_unused=*/false);
+    // Integers have no gradient: theirs stay undefined.
+    std::vector<at::Tensor> leaves;
+    for (const at::Tensor& leaf : graph->leaves) {
+      if (leaf.requires_grad()) leaves.push_back(leaf);
+    }
+    auto found = torch::autograd::grad({graph->output}, leaves, {grad}, /*retain_graph=*/false,
+                                       /*create_graph=*/false, /*allow_unused=*/false);
+    std::vector<at::Tensor> gradients;
+    std::size_t next = 0;
+    for (const at::Tensor& leaf : graph->leaves)
+      gradients.push_back(leaf.requires_grad() ? std::move(found[next++]) : at::Tensor());
     const auto split = gradients.begin() + static_cast<std::ptrdiff_t>(graph->inputs);
     saved.tensors.assign(split, gradients.end());
     gradients.erase(split, gradients.end());

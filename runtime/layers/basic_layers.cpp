@@ -45,7 +45,8 @@ std::string text_of(const Shape& shape) {
 std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out,
                                            std::int64_t out, bool bias, WeightInit init) {
   const double bound = 1 / std::sqrt(double(fan_in));
-  ParameterSpec w{.name = "weight", .shape = std::move(weight)}, b{.name = "bias", .shape = {out}};
+  ParameterSpec w{.name = "weight", .shape = std::move(weight)},
+      b{.name = "bias", .shape = {out}, .kind = ParameterKind::Bias};
   switch (init) {
     case WeightInit::PyTorch:
       w.init = b.init = Init::Uniform;
@@ -72,26 +73,39 @@ class Linear final : public Layer {
     return weight_and_bias({out_, in_}, in_, out_, out_, true, init_);
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
-    if (inputs[0].size() != 2 || inputs[0][1] != in_)
-      bad_shape("linear", inputs[0], "[B, " + std::to_string(in_) + "]");
-    return {inputs[0][0], out_};
+    if (inputs[0].size() < 2 || inputs[0].back() != in_)
+      bad_shape("linear", inputs[0], "[B, ..., " + std::to_string(in_) + "]");
+    Shape shape = inputs[0];
+    shape.back() = out_;
+    return shape;
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
-    return at::addmm(p[1], inputs[0], p[0].t());
+    if (inputs[0].dim() == 2) return at::addmm(p[1], inputs[0], p[0].t());
+    return restored(at::addmm(p[1], rows(inputs[0]), p[0].t()), inputs[0]);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&,
                                          std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
-    return {at::mm(grad, p[0])};
+    if (grad.dim() == 2) return {at::mm(grad, p[0])};
+    return {restored(at::mm(rows(grad), p[0]), grad)};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    grads[0].addmm_(grad.t(), saved.tensors[0]);
-    grads[1].add_(at::sum(grad, 0));
+    const at::Tensor flat = rows(grad);
+    grads[0].addmm_(flat.t(), rows(saved.tensors[0]));
+    grads[1].add_(at::sum(flat, 0));
   }
 
  private:
+  /// [..., F] as [N, F]; and back, with another last dimension.
+  static at::Tensor rows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
+  static at::Tensor restored(const at::Tensor& x, const at::Tensor& like) {
+    Shape shape = like.sizes().vec();
+    shape.back() = x.size(1);
+    return x.view(shape);
+  }
+
   std::int64_t in_, out_;
   WeightInit init_;
 };
@@ -147,8 +161,8 @@ class BatchNorm2d final : public Layer {
   explicit BatchNorm2d(std::int64_t channels) : channels_(channels) {}
   std::string kind() const override { return "batch_norm2d"; }
   std::vector<ParameterSpec> parameters() const override {
-    return {{.name = "weight", .shape = {channels_}, .init = Init::Ones},
-            {.name = "bias", .shape = {channels_}},
+    return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
+            {.name = "bias", .shape = {channels_}, .kind = ParameterKind::Norm},
             {.name = "running_mean", .shape = {channels_}, .is_buffer = true},
             {.name = "running_var", .shape = {channels_}, .init = Init::Ones, .is_buffer = true},
             {.name = "num_batches_tracked", .shape = {}, .is_buffer = true, .is_counter = true}};
@@ -241,6 +255,7 @@ class Dropout final : public Elementwise {
  public:
   explicit Dropout(double p) : p_(p) {}
   std::string kind() const override { return "dropout"; }
+  bool draws() const override { return p_ > 0; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext& context, Saved* saved) const override {
     if (!context.training || p_ == 0) {
@@ -254,7 +269,7 @@ class Dropout final : public Elementwise {
     at::Tensor mask = at::empty(inputs[0].sizes(), options)
                           .bernoulli_(1 - p_, generator)
                           .div_(1 - p_)
-                          .to(device, /*non_blocking=*/true);
+                          .to(device, inputs[0].scalar_type(), /*non_blocking=*/true);
     if (saved) saved->tensors = {mask};
     return at::mul(inputs[0], mask);
   }

@@ -14,7 +14,7 @@ enum class WeightInit {
 };
 
 LayerPtr linear(std::int64_t in, std::int64_t out,
-                WeightInit init = WeightInit::PyTorch);  ///< [B, in] -> [B, out]
+                WeightInit init = WeightInit::PyTorch);  ///< [B, ..., in] -> [B, ..., out]
 
 struct ConvOptions {
   std::int64_t in = 1, out = 1;

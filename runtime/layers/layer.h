@@ -12,7 +12,14 @@
 
 namespace millrace {
 
-using Shape = std::vector<std::int64_t>;  // [B, ...]: the microbatch first
+using Shape = std::vector<std::int64_t>;  // of a whole microbatch, e.g. [B, C, H, W] or [T, B]
+
+/// What is known of a tensor before it is there.
+struct TensorSpec {
+  Shape shape;
+  at::ScalarType dtype = at::kFloat;
+  bool differentiable = true;  ///< gradients may flow back through it; never for integers and what was read
+};
 
 enum class Init {
   Zeros,
@@ -20,6 +27,9 @@ enum class Init {
   Uniform,  ///< [-a, a]
   Normal,   ///< mean 0, standard deviation a
 };
+
+/// What a parameter is for: rules may leave some kinds out of weight decay or of layer-wise scaling.
+enum class ParameterKind { Weight, Bias, Norm, Embedding };
 
 /// A trainable parameter, or a buffer (running statistics: updated in forward, not versioned, not trained).
 /// Name and shape equal torchvision's state_dict entry after the layer's name ("weight", "bias",
@@ -31,6 +41,7 @@ struct ParameterSpec {
   double a = 0;
   bool is_buffer = false;
   bool is_counter = false;
+  ParameterKind kind = ParameterKind::Weight;
 };
 
 /// Filled by forward, consumed by the backwards of the same microbatch; freed after the last of them.
@@ -42,7 +53,7 @@ struct Saved {
 
 struct CallContext {
   bool training = true;
-  std::uint64_t random_seed = 0;  ///< of (job seed, layer name, step, microbatch): dropout's stream
+  std::uint64_t random_seed = 0;  ///< of (job seed, layer name, position of the microbatch in the run)
 };
 
 /// Implementations are immutable and thread-safe. All functions run under NoGradGuard.
@@ -50,9 +61,14 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual std::string kind() const = 0;
+  /// It draws random numbers: CallContext::random_seed is set for it, and for it alone.
+  virtual bool draws() const { return false; }
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
-  /// Throws ConfigError on shapes that do not fit, with both shapes in the message.
+  /// Of the (first) output. Throws ConfigError on shapes that do not fit, with both shapes in the message.
   virtual Shape output_shape(std::span<const Shape> inputs) const = 0;
+  /// Of every output; throws as output_shape. By default one output, of the first floating input's dtype
+  /// (float32 where there is none), differentiable where a parameter or a differentiable input acts on it.
+  virtual std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const;
 
   /// `parameters`: trainable ones in order of parameters(); `buffers`: the buffers in order.
   /// `saved` is nullptr in evaluation: nothing is kept then.
@@ -80,5 +96,28 @@ class Layer {
 };
 
 using LayerPtr = std::shared_ptr<const Layer>;
+
+/// A layer with several outputs. `grads` has one gradient for each, undefined where nobody gave one.
+class MultiLayer : public Layer {
+ public:
+  Shape output_shape(std::span<const Shape> inputs) const override;
+  std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override = 0;
+
+  virtual std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs,
+                                              std::span<const at::Tensor> parameters,
+                                              std::span<at::Tensor> buffers, const CallContext& context,
+                                              Saved* saved) const = 0;
+  virtual std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor> grads,
+                                                     std::span<const at::Tensor> parameters, Saved& saved,
+                                                     std::span<const bool> needs) const = 0;
+  virtual void backward_weight_all(std::span<const at::Tensor> /*grads_of_outputs*/, Saved& /*saved*/,
+                                   std::span<at::Tensor> /*grads*/) const {}
+
+ private:
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                     std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const final;
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> parameters,
+                                         Saved& saved, std::span<const bool> needs) const final;
+};
 
 }  // namespace millrace

@@ -1,31 +1,96 @@
-// A model: an ordered list of named layers and the named tensors between them.
+// A model: an ordered list of named layers, the named tensors between them, the fields of a batch that they
+// read, and the heads in which it ends.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/base/result.h"
+#include "runtime/layers/head.h"
 #include "runtime/layers/layer.h"
+#include "runtime/stage/batch.h"
 
 namespace millrace {
 
-/// `output` is the name of the tensor made (unique; by custom the layer's name). `inputs` are outputs of
-/// earlier layers or "input" (the batch).
+/// In a FieldSpec's shape: the length of dimension `d` of the model, which varies from microbatch to
+/// microbatch.
+constexpr std::int64_t dimension(int d) {
+  return -1 - d;
+}
+
+/// A tensor of the batch. Layers and heads read it by name, like the output of a layer; every stage that
+/// reads it loads it itself.
+struct FieldSpec {
+  std::string name;
+  Shape shape;  ///< of one sample, without the batch dimension: {3, 224, 224}, {} for a label, {dimension(0)}
+  at::ScalarType dtype = at::kFloat;
+  std::int64_t limit = 0;    ///< integers: values lie in [0, limit); 0: no bound
+  std::int64_t padding = 0;  ///< fills a sample that is shorter than the longest of its microbatch
+  int batch_dimension = 0;   ///< where the samples stand in the batch's tensor: 1 for time-major [T, B]
+};
+
+/// Of the field's tensor in a microbatch.
+Shape field_shape(const FieldSpec& field, const BatchExtent& extent);
+
+/// A length that varies: each microbatch is padded to its own longest sample.
+struct Dimension {
+  std::string name;
+  std::int64_t nominal = 16;  ///< what a profile takes, if it is not told otherwise
+};
+
+/// `inputs` are fields or outputs of earlier layers.
 struct NamedLayer {
-  std::string name;  ///< unique; parameters are `name + "." + spec.name` (torchvision's state_dict names)
+  std::string name;  ///< unique; parameters are `name + "." + spec.name` (the reference's state_dict names)
   LayerPtr layer;
   std::vector<std::string> inputs;
+  std::vector<std::string> outputs;  ///< names of the tensors made, unique; empty: one, the layer's name
+  /// (own parameter, full name of another layer's parameter): the other layer owns it. Both use the same
+  /// values; gradients of all uses are summed, the owner's first, then by layer.
+  std::vector<std::pair<std::string, std::string>> tied;
+
+  std::vector<std::string> output_names() const { return outputs.empty() ? std::vector{name} : outputs; }
 };
 
-/// Pure description, cheap to copy. The last layer's output goes to the loss (softmax cross-entropy on
-/// integer targets). A skip connection is a layer with two inputs (Add).
+/// `inputs` as a layer's. All heads are computed by the last stage: what they read of earlier ones crosses.
+struct NamedHead {
+  std::string name;  ///< unique among the heads
+  HeadPtr head;
+  std::vector<std::string> inputs;
+  double weight = 1;  ///< of its loss in the sum that is trained
+};
+
+/// Pure description, cheap to copy. A skip connection is a layer with two inputs (Add).
 struct LayeredModel {
   std::string name;
-  Shape input_shape;  ///< one sample, without the batch dimension, e.g. {3, 224, 224}
-  int num_classes = 0;
+  std::vector<FieldSpec> fields;
+  std::vector<Dimension> dimensions;
+  std::vector<std::string> counts;  ///< what a BatchExtent counts beside samples, e.g. "tokens"
   std::vector<NamedLayer> layers;
+  std::vector<NamedHead> heads;
 
   std::vector<std::string> layer_names() const;
-  std::int64_t num_parameters() const;  ///< trainable elements
+  std::int64_t num_parameters() const;                    ///< trainable elements; a tied one counts once
+  const FieldSpec* field(const std::string& name) const;  ///< nullptr: there is none
+  /// `samples` samples of nominal lengths; every count equals `samples` times the longest of them.
+  BatchExtent nominal_extent(std::int64_t samples) const;
 };
+
+/// What is wrong with a model by itself: names that are not unique or not there, ties to nowhere, no head.
+Problems validate(const LayeredModel& model);
+
+/// A model that reads images or vectors ("input", float32 of `sample_shape`) and integer labels ("target" in
+/// [0, classes)). Its layers and head are still to be added.
+LayeredModel classifier(std::string name, Shape sample_shape, std::int64_t classes);
+/// Ends a classifier: softmax cross-entropy on the last layer's output.
+void end_in_cross_entropy(LayeredModel& model);
+
+/// Where the owner of a tied parameter is.
+struct ParameterPlace {
+  int layer = 0;  ///< index in the model
+  int spec = 0;   ///< index in its parameters()
+};
+std::optional<ParameterPlace> find_parameter(const LayeredModel& model, const std::string& full_name);
 
 }  // namespace millrace

@@ -1,5 +1,7 @@
 #include "runtime/stage/parameter_store.h"
 
+#include <algorithm>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -22,11 +24,12 @@ std::int64_t element_count(const Shape& shape) {
 }  // namespace
 
 ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed,
-                               at::Device device) {
+                               at::Device device, at::ScalarType dtype) {
+  const auto options = at::TensorOptions(dtype).device(device);
   std::int64_t total = 0;
   std::vector<std::pair<std::size_t, at::Tensor>> initial;  // slot, values
-  for (int index : layout.layers[stage.value]) {
-    const NamedLayer& layer = layout.model.layers[index];
+  for (int index : layout.layers[static_cast<std::size_t>(stage.value)]) {
+    const NamedLayer& layer = layout.model.layers[static_cast<std::size_t>(index)];
     const std::vector<ParameterSpec> specs = layer.layer->parameters();
     std::vector<at::Tensor> values = initialise(specs, seed, layer.name);
     auto& own_slots = slots_of_layer_.emplace_back();
@@ -36,24 +39,62 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string name = layer.name + "." + specs[i].name;
       if (specs[i].is_buffer) {
-        own_buffers.push_back(values[i].to(device));
+        own_buffers.push_back(
+            values[i].to(specs[i].is_counter ? values[i].options().device(device) : options));
         own_buffer_names.push_back(name);
         continue;
       }
+      const auto tie =
+          std::ranges::find(layer.tied, specs[i].name, &std::pair<std::string, std::string>::first);
+      if (tie != layer.tied.end()) {
+        own_slots.push_back(-1 - static_cast<int>(tied_.size()));
+        add_tied_use(layout, index, tie->second, seed, options);
+        continue;
+      }
       own_slots.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back({name, specs[i].shape, total, element_count(specs[i].shape)});
+      slots_.push_back({name, specs[i].shape, total, element_count(specs[i].shape), specs[i].kind});
       initial.emplace_back(slots_.size() - 1, values[i]);
       total += round_up(slots_.back().elements);
     }
     ranges_.emplace_back(begin, total);
   }
-  at::Tensor flat = at::zeros({total}, at::kFloat);
+  for (TiedUse& use : tied_) {
+    const auto owner = std::ranges::find(slots_, use.owner, &ParameterSlot::name);
+    if (owner == slots_.end()) continue;
+    use.slot = static_cast<int>(owner - slots_.begin());
+    use.mirror.reset();
+  }
+  at::Tensor flat = at::zeros({total}, dtype);
   for (auto& [slot, values] : initial) view(flat, slot).copy_(values);
   Version first{.flat = flat.to(device)};
   first.by_layer = views_of(first.flat);
   versions_.emplace(current_, std::move(first));
-  flat_gradient_ = at::zeros({total}, flat.options().device(device));
+  flat_gradient_ = at::zeros({total}, options);
   gradients_ = views_of(flat_gradient_);
+  for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
+    for (std::size_t i = 0; i < slots_of_layer_[l].size(); ++i) {
+      if (const int slot = slots_of_layer_[l][i]; slot < 0)
+        gradients_[l][i] = tied_[static_cast<std::size_t>(-1 - slot)].gradient;
+    }
+  }
+}
+
+/// The mirror starts with what the owner starts with: values depend on (seed, owner's name) alone.
+void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
+                                  std::uint64_t seed, const at::TensorOptions& options) {
+  const auto place = find_parameter(layout.model, owner);
+  MILLRACE_CHECK(place, "tied to " << owner);
+  const NamedLayer& owning = layout.model.layers[static_cast<std::size_t>(place->layer)];
+  const auto specs = owning.layer->parameters();
+  at::Tensor values =
+      std::move(initialise(specs, seed, owning.name)[static_cast<std::size_t>(place->spec)]).to(options);
+  at::Tensor gradient = at::zeros(values.sizes(), options);
+  tied_.push_back(
+      {.owner = owner, .layer = layer, .mirror = std::move(values), .gradient = std::move(gradient)});
+}
+
+void ParameterStore::add_tied_gradient(std::size_t slot, const at::Tensor& gradient) {
+  view(flat_gradient_, slot).add_(gradient);
 }
 
 at::Tensor ParameterStore::view(const at::Tensor& flat, std::size_t slot) const {
@@ -65,7 +106,14 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
   std::vector<std::vector<at::Tensor>> result;
   for (const auto& slots : slots_of_layer_) {
     auto& views = result.emplace_back();
-    for (int slot : slots) views.push_back(view(flat, slot));
+    for (int slot : slots) {
+      if (slot >= 0) {
+        views.push_back(view(flat, static_cast<std::size_t>(slot)));
+        continue;
+      }
+      const TiedUse& use = tied_[static_cast<std::size_t>(-1 - slot)];
+      views.push_back(use.slot >= 0 ? view(flat, static_cast<std::size_t>(use.slot)) : use.mirror);
+    }
   }
   return result;
 }
@@ -124,6 +172,7 @@ void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tens
   }
   current_ = next;
   flat_gradient_.zero_();
+  for (TiedUse& use : tied_) use.gradient.zero_();
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ParameterStore::named_buffers() const {

@@ -24,17 +24,29 @@ struct ParameterSlot {
   Shape shape;
   std::int64_t offset = 0;
   std::int64_t elements = 0;
+  ParameterKind kind = ParameterKind::Weight;
 };
 
-/// Each published version is one flat float32 tensor [N]; parameters are views into it. A microbatch pins the
-/// version of its forward until its last backward; an old version is freed when it is neither pinned nor
-/// expected. If that holds for the current version an update happens in place (one version, no copy). Not
-/// thread-safe.
+/// A layer of this stage uses a parameter that another layer owns. Its gradient is kept by itself, whether
+/// the owner is in this stage or not, and added to the owner's before the update: the same sum in every plan.
+struct TiedUse {
+  std::string owner;  ///< full name
+  int layer = 0;      ///< of the use: index in the model
+  int slot = -1;      ///< of the owner, if it is in this stage, else -1
+  at::Tensor mirror;  ///< the owner's values, where it is in another stage; else undefined
+  at::Tensor gradient;
+};
+
+/// Each published version is one flat tensor [N], float32 or float64; parameters are views into it. A
+/// microbatch pins the version of its forward until its last backward; an old version is freed when it is
+/// neither pinned nor expected. If that holds for the current version an update happens in place (one
+/// version, no copy). Not thread-safe.
 class ParameterStore {
  public:
   /// Initial values depend on (seed, parameter name) only: they are drawn on the CPU and then moved to
   /// `device`, where everything lives from then on.
-  ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed, at::Device device = at::kCPU);
+  ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed, at::Device device = at::kCPU,
+                 at::ScalarType dtype = at::kFloat);
 
   VersionId current() const { return current_; }
   VersionId pin(MicrobatchId microbatch);  ///< the current version
@@ -60,6 +72,9 @@ class ParameterStore {
   void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update);
 
   const std::vector<ParameterSlot>& slots() const { return slots_; }
+  const std::vector<TiedUse>& tied() const { return tied_; }
+  /// Adds the gradient of a tied use, this stage's or one that was received, to its owner's.
+  void add_tied_gradient(std::size_t slot, const at::Tensor& gradient);
   /// View of slot `i` in any flat tensor laid out like the weights (rule state).
   at::Tensor view(const at::Tensor& flat, std::size_t slot) const;
   /// Buffers by full name, shared.
@@ -75,8 +90,12 @@ class ParameterStore {
   std::vector<std::vector<at::Tensor>> views_of(const at::Tensor& flat) const;
   bool is_needed(VersionId version) const;
 
+  void add_tied_use(const StageLayout& layout, int layer, const std::string& owner, std::uint64_t seed,
+                    const at::TensorOptions& options);
+
   std::vector<ParameterSlot> slots_;
-  std::vector<std::vector<int>> slots_of_layer_;
+  std::vector<TiedUse> tied_;
+  std::vector<std::vector<int>> slots_of_layer_;  ///< in slots_; -1 - k: in tied_
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;
   std::vector<std::vector<at::Tensor>> buffers_;
   std::vector<std::vector<std::string>> buffer_names_;

@@ -1,7 +1,6 @@
 #include "runtime/stage/stage_executor.h"
 
 #include <algorithm>
-#include <functional>
 #include <span>
 #include <utility>
 
@@ -9,9 +8,10 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
-#include "runtime/base/random.h"
+#include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
@@ -21,78 +21,44 @@ namespace {
 // were sent. Where it was copied: only against a first stage that runs ahead without bound (evaluation).
 constexpr std::size_t kSendsInFlight = 4;
 constexpr std::size_t kBufferedSendsInFlight = 64;
+// Tags of tied parameters lie above those of all positions.
+constexpr std::uint64_t kTieTags = std::uint64_t{1} << 62;
 
 bool is_gradient(Op op) {
   return op == Op::SendGradient || op == Op::RecvGradient;
 }
 
+/// Throws DataError where an integer field holds a value outside its limit.
+void check_limit(const FieldSpec& field, const at::Tensor& values) {
+  if (field.limit <= 0 || values.scalar_type() != at::kLong || !values.device().is_cpu()) return;
+  const at::Tensor flat = values.contiguous();
+  const std::int64_t* value = flat.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < flat.numel(); ++i) {
+    if (value[i] >= 0 && value[i] < field.limit) continue;
+    throw DataError(field.name + " " + std::to_string(value[i]) + " is outside the model's " +
+                        std::to_string(field.limit) + (field.name == "target" ? " classes" : " values"),
+                    field.name == "target" ? "give --classes N as the data set has"
+                                           : "the data set was made for another model or vocabulary");
+  }
+}
+
 }  // namespace
 
 StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options)
-    : parts_(parts), options_(options), samples_(parts.layout.microbatch_size) {
-  const StageLayout& layout = parts_.layout;
-  is_last_ = parts_.stage.value == layout.num_stages() - 1;
-  needs_input_ = layout.needs_input(parts_.stage);
-  tensor_names_.push_back("input");
-  for (const Crossing& c : layout.crossings) {
-    if (c.to == parts_.stage) tensor_names_.push_back(c.tensor);
-  }
-  num_incoming_ = tensor_names_.size();
-  recomputes_ = layout.recomputes[static_cast<std::size_t>(parts_.stage.value)] != 0;
-  for (int index : layout.layers[parts_.stage.value]) {
-    const NamedLayer& layer = layout.model.layers[index];
-    Step step{.layer = &layer, .index = index};
-    for (const std::string& name : layer.inputs) {
-      step.inputs.push_back(tensor_index(name));
-      step.needs.push_back(name != "input");
-    }
-    tensor_names_.push_back(layer.name);
-    step.output = static_cast<int>(tensor_names_.size()) - 1;
-    steps_.push_back(std::move(step));
-  }
-  find_last_reads();
-  is_in_parts_.resize(tensor_names_.size(), 0);
-  for (const Crossing& c : layout.crossings) {
-    if (c.from == parts_.stage || (c.to == parts_.stage && !c.summed))
-      is_in_parts_[tensor_index(c.tensor)] = 1;
-  }
-  for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
-    const auto [begin, end] = parts_.store.gradient_range(i);
-    const bool open = !buckets_.empty() &&
-                      (buckets_.back().end - buckets_.back().begin) * std::int64_t{4} < options_.bucket_bytes;
-    if (open) {
-      buckets_.back().begin = begin;
-      buckets_.back().first_layer = i;
-    } else {
-      buckets_.push_back({i, begin, end});
-    }
-  }
-}
-
-/// A forward holds a tensor as long as somebody is to read it; what the backward needs is in Slot::saved.
-void StageExecutor::find_last_reads() {
-  std::vector<char> stays(tensor_names_.size(), 0);
-  for (const Crossing& c : parts_.layout.crossings) {
-    if (c.from == parts_.stage) stays[tensor_index(c.tensor)] = 1;
-  }
-  if (is_last_ && !steps_.empty()) stays[steps_.back().output] = 1;  // the loss reads it
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    for (int tensor : step->inputs) {
-      if (!std::exchange(stays[tensor], 1)) step->read_last.push_back(tensor);
-    }
-  }
-}
-
-int StageExecutor::tensor_index(const std::string& name) const {
-  const auto found = std::ranges::find(tensor_names_, name);
-  MILLRACE_CHECK(found != tensor_names_.end(),
-                 "tensor " << name << " is not in stage " << parts_.stage.value);
-  return static_cast<int>(found - tensor_names_.begin());
-}
+    : parts_(parts),
+      options_(options),
+      program_(compile_stage(parts.layout, parts.stage)),
+      layers_(program_, parts_.store, options.seed),
+      reducer_(parts.store, parts.replicas, program_.steps.size(), options.bucket_bytes, parts.stage),
+      shapes_(parts_.layout),
+      extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
+      recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
+      sums_(program_.num_sums, 0.0) {}
 
 void StageExecutor::begin(std::int64_t first_position, double lr) {
   first_position_ = first_position;
   lr_ = lr;
+  step_total_.first = -1;
 }
 
 void StageExecutor::set_versions(std::vector<std::int64_t> versions, int replica, int replicas) {
@@ -110,16 +76,32 @@ VersionId StageExecutor::pin_version(MicrobatchId microbatch) {
   return version;
 }
 
-void StageExecutor::feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target) {
-  Slot& slot = slots_[microbatch];
-  slot.values.resize(tensor_names_.size());
-  if (parts_.device && parts_.device->is_asynchronous()) {
-    if (target.defined()) check_targets(target, parts_.layout.model.num_classes);
-    input = parts_.device->upload(std::move(input));
-    target = parts_.device->upload(std::move(target));
+/// The microbatch's slot; a fresh one if it has none yet.
+LayerSlot& StageExecutor::slot_for(MicrobatchId microbatch) {
+  for (const auto& slot : slots_) {
+    if (slot->microbatch == microbatch) return *slot;
   }
-  slot.values[0] = std::move(input);
-  slot.target = std::move(target);
+  if (free_slots_.empty()) free_slots_.push_back(std::make_unique<LayerSlot>());
+  slots_.push_back(std::move(free_slots_.back()));
+  free_slots_.pop_back();
+  LayerSlot& slot = *slots_.back();
+  slot.microbatch = microbatch;
+  slot.values.resize(static_cast<std::size_t>(program_.num_places));
+  slot.gradients.resize(static_cast<std::size_t>(program_.num_places));
+  return slot;
+}
+
+void StageExecutor::feed(MicrobatchId microbatch, const Batch& batch) {
+  LayerSlot& slot = slot_for(microbatch);
+  for (const auto& [field, place] : program_.fields) {
+    const FieldSpec& spec = parts_.layout.model.fields[static_cast<std::size_t>(field)];
+    at::Tensor value = batch.fields.at(static_cast<std::size_t>(field));
+    MILLRACE_CHECK(value.defined(), "field " << spec.name << " was not loaded");
+    check_limit(spec, value);
+    if (value.is_floating_point()) value = value.to(parts_.store.flat_weights().scalar_type());
+    if (parts_.device && parts_.device->is_asynchronous()) value = parts_.device->upload(std::move(value));
+    slot.values[static_cast<std::size_t>(place)] = std::move(value);
+  }
 }
 
 void StageExecutor::execute(const Action& action, bool last_gradient) {
@@ -144,343 +126,304 @@ void StageExecutor::execute(const Action& action, bool last_gradient) {
   }
 }
 
-std::uint64_t StageExecutor::random_seed(const NamedLayer& layer, MicrobatchId microbatch) const {
-  return derive_seed(options_.seed, layer.name,
-                     static_cast<std::uint64_t>(first_position_ + microbatch.value));
-}
-
-/// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
-void StageExecutor::run_layers(Slot& slot, MicrobatchId microbatch, VersionId version, Run run) {
-  const bool saves = run == Run::Train || run == Run::Again;
-  if (saves) slot.saved.resize(steps_.size());
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const Step& step = steps_[i];
-    std::vector<at::Tensor> inputs;
-    inputs.reserve(step.inputs.size());
-    for (int index : step.inputs) inputs.push_back(slot.values[index]);
-    const CallContext context{run != Run::Evaluate, random_seed(*step.layer, microbatch)};
-    std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(i));
-    std::vector<at::Tensor> copies;  // running means count a microbatch once
-    if (run == Run::Again) {
-      for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
-      buffers = copies;
-    }
-    slot.values[step.output] =
-        step.layer->layer->forward(inputs, parts_.store.parameters(version, static_cast<int>(i)), buffers,
-                                   context, saves ? &slot.saved[i] : nullptr);
-    for (int tensor : step.read_last) slot.values[tensor].reset();
-  }
-}
-
-/// The forward again, with the same weights and the same dropout: the same bits.
-void StageExecutor::recompute(Slot& slot, MicrobatchId microbatch, VersionId version) {
-  slot.values = std::exchange(slot.kept, {});
-  slot.values.resize(tensor_names_.size());
-  run_layers(slot, microbatch, version, Run::Again);
-  slot.values.assign(tensor_names_.size(), {});
-}
-
 void StageExecutor::forward(MicrobatchId microbatch) {
-  Slot& slot = slots_[microbatch];
-  slot.values.resize(tensor_names_.size());
+  settle_tied_weights();
+  LayerSlot& slot = slot_for(microbatch);
   const VersionId version = pin_version(microbatch);
   const bool keeps = training_ && recomputes_;
-  if (keeps)
-    slot.kept.assign(slot.values.begin(), slot.values.begin() + static_cast<std::ptrdiff_t>(num_incoming_));
-  run_layers(slot, microbatch, version,
-             !training_ ? Run::Evaluate
-             : keeps    ? Run::TrainWithoutSaving
-                        : Run::Train);
-  if (is_last_) add_loss(slot, slot.values[steps_.back().output]);
-  // Only what is still to be sent stays; what the backward needs is in `saved`.
-  std::vector<at::Tensor> leaving(tensor_names_.size());
-  for (const Crossing& c : parts_.layout.crossings) {
-    if (c.from == parts_.stage) leaving[tensor_index(c.tensor)] = slot.values[tensor_index(c.tensor)];
+  if (keeps) slot.kept.assign(slot.values.begin(), slot.values.begin() + program_.num_incoming);
+  layers_.forward(slot, first_position_ + microbatch.value, version,
+                  !training_ ? LayerRunner::Run::Evaluate
+                  : keeps    ? LayerRunner::Run::TrainWithoutSaving
+                             : LayerRunner::Run::Train);
+  run_heads(slot);
+  // Only what is still to be sent stays; what the backward needs is saved.
+  std::vector<at::Tensor> leaving(static_cast<std::size_t>(program_.num_places));
+  for (const Border& border : program_.later) {
+    for (const Port& port : border.ports)
+      leaving[static_cast<std::size_t>(port.place)] = slot.values[static_cast<std::size_t>(port.place)];
   }
   slot.values = std::move(leaving);
-  hand_over_activations(microbatch);
-  if (!training_) return release_if_sent(microbatch);
+  hand_over_activations(slot);
+  if (!training_) return release_if_sent(slot);
   ++stashed_;
   peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
 }
 
 /// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
-void StageExecutor::add_loss(Slot& slot, const at::Tensor& logits) {
-  SavedLoss* saved = training_ ? &slot.loss : nullptr;
-  if (!logits.device().is_cpu()) {
-    const at::Tensor sums = cross_entropy_sums(logits, slot.target, saved);
-    loss_on_device_ = loss_on_device_.defined() ? at::add(loss_on_device_, sums) : sums;
-    ++microbatches_on_device_;
-    return;
+void StageExecutor::run_heads(LayerSlot& slot) {
+  if (program_.heads.empty()) return;
+  slot.heads.resize(program_.heads.size());
+  std::vector<at::Tensor> inputs;
+  for (std::size_t h = 0; h < program_.heads.size(); ++h) {
+    const HeadStep& step = program_.heads[h];
+    inputs.clear();
+    for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
+    Saved* saved = training_ ? &slot.heads[h] : nullptr;
+    const auto begin = static_cast<std::int64_t>(step.sums), size = static_cast<std::int64_t>(step.num_sums);
+    if (inputs[0].device().is_cpu()) {
+      step.head->forward(inputs, saved, std::span(sums_).subspan(step.sums, step.num_sums));
+      continue;
+    }
+    if (!sums_on_device_.defined())
+      sums_on_device_ =
+          at::zeros({static_cast<std::int64_t>(program_.num_sums)}, inputs[0].options().dtype(at::kDouble));
+    sums_on_device_.narrow(0, begin, size).add_(step.head->forward_on_device(inputs, saved));
   }
-  const LossResult result = cross_entropy(logits, slot.target, saved);
-  losses_.loss += result.loss;
-  losses_.sample_loss += result.loss * double(result.samples);
-  losses_.microbatches += 1;
-  losses_.samples += result.samples;
-  losses_.top1 += result.top1;
-  losses_.top5 += result.top5;
 }
 
-void StageExecutor::collect_losses() {
-  if (!loss_on_device_.defined()) return;
-  const at::Tensor sums = std::exchange(loss_on_device_, {}).cpu();
-  const double* s = sums.const_data_ptr<double>();
-  losses_.loss += s[0];
-  losses_.sample_loss += s[1];
-  losses_.microbatches += std::exchange(microbatches_on_device_, 0);
-  losses_.samples += std::int64_t(s[2]);
-  losses_.top1 += std::int64_t(s[3]);
-  losses_.top5 += std::int64_t(s[4]);
+void StageExecutor::collect_sums() {
+  if (!sums_on_device_.defined()) return;
+  const at::Tensor sums = std::exchange(sums_on_device_, {}).cpu();
+  for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += sums.const_data_ptr<double>()[i];
 }
 
-void StageExecutor::start_loss_gradient(Slot& slot) {
-  slot.gradients.resize(tensor_names_.size());
-  if (is_last_) slot.gradients[steps_.back().output] = cross_entropy_backward(slot.loss, options_.loss_scale);
-  slot.loss = {};
+/// The microbatch's part of the loss of its step. Equal microbatches: exactly 1 / their number.
+LossScale StageExecutor::scale_of(const HeadStep& head, MicrobatchId microbatch) {
+  const std::int64_t position = first_position_ + microbatch.value;
+  const std::int64_t first = position - position % options_.microbatches_per_update;
+  if (step_total_.first != first) {
+    BatchExtent total = extent_of_(first);
+    for (std::int64_t p = first + 1; p < first + options_.microbatches_per_update; ++p) {
+      const BatchExtent one = extent_of_(p);
+      total.samples += one.samples;
+      for (std::size_t i = 0; i < one.counts.size(); ++i) total.counts[i] += one.counts[i];
+    }
+    step_total_ = {first, std::move(total)};
+  }
+  const auto weight_in = [&](const BatchExtent& e) {
+    return static_cast<double>(head.count < 0 ? e.samples
+                                              : e.counts.at(static_cast<std::size_t>(head.count)));
+  };
+  const double all = std::max(1.0, weight_in(step_total_.second)), own = weight_in(extent_of_(position));
+  return {.share = head.named->weight * (own / all), .unit = head.named->weight / all};
 }
 
 void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient) {
-  Slot& slot = slots_.at(microbatch);
-  start_loss_gradient(slot);
+  LayerSlot& slot = slot_for(microbatch);
   const VersionId version = parts_.store.version_of(microbatch);
-  if (recomputes_) recompute(slot, microbatch, version);
-  for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
-    const Step& step = steps_[i];
-    at::Tensor grad = take_gradient(slot, step.output);
-    MILLRACE_CHECK(grad.defined(), "layer " << step.layer->name << " got no gradient");
+  for (std::size_t h = program_.heads.size(); h-- > 0;) {
+    const HeadStep& step = program_.heads[h];
     const std::span<const bool> needs(reinterpret_cast<const bool*>(step.needs.data()), step.needs.size());
-    const auto parameters = parts_.store.parameters(version, i);
-    const Layer& layer = *step.layer->layer;
-    std::vector<at::Tensor> inputs;
-    if (op == Op::Backward) {
-      inputs = layer.backward(grad, parameters, slot.saved[i], needs, parts_.store.gradients(i));
-      slot.saved[i] = {};
-    } else {
-      inputs = layer.backward_input(grad, parameters, slot.saved[i], needs);
-      if (parameters.empty())
-        slot.saved[i] = {};
-      else
-        slot.output_gradients[i] = std::move(grad);
+    std::vector<at::Tensor> grads = step.head->backward(slot.heads[h], scale_of(step, microbatch), needs);
+    for (std::size_t k = 0; k < grads.size(); ++k) {
+      if (step.needs[k]) layers_.add_gradient(slot, step.inputs[k], step.use, std::move(grads[k]));
     }
-    for (std::size_t k = 0; k < inputs.size(); ++k) {
-      if (step.needs[k]) add_gradient(slot, step.inputs[k], step.index, std::move(inputs[k]));
+  }
+  slot.heads.clear();
+  if (recomputes_) {  // the forward again, with the same weights and the same dropout: the same bits
+    slot.values = std::exchange(slot.kept, {});
+    slot.values.resize(static_cast<std::size_t>(program_.num_places));
+    layers_.forward(slot, first_position_ + microbatch.value, version, LayerRunner::Run::Again);
+    slot.values.assign(static_cast<std::size_t>(program_.num_places), {});
+  }
+  if (op == Op::Backward) {
+    layers_.backward(slot, version, [&](int layer) {
+      if (last_gradient) reducer_.ready(layer);
+    });
+  } else {
+    layers_.backward_input(slot, version);
+  }
+  // Gradients that go back use by use (Crossing::summed): one message.
+  for (const Border& border : program_.earlier) {
+    for (const Port& port : border.gradients) {
+      if (!program_.in_parts[static_cast<std::size_t>(port.place)]) continue;
+      std::vector<at::Tensor> values;
+      for (GradientPart& part : slot.parts) {
+        if (part.place == port.place) values.push_back(std::move(part.value));
+      }
+      slot.gradients[static_cast<std::size_t>(port.place)] = at::cat(values);
     }
-    if (op == Op::Backward && last_gradient) reduce_ready_buckets(i);
-  }
-  slot.saved.resize(op == Op::Backward ? 0 : slot.saved.size());
-  join_gradient_parts(slot);
-  hand_over_gradients(microbatch);
-  if (op == Op::Backward) finish_backward(microbatch);
-}
-
-void StageExecutor::add_gradient(Slot& slot, int tensor, int use, at::Tensor value) {
-  if (is_in_parts_[tensor]) {
-    slot.parts[tensor].push_back({use, std::move(value)});
-    return;
-  }
-  at::Tensor& sum = slot.gradients[tensor];
-  sum = sum.defined() ? at::add(sum, value) : std::move(value);  // never in place: inputs may share
-}
-
-/// The sum over all uses from the last layer to the first, whichever stage they are in and whenever they
-/// came.
-at::Tensor StageExecutor::take_gradient(Slot& slot, int tensor) {
-  if (!is_in_parts_[tensor]) return std::move(slot.gradients[tensor]);
-  auto node = slot.parts.extract(tensor);
-  if (node.empty()) return std::move(slot.gradients[tensor]);  // the loss reads it
-  std::vector<GradientPart>& parts = node.mapped();
-  std::ranges::stable_sort(parts, std::greater(), &GradientPart::use);
-  at::Tensor sum = std::move(parts.front().value);
-  for (std::size_t i = 1; i < parts.size(); ++i) sum = at::add(sum, parts[i].value);
-  return sum;
-}
-
-/// Gradients that go back use by use (Crossing::summed): one message.
-void StageExecutor::join_gradient_parts(Slot& slot) {
-  for (auto& [tensor, parts] : slot.parts) {
-    std::vector<at::Tensor> values;
-    for (GradientPart& part : parts) values.push_back(std::move(part.value));
-    slot.gradients[tensor] = at::cat(values);
   }
   slot.parts.clear();
+  hand_over_gradients(slot);
+  if (op == Op::Backward) finish_backward(slot);
 }
 
 void StageExecutor::backward_weights(MicrobatchId microbatch, bool last_gradient) {
-  Slot& slot = slots_.at(microbatch);
-  for (int i = static_cast<int>(steps_.size()) - 1; i >= 0; --i) {
-    if (auto found = slot.output_gradients.find(i); found != slot.output_gradients.end()) {
-      steps_[i].layer->layer->backward_weight(found->second, slot.saved[i], parts_.store.gradients(i));
-      slot.saved[i] = {};
-    }
-    if (last_gradient) reduce_ready_buckets(i);
-  }
-  slot.output_gradients.clear();
-  slot.saved.clear();
-  finish_backward(microbatch);
+  LayerSlot& slot = slot_for(microbatch);
+  layers_.backward_weight(slot, [&](int layer) {
+    if (last_gradient) reducer_.ready(layer);
+  });
+  finish_backward(slot);
 }
 
 /// Releases the weight version; the slot stays while input gradients wait to be sent.
-void StageExecutor::finish_backward(MicrobatchId microbatch) {
-  parts_.store.release(microbatch);
-  slots_.at(microbatch).through = true;
+void StageExecutor::finish_backward(LayerSlot& slot) {
+  parts_.store.release(slot.microbatch);
+  slot.through = true;
   --stashed_;
-  release_if_sent(microbatch);
+  release_if_sent(slot);
 }
 
-StageExecutor* StageExecutor::sibling(StageId stage, MicrobatchId microbatch) const {
-  for (StageExecutor* other : siblings_) {
-    if (other->stage() != stage) continue;
-    const auto& ranks = parts_.ranks_of_stage.at(static_cast<std::size_t>(stage.value));
-    const auto replica = static_cast<std::size_t>(microbatch.value) % ranks.size();
-    return ranks[replica] == parts_.world.rank() ? other : nullptr;
-  }
-  return nullptr;
+StageExecutor* StageExecutor::held_stage(StageId stage) const {
+  const auto found = std::ranges::find(siblings_, stage, &StageExecutor::stage);
+  return found == siblings_.end() ? nullptr : *found;
+}
+
+StageExecutor* StageExecutor::sibling(int stage, MicrobatchId microbatch) const {
+  StageExecutor* other = held_stage(StageId(stage));
+  if (!other) return nullptr;
+  const auto& ranks = parts_.ranks_of_stage.at(static_cast<std::size_t>(stage));
+  const auto replica = static_cast<std::size_t>(microbatch.value) % ranks.size();
+  return ranks[replica] == parts_.world.rank() ? other : nullptr;
 }
 
 /// What other stages of this rank read goes to them at once; what is left in the slot is to be sent.
-void StageExecutor::hand_over_activations(MicrobatchId microbatch) {
+void StageExecutor::hand_over_activations(LayerSlot& slot) {
   if (siblings_.empty()) return;
-  Slot& slot = slots_.at(microbatch);
-  std::vector<char> to_send(tensor_names_.size(), 0);
-  for (const Crossing& c : parts_.layout.crossings) {
-    if (c.from != parts_.stage) continue;
-    const int tensor = tensor_index(c.tensor);
-    if (StageExecutor* other = sibling(c.to, microbatch))
-      other->accept_activation(microbatch, c.tensor, slot.values[tensor]);
-    else
-      to_send[tensor] = 1;
+  std::vector<char> to_send(slot.values.size(), 0);
+  for (const Border& border : program_.later) {
+    StageExecutor* other = sibling(border.peer, slot.microbatch);
+    if (!other) {
+      for (const Port& port : border.ports) to_send[static_cast<std::size_t>(port.place)] = 1;
+      continue;
+    }
+    LayerSlot& theirs = other->slot_for(slot.microbatch);
+    const Border& entry = *other->program_.earlier_from(parts_.stage.value);
+    for (std::size_t i = 0; i < border.ports.size(); ++i)
+      theirs.values[static_cast<std::size_t>(entry.ports[i].place)] =
+          slot.values[static_cast<std::size_t>(border.ports[i].place)];
   }
   for (std::size_t i = 0; i < slot.values.size(); ++i) {
     if (!to_send[i]) slot.values[i].reset();
   }
 }
 
-void StageExecutor::hand_over_gradients(MicrobatchId microbatch) {
+void StageExecutor::hand_over_gradients(LayerSlot& slot) {
   if (siblings_.empty()) return;
-  Slot& slot = slots_.at(microbatch);
-  for (const Crossing& c : parts_.layout.crossings) {
-    if (c.to != parts_.stage) continue;
-    StageExecutor* other = sibling(c.from, microbatch);
-    if (other)
-      other->accept_gradient(microbatch, c, std::exchange(slot.gradients[tensor_index(c.tensor)], {}));
+  for (const Border& border : program_.earlier) {
+    StageExecutor* other = sibling(border.peer, slot.microbatch);
+    if (!other) continue;
+    LayerSlot& theirs = other->slot_for(slot.microbatch);
+    const Border& entry = *other->program_.later_to(parts_.stage.value);
+    for (std::size_t i = 0; i < border.gradients.size(); ++i) {
+      at::Tensor& mine = slot.gradients[static_cast<std::size_t>(border.gradients[i].place)];
+      other->accept_gradient(theirs, entry.gradients[i], std::exchange(mine, {}));
+    }
   }
 }
 
-void StageExecutor::accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value) {
-  Slot& slot = slots_[microbatch];
-  slot.values.resize(tensor_names_.size());
-  slot.values[tensor_index(tensor)] = std::move(value);
-}
-
-void StageExecutor::accept_gradient(MicrobatchId microbatch, const Crossing& crossing, at::Tensor value) {
-  Slot& slot = slots_[microbatch];
-  const int tensor = tensor_index(crossing.tensor);
-  if (crossing.summed) return add_gradient(slot, tensor, crossing.uses.front(), std::move(value));
-  const std::int64_t samples = value.size(0) / crossing.gradient_parts();
+void StageExecutor::accept_gradient(LayerSlot& slot, const Port& port, at::Tensor value) {
+  const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
+  if (crossing.summed) return layers_.add_gradient(slot, port.place, crossing.uses.front(), std::move(value));
+  const std::int64_t rows = value.size(0) / crossing.gradient_parts();
   for (std::size_t i = 0; i < crossing.uses.size(); ++i) {
-    add_gradient(slot, tensor, crossing.uses[i], value.narrow(0, std::int64_t(i) * samples, samples));
+    layers_.add_gradient(slot, port.place, crossing.uses[i],
+                         value.narrow(0, static_cast<std::int64_t>(i) * rows, rows));
   }
 }
 
 /// Ends a slot when nothing of it is still to be computed or sent.
-void StageExecutor::release_if_sent(MicrobatchId microbatch) {
-  const Slot& slot = slots_.at(microbatch);
+void StageExecutor::release_if_sent(LayerSlot& slot) {
   const auto defined = [](const at::Tensor& t) { return t.defined(); };
   if (training_ && !slot.through) return;
   if (std::ranges::any_of(training_ ? slot.gradients : slot.values, defined)) return;
-  slots_.erase(microbatch);
+  const auto at = std::ranges::find(slots_, &slot, &std::unique_ptr<LayerSlot>::get);
+  slot.clear();
+  free_slots_.push_back(std::move(*at));
+  slots_.erase(at);
 }
 
-std::vector<int> StageExecutor::crossings_with(StageId from, StageId to) const {
-  std::vector<int> result;
-  for (std::size_t i = 0; i < parts_.layout.crossings.size(); ++i) {
-    const Crossing& c = parts_.layout.crossings[i];
-    if (c.from == from && c.to == to) result.push_back(static_cast<int>(i));
-  }
-  MILLRACE_CHECK(!result.empty(), "no tensor crosses from stage " << from.value << " to " << to.value);
-  return result;
-}
-
-/// The messages of a transfer action, one for each crossing tensor. Tags are unique over the whole run.
-std::vector<Transfer> StageExecutor::transfers(const Action& action,
-                                               const std::vector<at::Tensor>& tensors) const {
+StageExecutor::Route StageExecutor::route_of(const Action& action) const {
   const bool gradient = is_gradient(action.op);
   const bool sends = action.op == Op::SendActivation || action.op == Op::SendGradient;
   const bool upstream = gradient == sends;  // the peer is the earlier stage
-  const auto indices = upstream ? crossings_with(action.peer_stage, action.stage)
-                                : crossings_with(action.stage, action.peer_stage);
-  const std::uint64_t position = static_cast<std::uint64_t>(first_position_ + action.microbatch.value);
+  const int peer = action.peer_stage.value;
+  const Border* border = upstream ? program_.earlier_from(peer) : program_.later_to(peer);
+  MILLRACE_CHECK(border, "no tensor crosses between stages " << parts_.stage.value << " and " << peer);
+  return {gradient ? &border->gradients : &border->ports, gradient, sends};
+}
+
+/// Unique over the whole run.
+std::uint64_t StageExecutor::tag_of(const Action& action, const Port& port, bool gradient) const {
+  const auto position = static_cast<std::uint64_t>(first_position_ + action.microbatch.value);
+  return (position * parts_.layout.crossings.size() + static_cast<std::uint64_t>(port.crossing)) * 2 +
+         gradient;
+}
+
+std::vector<Transfer> StageExecutor::transfers(const Action& action, const Route& route,
+                                               const std::vector<at::Tensor>& tensors) const {
   std::vector<Transfer> result;
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    const std::uint64_t tag = (position * parts_.layout.crossings.size() + indices[i]) * 2 + gradient;
-    result.push_back({sends ? Direction::Send : Direction::Receive, action.peer, tag, tensors[i],
-                      to_string(action) + " of " + parts_.layout.crossings[indices[i]].tensor});
+  result.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Port& port = (*route.ports)[i];
+    const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
+    result.push_back(
+        {route.sends ? Direction::Send : Direction::Receive, action.peer,
+         tag_of(action, port, route.gradient), tensors[i],
+         to_string(action) + " of " + parts_.layout.tensors[static_cast<std::size_t>(crossing.tensor)].name});
   }
   return result;
 }
 
 void StageExecutor::send(const Action& action) {
-  Slot& slot = slots_.at(action.microbatch);
-  const bool gradient = is_gradient(action.op);
-  const auto indices = gradient ? crossings_with(action.peer_stage, action.stage)
-                                : crossings_with(action.stage, action.peer_stage);
+  LayerSlot& slot = slot_for(action.microbatch);
+  const Route route = route_of(action);
   std::vector<at::Tensor> tensors;
-  for (int index : indices) {
-    const int tensor = tensor_index(parts_.layout.crossings[index].tensor);
-    at::Tensor& source = gradient ? slot.gradients[tensor] : slot.values[tensor];
+  tensors.reserve(route.ports->size());
+  for (const Port& port : *route.ports) {
+    at::Tensor& source =
+        (route.gradient ? slot.gradients : slot.values)[static_cast<std::size_t>(port.place)];
     MILLRACE_CHECK(source.defined(), to_string(action) << ": nothing to send");
     tensors.push_back(source.contiguous());
-    if (gradient) source.reset();
+    if (route.gradient) source.reset();
   }
-  auto& in_flight = sends_[action.peer_stage.value];
-  const std::size_t most = parts_.world.buffers_sends() ? kBufferedSendsInFlight : kSendsInFlight;
-  while (in_flight.size() >= most) {
-    in_flight.front()->wait();
-    in_flight.pop_front();
+  if (!tensors.empty()) {
+    auto& in_flight = sends_[action.peer_stage.value];
+    const std::size_t most = parts_.world.buffers_sends() ? kBufferedSendsInFlight : kSendsInFlight;
+    while (in_flight.size() >= most) {
+      in_flight.front()->wait();
+      in_flight.pop_front();
+    }
+    in_flight.push_back(parts_.world.exchange(transfers(action, route, tensors)));
   }
-  in_flight.push_back(parts_.world.exchange(transfers(action, tensors)));
-  if (gradient) return release_if_sent(action.microbatch);
+  if (route.gradient) return release_if_sent(slot);
   // A tensor may go to several stages of other ranks: it is dropped after the last of them.
-  const auto& links = parts_.layout.links;
-  const auto last = std::ranges::find_if(links.rbegin(), links.rend(), [&](const StageLink& l) {
-    return l.from == parts_.stage && !sibling(l.to, action.microbatch);
-  });
-  if (last == links.rend() || last->to != action.peer_stage) return;
-  slot.values.clear();
-  if (!training_) release_if_sent(action.microbatch);
+  const auto last =
+      std::ranges::find_if(program_.later.rbegin(), program_.later.rend(),
+                           [&](const Border& b) { return !sibling(b.peer, action.microbatch); });
+  if (last == program_.later.rend() || last->peer != action.peer_stage.value) return;
+  for (at::Tensor& value : slot.values) value.reset();
+  if (!training_) release_if_sent(slot);
 }
 
 void StageExecutor::post_receive(const Action& action) {
-  Message& message = posted_[to_string(action)];
-  if (message.pending) return;
-  const bool gradient = is_gradient(action.op);
-  const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
-                                : crossings_with(action.peer_stage, action.stage);
-  const auto options = parts_.store.flat_weights().options();
-  for (int index : indices) {
-    const Crossing& crossing = parts_.layout.crossings[index];
-    Shape shape = crossing.shape;
-    shape[0] = samples_ * (gradient ? crossing.gradient_parts() : 1);
-    message.tensors.push_back(at::empty(shape, options));
+  const Route route = route_of(action);
+  if (route.ports->empty()) return;
+  const std::uint64_t tag = tag_of(action, route.ports->front(), route.gradient);
+  if (std::ranges::find(posted_, tag, &Message::tag) != posted_.end()) return;
+  Message message{.tag = tag};
+  const auto& shapes = shapes_.of(extent_of_(first_position_ + action.microbatch.value));
+  const auto weights = parts_.store.flat_weights().options();
+  for (const Port& port : *route.ports) {
+    const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
+    const at::ScalarType dtype = parts_.layout.tensors[static_cast<std::size_t>(crossing.tensor)].spec.dtype;
+    Shape shape = shapes[static_cast<std::size_t>(crossing.tensor)];
+    if (route.gradient) shape[0] *= crossing.gradient_parts();
+    // float32 in a description means the precision of the run.
+    message.tensors.push_back(at::empty(shape, dtype == at::kFloat ? weights : weights.dtype(dtype)));
   }
-  message.pending = parts_.world.exchange(transfers(action, message.tensors));
+  message.pending = parts_.world.exchange(transfers(action, route, message.tensors));
+  posted_.push_back(std::move(message));
 }
 
 void StageExecutor::receive(const Action& action) {
+  const Route route = route_of(action);
+  if (route.ports->empty()) return;
   post_receive(action);
-  auto node = posted_.extract(to_string(action));
-  Message& message = node.mapped();
+  const auto at =
+      std::ranges::find(posted_, tag_of(action, route.ports->front(), route.gradient), &Message::tag);
+  Message message = std::move(*at);
+  posted_.erase(at);
   message.pending->wait();
-  const bool gradient = is_gradient(action.op);
-  const auto indices = gradient ? crossings_with(action.stage, action.peer_stage)
-                                : crossings_with(action.peer_stage, action.stage);
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    const Crossing& crossing = parts_.layout.crossings[indices[i]];
-    if (gradient)
-      accept_gradient(action.microbatch, crossing, message.tensors[i]);
+  LayerSlot& slot = slot_for(action.microbatch);
+  for (std::size_t i = 0; i < route.ports->size(); ++i) {
+    const Port& port = (*route.ports)[i];
+    if (route.gradient)
+      accept_gradient(slot, port, std::move(message.tensors[i]));
     else
-      accept_activation(action.microbatch, crossing.tensor, message.tensors[i]);
+      slot.values[static_cast<std::size_t>(port.place)] = std::move(message.tensors[i]);
   }
 }
 
@@ -489,54 +432,187 @@ void StageExecutor::finish_sends() {
     for (auto& pending : in_flight) pending->wait();
     in_flight.clear();
   }
-}
-
-void StageExecutor::reduce_ready_buckets(int layer) {
-  if (!parts_.replicas) return;
-  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].first_layer >= layer; ++next_bucket_) {
-    const Bucket& bucket = buckets_[next_bucket_];
-    if (bucket.begin == bucket.end) continue;
-    reductions_.push_back(parts_.replicas->all_reduce(
-        parts_.store.flat_gradient().narrow(0, bucket.begin, bucket.end - bucket.begin),
-        "REDUCE of bucket " + std::to_string(next_bucket_) + ", stage " +
-            std::to_string(parts_.stage.value)));
-  }
+  settle_tied_weights();
 }
 
 void StageExecutor::reduce() {
-  if (!parts_.replicas) return;
-  reduce_ready_buckets(0);
-  if (is_last_) {
-    collect_losses();
-    // Added in the order of ranks, like gradients.
-    at::Tensor sums = at::tensor({losses_.loss, losses_.sample_loss, double(losses_.microbatches),
-                                  double(losses_.samples), double(losses_.top1), double(losses_.top5)},
-                                 at::kDouble);
-    parts_.replicas->all_reduce(sums, "REDUCE of the losses")->wait();
-    const double* s = sums.const_data_ptr<double>();
-    losses_ = {s[0], s[1], std::int64_t(s[2]), std::int64_t(s[3]), std::int64_t(s[4]), std::int64_t(s[5])};
-  }
-  for (auto& pending : reductions_) pending->wait();
-  reductions_.clear();
-  next_bucket_ = 0;
+  reducer_.finish();
+  reduce_sums();
+}
+
+void StageExecutor::reduce_sums() {
+  if (!parts_.replicas || program_.heads.empty()) return;
+  collect_sums();
+  at::Tensor sums = at::tensor(sums_, at::kDouble);
+  parts_.replicas->all_reduce(sums, "REDUCE of the losses")->wait();
+  std::copy_n(sums.const_data_ptr<double>(), sums_.size(), sums_.begin());
 }
 
 void StageExecutor::update() {
+  prepare_update();
+  update_prepared_ = false;
+  add_tied_gradients();
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
-    return;
+  } else {
+    if (options_.gradient_scale != 1) parts_.store.flat_gradient().mul_(options_.gradient_scale);
+    parts_.store.publish([&](at::Tensor weights, const at::Tensor& gradient) {
+      parts_.rule.apply_(std::move(weights), gradient, lr_);
+    });
+    peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
-  if (options_.gradient_scale != 1) parts_.store.flat_gradient().mul_(options_.gradient_scale);
-  parts_.store.publish([&](at::Tensor weights, const at::Tensor& gradient) {
-    parts_.rule.apply_(std::move(weights), gradient, lr_);
-  });
-  peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+  send_tied_weights();
+  expect_tied_weights();
 }
 
 LossSums StageExecutor::take_losses() {
-  collect_losses();
-  return std::exchange(losses_, {});
+  collect_sums();
+  const std::vector<double> sums = std::exchange(sums_, std::vector<double>(program_.num_sums, 0.0));
+  if (program_.heads.empty()) return {};
+  return {.values = head_values(parts_.layout.model, sums),
+          .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};
+}
+
+// ---- tied parameters -----------------------------------------------------------------------------------
+// The owner's replica i gets a use's gradient from the user's replica i mod (their number), and the user's
+// replica j the new weights from the owner's j mod (their number). Both are the same on all replicas.
+
+std::uint64_t StageExecutor::tie_tag(std::size_t tie, bool weights) const {
+  const auto version = static_cast<std::uint64_t>(parts_.store.current().value);
+  return kTieTags + (version * parts_.layout.ties.size() + tie) * 2 + weights;
+}
+
+namespace {
+
+const TiedUse& use_of(const ParameterStore& store, const TieAcross& tie) {
+  const auto found = std::ranges::find_if(
+      store.tied(), [&](const TiedUse& use) { return use.owner == tie.owner && use.layer == tie.layer; });
+  MILLRACE_CHECK(found != store.tied().end(), tie.owner << " is not tied here");
+  return *found;
+}
+
+std::size_t owned_slot(const ParameterStore& store, const std::string& owner) {
+  const auto found = std::ranges::find(store.slots(), owner, &ParameterSlot::name);
+  MILLRACE_CHECK(found != store.slots().end(), owner << " is not in this stage");
+  return static_cast<std::size_t>(found - store.slots().begin());
+}
+
+}  // namespace
+
+void StageExecutor::prepare_update() {
+  if (std::exchange(update_prepared_, true)) return;
+  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
+    const TieAcross& tie = parts_.layout.ties[t];
+    if (tie.user_stage != parts_.stage) continue;
+    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
+    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
+    Message message{.tag = tie_tag(t, false)};
+    std::vector<Transfer> transfers;
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      if (users[i % users.size()] != parts_.world.rank()) continue;
+      // A copy: this stage may go on before the owner has it.
+      at::Tensor gradient = use_of(parts_.store, tie).gradient.clone();
+      if (owners[i] == parts_.world.rank()) {
+        held_stage(tie.owner_stage)->tied_here_.emplace_back(t, std::move(gradient));
+        continue;
+      }
+      message.tensors.push_back(gradient);
+      transfers.push_back({Direction::Send, owners[i], message.tag, std::move(gradient),
+                           "SEND of the tied gradient of " + tie.owner});
+    }
+    if (transfers.empty()) continue;
+    message.pending = parts_.world.exchange(transfers);
+    tied_messages_.push_back(std::move(message));
+  }
+}
+
+void StageExecutor::add_tied_gradients() {
+  // Uses within the stage and beyond it, in the order of the layers that use.
+  std::vector<std::pair<int, std::pair<std::size_t, at::Tensor>>> parts;  // layer, (slot, gradient)
+  for (const TiedUse& use : parts_.store.tied()) {
+    if (use.slot >= 0) parts.push_back({use.layer, {static_cast<std::size_t>(use.slot), use.gradient}});
+  }
+  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
+    const TieAcross& tie = parts_.layout.ties[t];
+    if (tie.owner_stage != parts_.stage) continue;
+    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
+    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
+    const auto replica =
+        static_cast<std::size_t>(std::ranges::find(owners, parts_.world.rank()) - owners.begin());
+    const RankId from = users[replica % users.size()];
+    const std::size_t slot = owned_slot(parts_.store, tie.owner);
+    at::Tensor gradient;
+    if (from == parts_.world.rank()) {
+      held_stage(tie.user_stage)->prepare_update();
+      gradient = std::ranges::find(tied_here_, t, &std::pair<std::size_t, at::Tensor>::first)->second;
+    } else {
+      const at::Tensor flat = parts_.store.flat_gradient();
+      gradient = at::empty(parts_.store.slots()[slot].shape, flat.options());
+      const Transfer transfer{Direction::Receive, from, tie_tag(t, false), gradient,
+                              "RECEIVE of the tied gradient of " + tie.owner};
+      parts_.world.exchange({&transfer, 1})->wait();
+    }
+    parts.push_back({tie.layer, {slot, gradient}});
+  }
+  std::ranges::stable_sort(parts, {}, [](const auto& part) { return part.first; });
+  for (const auto& [layer, part] : parts) parts_.store.add_tied_gradient(part.first, part.second);
+  tied_here_.clear();
+}
+
+void StageExecutor::send_tied_weights() {
+  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
+    const TieAcross& tie = parts_.layout.ties[t];
+    if (tie.owner_stage != parts_.stage) continue;
+    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
+    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
+    const at::Tensor weights =
+        parts_.store.view(parts_.store.flat_weights(), owned_slot(parts_.store, tie.owner));
+    Message message{.tag = tie_tag(t, true)};
+    std::vector<Transfer> transfers;
+    for (std::size_t j = 0; j < users.size(); ++j) {
+      if (owners[j % owners.size()] != parts_.world.rank()) continue;
+      if (users[j] == parts_.world.rank()) {
+        at::Tensor mirror = use_of(held_stage(tie.user_stage)->parts_.store, tie).mirror;
+        mirror.copy_(weights);
+        continue;
+      }
+      message.tensors.push_back(weights.clone());
+      transfers.push_back(
+          {Direction::Send, users[j], message.tag, message.tensors.back(), "SEND of the tied " + tie.owner});
+    }
+    if (transfers.empty()) continue;
+    message.pending = parts_.world.exchange(transfers);
+    tied_messages_.push_back(std::move(message));
+  }
+}
+
+/// Posted now, waited for when the weights are read next.
+void StageExecutor::expect_tied_weights() {
+  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
+    const TieAcross& tie = parts_.layout.ties[t];
+    if (tie.user_stage != parts_.stage) continue;
+    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
+    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
+    const auto replica =
+        static_cast<std::size_t>(std::ranges::find(users, parts_.world.rank()) - users.begin());
+    const RankId from = owners[replica % owners.size()];
+    if (from == parts_.world.rank()) continue;
+    const at::Tensor mirror = use_of(parts_.store, tie).mirror;
+    Message message{.tag = tie_tag(t, true), .tensors = {at::empty(mirror.sizes(), mirror.options())}};
+    const Transfer transfer{Direction::Receive, from, message.tag, message.tensors.front(),
+                            "RECEIVE of the tied " + tie.owner};
+    message.pending = parts_.world.exchange({&transfer, 1});
+    tied_arrivals_.emplace_back(mirror, message.tensors.front());
+    tied_messages_.push_back(std::move(message));
+  }
+}
+
+void StageExecutor::settle_tied_weights() {
+  if (tied_messages_.empty()) return;
+  for (Message& message : tied_messages_) message.pending->wait();
+  tied_messages_.clear();
+  for (auto& [mirror, arrived] : std::exchange(tied_arrivals_, {})) mirror.copy_(arrived);
 }
 
 }  // namespace millrace

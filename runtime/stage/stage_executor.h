@@ -6,34 +6,35 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/stage/loss.h"
+#include "runtime/stage/gradient_reducer.h"
+#include "runtime/stage/layer_runner.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/stage_layout.h"
+#include "runtime/stage/stage_program.h"
 #include "runtime/stage/update_rule.h"
 
 namespace millrace {
 
 struct ExecutorOptions {
   std::uint64_t seed = 0;
-  double loss_scale = 1;  ///< of each microbatch's mean loss: 1 / microbatches per step; 1 if asynchronous
+  /// Microbatches whose losses one update sums up: 1 if it follows each. Their weights (samples, tokens) are
+  /// known beforehand, so each is scaled by its share at once.
+  int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
 };
 
-/// Sums since the last Update; valid on the last stage.
+/// What the heads say of the microbatches since the last time; of the model's last stage.
 struct LossSums {
-  double loss = 0;         ///< sum of the microbatches' means
-  double sample_loss = 0;  ///< sum over samples: differs where microbatches do in size
-  std::int64_t microbatches = 0;
-  std::int64_t samples = 0;
-  std::int64_t top1 = 0;
-  std::int64_t top5 = 0;
-  double mean_loss() const { return microbatches ? loss / double(microbatches) : 0; }
+  NamedValues values;  ///< "loss" first (head_values)
+  double weight = 0;   ///< of the first head: samples or tokens
+  double mean_loss() const { return values.empty() ? 0 : values.front().second; }
 };
 
 /// What the executor works with; all outlive it. `replicas` is null for a stage on one rank.
@@ -44,8 +45,9 @@ struct ExecutorParts {
   UpdateRule& rule;
   Communicator& world;
   Communicator* replicas = nullptr;
-  std::vector<std::vector<RankId>> ranks_of_stage;  ///< empty: this rank holds no other stage
-  Device* device = nullptr;                         ///< null: the CPU
+  std::vector<std::vector<RankId>>
+      ranks_of_stage;        ///< empty: this rank holds no other stage, nothing is tied
+  Device* device = nullptr;  ///< null: the CPU
 };
 
 /// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
@@ -61,18 +63,21 @@ class StageExecutor {
   void set_versions(std::vector<std::int64_t> versions, int replica, int replicas);
   void set_learning_rate(double lr) { lr_ = lr; }
   void set_training(bool training) { training_ = training; }
-  /// Samples in each of the microbatches that follow, on every rank alike; at first the layout's.
-  void set_samples(int samples) { samples_ = samples; }
+  /// Extents of the microbatches that follow, by position, on every rank alike; at first the layout's
+  /// nominal.
+  void set_extents(ExtentOf extent_of) { extent_of_ = std::move(extent_of); }
 
-  /// Gives the batch of a microbatch before its Forward: input on stages that read it, target on the last.
-  void feed(MicrobatchId microbatch, at::Tensor input, at::Tensor target);
-  bool needs_input() const { return needs_input_; }
-  bool is_last() const { return is_last_; }
+  /// Gives the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
+  /// DataError where a value is outside its field's limit.
+  void feed(MicrobatchId microbatch, const Batch& batch);
+  bool reads_batch() const { return program_.reads_batch(); }
+  const StageProgram& program() const { return program_; }
 
   /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
   /// schedule has no transfers for them.
   void connect(StageExecutor& other) { siblings_.push_back(&other); }
   StageId stage() const { return parts_.stage; }
+  bool is_last() const { return parts_.stage.value == parts_.layout.num_stages() - 1; }
 
   /// Posts the receive of a coming Recv action, so that the data can travel during computation.
   void post_receive(const Action& action);
@@ -81,108 +86,89 @@ class StageExecutor {
   /// as they become ready.
   void execute(const Action& action, bool last_gradient = false);
 
-  /// Waits for the sends in flight: before this rank rests (checkpoint, evaluation, end).
+  /// Waits for the sends in flight, and for tied weights that are on their way: before this rank rests
+  /// (checkpoint, evaluation, end).
   void finish_sends();
 
+  /// Hands the gradients of tied parameters to their owners. To be called for all stages of a rank after
+  /// their Reduces and before the first Update of a step, which it does for itself otherwise.
+  void prepare_update();
+
+  /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
+  void reduce_sums();
   LossSums take_losses();  ///< and starts new sums; waits for the device
   /// Forwarded in training and not yet through.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
 
  private:
-  /// One layer of the stage with its tensors as indices into Slot::values.
-  struct Step {
-    const NamedLayer* layer;
-    std::vector<int> inputs;
-    int output;
-    std::vector<char> needs;     ///< input gradient wanted (not for the batch)
-    int index;                   ///< in the model
-    std::vector<int> read_last;  ///< tensors that nothing of this stage or another reads after it
-  };
-  /// What one layer's use of a tensor adds to its gradient.
-  struct GradientPart {
-    int use;  ///< layer, index in the model
-    at::Tensor value;
-  };
-  /// A microbatch between its first receive and its last backward.
-  struct Slot {
-    std::vector<at::Tensor> values;  ///< by tensor index
-    std::vector<at::Tensor> gradients;
-    std::unordered_map<int, std::vector<GradientPart>> parts;  ///< by tensor index, where is_in_parts_
-    std::vector<Saved> saved;                                  ///< by layer
-    std::vector<at::Tensor> kept;  ///< what came in, by tensor index: for a stage that recomputes
-    at::Tensor target;
-    SavedLoss loss;
-    std::unordered_map<int, at::Tensor> output_gradients;  ///< by layer, from I to W
-    bool through = false;                                  ///< its last backward is done
-  };
   struct Message {
+    std::uint64_t tag;  ///< of its first tensor: names the message
     std::vector<at::Tensor> tensors;
     std::unique_ptr<Pending> pending;
-  };
-  struct Bucket {
-    int first_layer;
-    std::int64_t begin, end;
   };
 
   VersionId pin_version(MicrobatchId microbatch);
   void forward(MicrobatchId microbatch);
-  enum class Run { Evaluate, Train, TrainWithoutSaving, Again };
-  void run_layers(Slot& slot, MicrobatchId microbatch, VersionId version, Run run);
-  void recompute(Slot& slot, MicrobatchId microbatch, VersionId version);
+  void run_heads(LayerSlot& slot);
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);
   void send(const Action& action);
   void receive(const Action& action);
   void reduce();
   void update();
+  void add_tied_gradients();
+  void send_tied_weights();
+  void expect_tied_weights();
+  void settle_tied_weights();
   /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
-  StageExecutor* sibling(StageId stage, MicrobatchId microbatch) const;
-  void hand_over_activations(MicrobatchId microbatch);
-  void hand_over_gradients(MicrobatchId microbatch);
-  void accept_activation(MicrobatchId microbatch, const std::string& tensor, at::Tensor value);
-  void accept_gradient(MicrobatchId microbatch, const Crossing& crossing, at::Tensor value);
-  void add_gradient(Slot& slot, int tensor, int use, at::Tensor value);
-  at::Tensor take_gradient(Slot& slot, int tensor);
-  void join_gradient_parts(Slot& slot);
-  void release_if_sent(MicrobatchId microbatch);
-  void add_loss(Slot& slot, const at::Tensor& logits);
-  void collect_losses();
-  void start_loss_gradient(Slot& slot);
-  void finish_backward(MicrobatchId microbatch);
-  void reduce_ready_buckets(int layer);
-  void find_last_reads();
-  std::vector<int> crossings_with(StageId from, StageId to) const;
-  std::vector<Transfer> transfers(const Action& action, const std::vector<at::Tensor>& tensors) const;
-  int tensor_index(const std::string& name) const;
-  std::uint64_t random_seed(const NamedLayer& layer, MicrobatchId microbatch) const;
+  StageExecutor* sibling(int stage, MicrobatchId microbatch) const;
+  StageExecutor* held_stage(StageId stage) const;
+  void hand_over_activations(LayerSlot& slot);
+  void hand_over_gradients(LayerSlot& slot);
+  LayerSlot& slot_for(MicrobatchId microbatch);
+  void accept_gradient(LayerSlot& slot, const Port& port, at::Tensor value);
+  void release_if_sent(LayerSlot& slot);
+  void finish_backward(LayerSlot& slot);
+  void collect_sums();
+  LossScale scale_of(const HeadStep& head, MicrobatchId microbatch);
+  /// Ports and tags of a transfer action.
+  struct Route {
+    const std::vector<Port>* ports;
+    bool gradient;
+    bool sends;
+  };
+  Route route_of(const Action& action) const;
+  std::uint64_t tag_of(const Action& action, const Port& port, bool gradient) const;
+  std::vector<Transfer> transfers(const Action& action, const Route& route,
+                                  const std::vector<at::Tensor>& tensors) const;
+  std::uint64_t tie_tag(std::size_t tie, bool weights) const;
 
   ExecutorParts parts_;
   ExecutorOptions options_;
+  StageProgram program_;
+  LayerRunner layers_;
+  GradientReducer reducer_;
+  ShapeCache shapes_;
+  ExtentOf extent_of_;
   std::vector<StageExecutor*> siblings_;
-  std::vector<Step> steps_;
-  std::vector<std::string> tensor_names_;
-  /// By tensor index: layers of several stages read it, so the gradient is summed when all parts are there.
-  std::vector<char> is_in_parts_;
-  std::vector<Bucket> buckets_;  ///< from the last layer to the first
-  std::size_t next_bucket_ = 0;
-  std::vector<std::unique_ptr<Pending>> reductions_;
-  bool needs_input_ = false;
-  bool is_last_ = false;
   bool recomputes_ = false;
-  std::size_t num_incoming_ = 1;  ///< the first tensors: the batch, and what other stages send
   bool training_ = true;
-  std::int64_t samples_;
   std::int64_t first_position_ = 0;
   std::vector<std::int64_t> versions_;  ///< see set_versions; from base_version_
   VersionId base_version_{0};
   double lr_ = 0;
-  std::unordered_map<MicrobatchId, Slot> slots_;
-  std::unordered_map<std::string, Message> posted_;                      ///< receives, by action text
+  std::vector<std::unique_ptr<LayerSlot>> slots_;  ///< of microbatches in flight: few, found by looking
+  std::vector<std::unique_ptr<LayerSlot>> free_slots_;
+  std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
-  LossSums losses_;
-  at::Tensor loss_on_device_;  // [5] as cross_entropy_sums, not yet in losses_; undefined: nothing
-  std::int64_t microbatches_on_device_ = 0;
+  std::vector<Message> tied_messages_;                                   ///< in flight
+  std::vector<std::pair<at::Tensor, at::Tensor>> tied_arrivals_;         ///< (mirror, what comes for it)
+  std::vector<std::pair<std::size_t, at::Tensor>> tied_here_;  ///< (tie, gradient) from stages of this rank
+  bool update_prepared_ = false;
+  std::vector<double> sums_;
+  at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing
+  std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it
   int stashed_ = 0;
   int peak_versions_ = 1;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 #include "runtime/base/error.h"
@@ -9,80 +10,128 @@
 namespace millrace {
 namespace {
 
-/// Output shape of every layer for one microbatch. Throws ConfigError where shapes do not fit.
-std::vector<Shape> infer_shapes(const LayeredModel& model, int microbatch_size) {
-  std::unordered_map<std::string, Shape> shape_of_tensor;
-  Shape input{microbatch_size};
-  input.insert(input.end(), model.input_shape.begin(), model.input_shape.end());
-  shape_of_tensor["input"] = input;
-  std::vector<Shape> result;
-  for (const NamedLayer& layer : model.layers) {
-    std::vector<Shape> inputs;
-    for (const std::string& name : layer.inputs) inputs.push_back(shape_of_tensor.at(name));
-    try {
-      result.push_back(layer.layer->output_shape(inputs));
-    } catch (const ConfigError& error) {
-      throw ConfigError("model " + model.name + ", layer " + layer.name + ": " + error.what(), error.hint());
-    }
-    shape_of_tensor[layer.name] = result.back();
-  }
+std::vector<TensorSpec> specs_of(const std::vector<TensorSpec>& all, const std::vector<int>& which) {
+  std::vector<TensorSpec> result;
+  for (int tensor : which) result.push_back(all[static_cast<std::size_t>(tensor)]);
   return result;
 }
 
-}  // namespace
-
-bool StageLayout::needs_input(StageId stage) const {
-  return std::ranges::any_of(layers[stage.value], [&](int layer) {
-    return std::ranges::find(model.layers[layer].inputs, "input") != model.layers[layer].inputs.end();
-  });
+/// Specs of every tensor for a microbatch. Throws ConfigError where shapes do not fit.
+std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent& extent) {
+  const LayeredModel& model = layout.model;
+  std::vector<TensorSpec> specs(layout.tensors.size());
+  for (std::size_t f = 0; f < model.fields.size(); ++f)
+    specs[f] = {.shape = field_shape(model.fields[f], extent),
+                .dtype = model.fields[f].dtype,
+                .differentiable = false};
+  const auto named = [&](const std::string& reader, auto&& work) {
+    try {
+      work();
+    } catch (const ConfigError& error) {
+      throw ConfigError("model " + model.name + ", " + reader + ": " + error.what(), error.hint());
+    }
+  };
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    named("layer " + model.layers[l].name, [&] {
+      std::vector<TensorSpec> made = model.layers[l].layer->outputs(specs_of(specs, layout.reads[l]));
+      if (made.size() != layout.makes[l].size())
+        throw ConfigError("makes " + std::to_string(made.size()) + " tensors, the model names " +
+                          std::to_string(layout.makes[l].size()));
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        made[i].differentiable = made[i].differentiable && at::isFloatingType(made[i].dtype);
+        specs[static_cast<std::size_t>(layout.makes[l][i])] = std::move(made[i]);
+      }
+    });
+  }
+  for (std::size_t h = 0; h < model.heads.size(); ++h)
+    named("head " + model.heads[h].name,
+          [&] { model.heads[h].head->check(specs_of(specs, layout.head_reads[h])); });
+  return specs;
 }
 
-Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size) {
-  if (Problems problems = validate(plan, model.name, model.layer_names()); !problems.empty()) return problems;
-  StageLayout layout{.model = model, .microbatch_size = microbatch_size};
-  std::unordered_map<std::string, int> layer_index;
-  for (int i = 0; i < static_cast<int>(model.layers.size()); ++i) layer_index[model.layers[i].name] = i;
+/// Fields and outputs by number, and who reads which.
+void number_tensors(StageLayout& layout) {
+  const LayeredModel& model = layout.model;
+  std::unordered_map<std::string, int> index;
+  const auto add = [&](ModelTensor tensor) {
+    index[tensor.name] = static_cast<int>(layout.tensors.size());
+    layout.tensors.push_back(std::move(tensor));
+  };
+  const auto numbers = [&](const std::vector<std::string>& names) {
+    std::vector<int> result;
+    for (const std::string& name : names) result.push_back(index.at(name));
+    return result;
+  };
+  for (std::size_t f = 0; f < model.fields.size(); ++f)
+    add({.name = model.fields[f].name, .field = static_cast<int>(f)});
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    layout.reads.push_back(numbers(model.layers[l].inputs));
+    const std::vector<std::string> outputs = model.layers[l].output_names();
+    for (const std::string& name : outputs) add({.name = name, .layer = static_cast<int>(l)});
+    layout.makes.push_back(numbers(outputs));
+  }
+  for (const NamedHead& head : model.heads) layout.head_reads.push_back(numbers(head.inputs));
+}
 
-  std::vector<int> stage_of(model.layers.size(), -1);
-  for (int s = 0; s < plan.num_stages(); ++s) {
-    auto& members = layout.layers.emplace_back();
-    layout.recomputes.push_back(plan.stages[s].recompute);
-    for (const std::string& name : plan.stages[s].layers) {
-      members.push_back(layer_index.at(name));
-      stage_of[members.back()] = s;
+/// A tensor wants a gradient if it is differentiable and a head depends on it through such tensors.
+void find_gradients(StageLayout& layout) {
+  const auto want = [&](const std::vector<int>& tensors) {
+    for (int t : tensors) {
+      ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+      tensor.wants_gradient = tensor.spec.differentiable;
     }
-    std::ranges::sort(members);
+  };
+  for (const auto& reads : layout.head_reads) want(reads);
+  for (std::size_t l = layout.reads.size(); l-- > 0;) {
+    if (std::ranges::any_of(layout.makes[l], [&](int t) {
+          return layout.tensors[static_cast<std::size_t>(t)].wants_gradient;
+        }))
+      want(layout.reads[l]);
   }
-  try {
-    layout.output_shapes = infer_shapes(model, microbatch_size);
-  } catch (const ConfigError& error) {
-    return Problem{"model " + model.name, error.what(), error.hint()};
-  }
+}
 
-  std::set<std::tuple<int, int, int>> crossings;        // (from, to, producing layer)
-  std::vector<std::vector<int>> uses(stage_of.size());  // of each layer's output, ascending
-  for (int consumer = 0; consumer < static_cast<int>(model.layers.size()); ++consumer) {
-    for (const std::string& name : model.layers[consumer].inputs) {
-      if (name == "input") continue;
-      const int producer = layer_index.at(name);
-      if (stage_of[producer] > stage_of[consumer]) {
+/// All in the last stage, where the sums are then in one place; what they read of earlier stages crosses.
+void place_heads(StageLayout& layout) {
+  layout.stage_of_head.assign(layout.model.heads.size(), layout.num_stages() - 1);
+}
+
+/// Problem: a layer reads what only a later stage makes.
+Status find_crossings(StageLayout& layout) {
+  const auto num_layers = static_cast<int>(layout.model.layers.size());
+  std::set<std::tuple<int, int, int>> crossings;              // (from, to, tensor)
+  std::vector<std::vector<int>> uses(layout.tensors.size());  // readers, ascending
+  const auto stage_of_reader = [&](int reader) {
+    return reader < num_layers ? layout.stage_of_layer[static_cast<std::size_t>(reader)]
+                               : layout.stage_of_head[static_cast<std::size_t>(reader - num_layers)];
+  };
+  for (int reader = 0; reader < num_layers + static_cast<int>(layout.model.heads.size()); ++reader) {
+    const auto& reads = reader < num_layers
+                            ? layout.reads[static_cast<std::size_t>(reader)]
+                            : layout.head_reads[static_cast<std::size_t>(reader - num_layers)];
+    for (int t : reads) {
+      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+      if (tensor.layer < 0) continue;
+      const int from = layout.stage_of_layer[static_cast<std::size_t>(tensor.layer)],
+                to = stage_of_reader(reader);
+      if (from > to) {
         return Problem{"plan",
-                       "layer " + model.layers[consumer].name + " in stage " +
-                           std::to_string(stage_of[consumer]) + " needs " + name + " of the later stage " +
-                           std::to_string(stage_of[producer]),
+                       "layer " + layout.model.layers[static_cast<std::size_t>(reader)].name + " in stage " +
+                           std::to_string(to) + " needs " + tensor.name + " of the later stage " +
+                           std::to_string(from),
                        "put layers into stages in execution order"};
       }
-      if (stage_of[producer] < stage_of[consumer])
-        crossings.insert({stage_of[producer], stage_of[consumer], producer});
-      uses[producer].push_back(consumer);
+      if (from < to) crossings.insert({from, to, t});
+      uses[static_cast<std::size_t>(t)].push_back(reader);
     }
   }
-  for (auto [from, to, producer] : crossings) {
-    Crossing crossing{model.layers[producer].name, StageId(from), StageId(to),
-                      layout.output_shapes[producer]};
+  for (auto [from, to, t] : crossings) {
+    Crossing crossing{.tensor = t,
+                      .from = StageId(from),
+                      .to = StageId(to),
+                      .has_gradient = layout.tensors[static_cast<std::size_t>(t)].wants_gradient};
     int last_elsewhere = -1;
-    for (int use : uses[producer]) {
-      if (stage_of[use] == to)
+    for (int use : uses[static_cast<std::size_t>(t)]) {
+      if (stage_of_reader(use) == to)
         crossing.uses.insert(crossing.uses.begin(), use);
       else
         last_elsewhere = use;
@@ -92,7 +141,88 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
     const StageLink link{StageId(from), StageId(to)};
     if (layout.links.empty() || !(layout.links.back() == link)) layout.links.push_back(link);
   }
+  return Ok{};
+}
+
+void find_ties(StageLayout& layout) {
+  for (std::size_t l = 0; l < layout.model.layers.size(); ++l) {
+    for (const auto& [own, owner] : layout.model.layers[l].tied) {
+      const auto place = find_parameter(layout.model, owner);
+      const int from = layout.stage_of_layer[static_cast<std::size_t>(place->layer)],
+                to = layout.stage_of_layer[l];
+      if (from != to) layout.ties.push_back({owner, static_cast<int>(l), StageId(from), StageId(to)});
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<char> StageLayout::fields_of(StageId stage) const {
+  std::vector<char> result(model.fields.size(), 0);
+  const auto mark = [&](const std::vector<int>& tensors) {
+    for (int t : tensors) {
+      if (const int field = this->tensors[static_cast<std::size_t>(t)].field; field >= 0)
+        result[static_cast<std::size_t>(field)] = 1;
+    }
+  };
+  for (int layer : layers[static_cast<std::size_t>(stage.value)])
+    mark(reads[static_cast<std::size_t>(layer)]);
+  for (std::size_t h = 0; h < stage_of_head.size(); ++h) {
+    if (stage_of_head[h] == stage.value) mark(head_reads[h]);
+  }
+  return result;
+}
+
+bool StageLayout::has_head(StageId stage) const {
+  return std::ranges::find(stage_of_head, stage.value) != stage_of_head.end();
+}
+
+Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size) {
+  if (Problems problems = validate(model); !problems.empty()) return problems;
+  if (Problems problems = validate(plan, model.name, model.layer_names()); !problems.empty()) return problems;
+  StageLayout layout{.model = model, .nominal = model.nominal_extent(microbatch_size)};
+  std::unordered_map<std::string, int> layer_index;
+  for (int i = 0; i < static_cast<int>(model.layers.size()); ++i)
+    layer_index[model.layers[static_cast<std::size_t>(i)].name] = i;
+  layout.stage_of_layer.assign(model.layers.size(), -1);
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    auto& members = layout.layers.emplace_back();
+    layout.recomputes.push_back(plan.stages[static_cast<std::size_t>(s)].recompute);
+    for (const std::string& name : plan.stages[static_cast<std::size_t>(s)].layers) {
+      members.push_back(layer_index.at(name));
+      layout.stage_of_layer[static_cast<std::size_t>(members.back())] = s;
+    }
+    std::ranges::sort(members);
+  }
+  number_tensors(layout);
+  try {
+    std::vector<TensorSpec> specs = infer_specs(layout, layout.nominal);
+    for (std::size_t i = 0; i < specs.size(); ++i) layout.tensors[i].spec = std::move(specs[i]);
+  } catch (const ConfigError& error) {
+    return Problem{"model " + model.name, error.what(), error.hint()};
+  }
+  find_gradients(layout);
+  place_heads(layout);
+  if (Status found = find_crossings(layout); !found) return found.problems();
+  find_ties(layout);
   return layout;
+}
+
+std::vector<Shape> tensor_shapes(const StageLayout& layout, const BatchExtent& extent) {
+  std::vector<Shape> shapes;
+  for (TensorSpec& spec : infer_specs(layout, extent)) shapes.push_back(std::move(spec.shape));
+  return shapes;
+}
+
+const std::vector<Shape>& ShapeCache::of(const BatchExtent& extent) {
+  if (last_shapes_ && last_.samples == extent.samples && last_.lengths == extent.lengths)
+    return *last_shapes_;
+  const std::pair key{extent.samples, extent.lengths};
+  auto found = known_.find(key);
+  if (found == known_.end()) found = known_.emplace(key, tensor_shapes(layout_, extent)).first;
+  last_ = extent;
+  last_shapes_ = &found->second;
+  return found->second;
 }
 
 PipelineShape shape_of(const Plan& plan, const StageLayout& layout, int microbatches) {

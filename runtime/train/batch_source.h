@@ -3,15 +3,9 @@
 
 #include <cstdint>
 
-#include <ATen/core/Tensor.h>
+#include "runtime/stage/batch.h"
 
 namespace millrace {
-
-/// One microbatch. A field that the caller did not ask for is undefined.
-struct Batch {
-  at::Tensor input;   // [B, ...] float32
-  at::Tensor target;  // [B] int64
-};
 
 /// A sequence of microbatches, the same for the same seed on every rank, whatever the number of threads.
 /// Position counts microbatches of the whole job (not of this rank). Not thread-safe.
@@ -22,6 +16,8 @@ class BatchSource {
   /// for must ascend (seek resets); those in between are skipped without work. Throws DataError.
   virtual Batch get(std::int64_t position) = 0;
   virtual void seek(std::int64_t position) = 0;
+  /// What is known of it without loading it; for any position, in any order.
+  virtual BatchExtent extent(std::int64_t position) const = 0;
 };
 
 }  // namespace millrace

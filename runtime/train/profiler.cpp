@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
-#include "runtime/stage/loss.h"
+#include "runtime/stage/layer_runner.h"
 #include "runtime/stage/parameter_store.h"
 
 namespace millrace {
@@ -24,37 +22,44 @@ struct LayerSamples {
   Samples forward, backward_input, backward_weight;
 };
 
-class Pass {
+Bytes bytes_of(const TensorSpec& spec) {
+  auto bytes = static_cast<Bytes>(c10::elementSize(spec.dtype));
+  for (std::int64_t d : spec.shape) bytes *= d;
+  return bytes;
+}
+
+/// One microbatch through the whole model as one stage, by the program that training runs.
+class Pass final : private LayerObserver {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
        Device& device)
       : samples(layout.model.layers.size()),
-        layout_(layout),
+        saved_bytes(layout.model.layers.size()),
+        workspace_bytes(layout.model.layers.size()),
+        program_(compile_stage(layout, StageId(0))),
+        runner_(program_, store, options.seed),
         store_(store),
-        options_(options),
         clock_(clock),
         device_(device) {
-    for (std::size_t i = 0; i < layout.model.layers.size(); ++i)
-      index_[layout.model.layers[i].name] = static_cast<int>(i);
+    runner_.set_observer(this);
+    for (const auto& made : layout.makes) {
+      Bytes& bytes = output_bytes_.emplace_back();
+      for (int t : made) bytes += bytes_of(layout.tensors[static_cast<std::size_t>(t)].spec);
+    }
   }
 
-  void run(const at::Tensor& input, const at::Tensor& target, bool counted) {
+  void run(const Batch& batch, bool counted) {
     counted_ = counted;
-    saved_.assign(layout_.model.layers.size(), {});
-    values_.assign(layout_.model.layers.size(), {});
-    gradients_.assign(layout_.model.layers.size(), {});
-    forward(input);
-    SavedLoss saved_loss;
-    time(loss, [&] {
-      cross_entropy(values_.back(), target, &saved_loss);
-      gradients_.back() = cross_entropy_backward(saved_loss, 1.0);
-    });
-    if (!counted) {
-      measure_saved();
-      workspace_bytes.assign(saved_.size(), 0);
-    }
-    values_.assign(values_.size(), {});
-    backward();
+    slot_.clear();
+    slot_.values.resize(static_cast<std::size_t>(program_.num_places));
+    slot_.gradients.resize(static_cast<std::size_t>(program_.num_places));
+    for (const auto& [field, place] : program_.fields)
+      slot_.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+    runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
+    run_heads();
+    if (!counted) measure_saved();
+    slot_.values.assign(slot_.values.size(), {});
+    runner_.backward_layer_by_layer(slot_, store_.current());
   }
 
   Samples loss;
@@ -62,78 +67,74 @@ class Pass {
   std::vector<Bytes> saved_bytes, workspace_bytes;
 
  private:
-  template <class Work>
-  void time(Samples& into, Work&& work) {
-    const TimePoint start = clock_.now();
-    work();
-    device_.synchronize();
-    if (counted_) into.push_back(Seconds(clock_.now() - start).count());
-  }
-
-  void forward(const at::Tensor& input) {
-    for (std::size_t i = 0; i < layout_.model.layers.size(); ++i) {
-      const NamedLayer& layer = layout_.model.layers[i];
-      std::vector<at::Tensor> inputs;
-      for (const std::string& name : layer.inputs)
-        inputs.push_back(name == "input" ? input : values_[index_.at(name)]);
-      time(samples[i].forward, [&] {
-        values_[i] = layer.layer->forward(inputs, store_.current_parameters(i), store_.buffers(i),
-                                          {true, options_.seed + i}, &saved_[i]);
-      });
+  void before(Phase phase, std::size_t) override {
+    if (phase == Phase::BackwardInput && !counted_) {
+      memory_before_ = device_.memory().current;
+      device_.reset_peak_memory();
     }
+    start_ = clock_.now();
   }
 
-  void backward() {
-    for (int i = static_cast<int>(layout_.model.layers.size()) - 1; i >= 0; --i) {
-      const NamedLayer& layer = layout_.model.layers[i];
-      std::vector<char> needs;
-      for (const std::string& name : layer.inputs) needs.push_back(name != "input");
-      const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
-      const at::Tensor grad = std::move(gradients_[i]);
-      const std::int64_t before = device_.memory().current;
-      if (!counted_) device_.reset_peak_memory();
+  void after(Phase phase, std::size_t step) override {
+    device_.synchronize();
+    LayerSamples& s = samples[step];
+    Samples& into = phase == Phase::Forward         ? s.forward
+                    : phase == Phase::BackwardInput ? s.backward_input
+                                                    : s.backward_weight;
+    if (counted_) into.push_back(Seconds(clock_.now() - start_).count());
+    // The gradient that came in is there before, and counts as the layer's.
+    if (phase != Phase::Forward && !counted_)
+      workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
+  }
+
+  void run_heads() {
+    const TimePoint start = clock_.now();
+    std::vector<double> sums(program_.num_sums, 0.0);
+    for (const HeadStep& head : program_.heads) {
       std::vector<at::Tensor> inputs;
-      time(samples[i].backward_input, [&] {
-        inputs = layer.layer->backward_input(grad, store_.current_parameters(i), saved_[i], wanted);
-      });
-      time(samples[i].backward_weight,
-           [&] { layer.layer->backward_weight(grad, saved_[i], store_.gradients(i)); });
-      if (!counted_)
-        workspace_bytes[i] = device_.memory().peak - before + static_cast<std::int64_t>(grad.nbytes());
-      saved_[i] = {};
-      for (std::size_t k = 0; k < inputs.size(); ++k) {
-        if (!needs[k]) continue;
-        at::Tensor& sum = gradients_[index_.at(layer.inputs[k])];
-        sum = sum.defined() ? at::add(sum, inputs[k]) : inputs[k];
+      for (int place : head.inputs) inputs.push_back(slot_.values[static_cast<std::size_t>(place)]);
+      Saved saved;
+      if (inputs[0].device().is_cpu())
+        head.head->forward(inputs, &saved, std::span(sums).subspan(head.sums, head.num_sums));
+      else
+        head.head->forward_on_device(inputs, &saved);
+      const std::span<const bool> needs(reinterpret_cast<const bool*>(head.needs.data()), head.needs.size());
+      std::vector<at::Tensor> grads = head.head->backward(saved, {}, needs);
+      for (std::size_t k = 0; k < grads.size(); ++k) {
+        if (head.needs[k]) runner_.add_gradient(slot_, head.inputs[k], head.use, std::move(grads[k]));
       }
     }
+    device_.synchronize();
+    if (counted_) loss.push_back(Seconds(clock_.now() - start).count());
   }
 
   /// Bytes that a microbatch keeps until its backward, each storage at the first layer that keeps it; weights
   /// are not counted.
   void measure_saved() {
     std::set<const void*> seen;
-    for (std::size_t i = 0; i < saved_.size(); ++i) {
-      for (const at::Tensor& p : store_.current_parameters(i)) seen.insert(p.storage().data());
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      for (const at::Tensor& p : store_.current_parameters(static_cast<int>(i)))
+        seen.insert(p.storage().data());
     }
-    saved_bytes.assign(saved_.size(), 0);
-    for (std::size_t i = 0; i < saved_.size(); ++i) {
-      for (const at::Tensor& t : saved_[i].tensors) {
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      saved_bytes[i] = 0;
+      for (const at::Tensor& t : slot_.saved[i].tensors) {
         if (t.defined() && seen.insert(t.storage().data()).second)
           saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
       }
     }
   }
 
-  const StageLayout& layout_;
+  StageProgram program_;
+  LayerRunner runner_;
   ParameterStore& store_;
-  const ProfileOptions& options_;
   Clock& clock_;
   Device& device_;
   bool counted_ = false;
-  std::unordered_map<std::string, int> index_;
-  std::vector<Saved> saved_;
-  std::vector<at::Tensor> values_, gradients_;
+  TimePoint start_{};
+  std::int64_t memory_before_ = 0;
+  LayerSlot slot_;
+  std::vector<Bytes> output_bytes_;  ///< by layer
 };
 
 double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
@@ -154,6 +155,21 @@ double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options
 
 }  // namespace
 
+Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device) {
+  Batch batch;
+  for (const FieldSpec& field : model.fields) {
+    const Shape shape = field_shape(field, extent);
+    at::Tensor value;
+    if (at::isFloatingType(field.dtype))
+      value = at::randn(shape, at::TensorOptions(field.dtype));
+    else
+      value = at::randint(std::max<std::int64_t>(2, field.limit ? field.limit : 2), shape,
+                          at::TensorOptions(field.dtype));
+    batch.fields.push_back(device.upload(std::move(value)));
+  }
+  return batch;
+}
+
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device) {
   at::NoGradGuard no_grad;
@@ -162,39 +178,39 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   if (!made) throw ConfigError(to_string(made.problems()));
   const StageLayout& layout = *made;
   ParameterStore store(layout, StageId(0), options.seed, device.where());
-  Shape shape{options.microbatch};
-  shape.insert(shape.end(), model.input_shape.begin(), model.input_shape.end());
-  const at::Tensor input = device.upload(at::randn(shape, at::kFloat));
-  const at::Tensor target = device.upload(at::randint(model.num_classes, {options.microbatch}, at::kLong));
+  const Batch batch = random_batch(model, layout.nominal, device);
 
   Pass pass(layout, store, options, clock, device);
-  for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(input, target, false);
-  for (int i = 0; i < options.repetitions; ++i) pass.run(input, target, true);
+  for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(batch, false);
+  for (int i = 0; i < options.repetitions; ++i) pass.run(batch, true);
 
   LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = device.name()};
   graph.loss_s = median(pass.loss);
-  std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const NamedLayer& layer = model.layers[i];
-    index[layer.name] = static_cast<int>(i);
     LayerSamples& s = pass.samples[i];
-    Bytes parameter_bytes = 0;
-    for (const at::Tensor& p : store.current_parameters(i)) parameter_bytes += static_cast<Bytes>(p.nbytes());
-    Bytes activation = sizeof(float);
-    for (std::int64_t d : layout.output_shapes[i]) activation *= d;
+    const auto seconds = [](const Samples& samples) { return samples.empty() ? 0.0 : median(samples); };
+    Bytes parameter_bytes = 0, activation_bytes = 0;
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      const bool tied = std::ranges::find(layer.tied, spec.name,
+                                          &std::pair<std::string, std::string>::first) != layer.tied.end();
+      if (!spec.is_buffer && !tied) parameter_bytes += bytes_of({.shape = spec.shape});
+    }
+    for (int t : layout.makes[i])
+      activation_bytes += bytes_of(layout.tensors[static_cast<std::size_t>(t)].spec);
     graph.nodes.push_back({.name = layer.name,
                            .kind = layer.layer->kind(),
-                           .forward_s = median(s.forward),
-                           .backward_input_s = median(s.backward_input),
-                           .backward_weight_s = median(s.backward_weight),
+                           .forward_s = seconds(s.forward),
+                           .backward_input_s = seconds(s.backward_input),
+                           .backward_weight_s = seconds(s.backward_weight),
                            .parameter_bytes = parameter_bytes,
-                           .activation_bytes = activation,
+                           .activation_bytes = activation_bytes,
                            .saved_bytes = pass.saved_bytes[i],
                            .workspace_bytes = pass.workspace_bytes[i]});
-    for (const std::string& name : layer.inputs) {
-      if (name == "input") continue;
-      const int producer = index.at(name);
-      graph.edges.push_back({producer, static_cast<int>(i), name, graph.nodes[producer].activation_bytes});
+    for (int t : layout.reads[i]) {
+      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+      if (tensor.layer >= 0)
+        graph.edges.push_back({tensor.layer, static_cast<int>(i), tensor.name, bytes_of(tensor.spec)});
     }
   }
   graph.update_s_per_byte =

@@ -19,6 +19,9 @@ struct ProfileOptions {
   RuleOptions rule;
 };
 
+/// A batch of random values, integers within their limits: on `device`.
+Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device);
+
 /// Forward, input gradient and weight gradient of each layer, the loss, and the update rule, in seconds for
 /// one microbatch of random data; bytes of parameters, outputs, and of what backward keeps (each storage
 /// once). Each of them is waited for: kernels of `device` do not overlap.

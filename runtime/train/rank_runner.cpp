@@ -138,7 +138,7 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
 /// Gives a stage its part of the batch. A rank that holds several stages that read it (the first and the
 /// last) gets it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
-  const auto reads = [](const StageExecutor& e) { return e.needs_input() || e.is_last(); };
+  const auto reads = [](const StageExecutor& e) { return e.reads_batch(); };
   StageExecutor& executor = parts_.stages.executor(forward.stage);
   if (!reads(executor)) return;
   const std::int64_t position = first_position_ + forward.microbatch.value;
@@ -150,8 +150,7 @@ void RankRunner::feed(const Action& forward) {
       kept = batches_.emplace(position, KeptBatch{parts_.batches->get(position), static_cast<int>(readers)})
                  .first;
     }
-    const Batch& batch = kept->second.batch;
-    executor.feed(forward.microbatch, executor.needs_input() ? batch.input : at::Tensor(), batch.target);
+    executor.feed(forward.microbatch, kept->second.batch);
     if (--kept->second.readers == 0) batches_.erase(kept);
   });
 }

@@ -25,7 +25,7 @@ struct StepTimes {
 
 struct RunnerParts {
   RankStages& stages;
-  BatchSource* batches = nullptr;  ///< null if this stage reads neither inputs nor targets
+  BatchSource* batches = nullptr;  ///< null if no stage of this rank reads anything
   Clock& clock;
   SpanRing& trace;
   StatusBoard& status;

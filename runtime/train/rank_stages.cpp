@@ -10,7 +10,7 @@ namespace millrace {
 
 RankStages::RankStages(Communicator& world, const StageLayout& layout, const Plan& plan,
                        const RankStagesOptions& options)
-    : held_at_(static_cast<std::size_t>(plan.num_stages()), -1) {
+    : held_at_(static_cast<std::size_t>(plan.num_stages()), -1), num_fields_(layout.model.fields.size()) {
   std::vector<std::vector<RankId>> ranks_of_stage;
   for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -20,8 +20,9 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
     HeldStage held{.stage = StageId(s),
                    .replica = static_cast<int>(found - ranks.begin()),
                    .replicas = static_cast<int>(ranks.size())};
-    held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
-                                                  options.device ? options.device->where() : at::kCPU);
+    held.store =
+        std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
+                                         options.device ? options.device->where() : at::kCPU, options.dtype);
     auto rule = make_update_rule(options.rule, held.store->flat_weights());
     if (!rule) throw ConfigError(to_string(rule.problems()));
     held.rule = std::move(*rule);
@@ -56,8 +57,13 @@ StageExecutor* RankStages::last() const {
   return held_.back().executor->is_last() ? held_.back().executor.get() : nullptr;
 }
 
-bool RankStages::needs_input() const {
-  return std::ranges::any_of(held_, [](const HeldStage& h) { return h.executor->needs_input(); });
+std::vector<char> RankStages::fields() const {
+  std::vector<char> result(num_fields_, 0);
+  for (const HeldStage& h : held_) {
+    for (const auto& [field, place] : h.executor->program().fields)
+      result[static_cast<std::size_t>(field)] = 1;
+  }
+  return result;
 }
 
 bool RankStages::owns_loss() const {
@@ -84,11 +90,20 @@ void RankStages::set_training(bool training) {
   for (const HeldStage& h : held_) h.executor->set_training(training);
 }
 
-void RankStages::set_samples(int samples) {
-  for (const HeldStage& h : held_) h.executor->set_samples(samples);
+void RankStages::set_extents(const ExtentOf& extent_of) {
+  for (const HeldStage& h : held_) h.executor->set_extents(extent_of);
 }
 
 void RankStages::execute(const Action& action, bool last_gradient) {
+  if (action.op == Op::Update) {
+    // Before the first of this step: whose version is still this stage's has not updated yet.
+    const VersionId version =
+        held_[static_cast<std::size_t>(held_at_[static_cast<std::size_t>(action.stage.value)])]
+            .store->current();
+    for (const HeldStage& h : held_) {
+      if (h.store->current() == version) h.executor->prepare_update();
+    }
+  }
   executor(action.stage).execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;

@@ -23,8 +23,9 @@ struct HeldStage {
 struct RankStagesOptions {
   ExecutorOptions executor;
   RuleOptions rule;
-  bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
-  Device* device = nullptr;       ///< null: the CPU
+  at::ScalarType dtype = at::kFloat;  ///< of weights, gradients and what is computed
+  bool average_replicas = false;      ///< gradients are means over replicas instead of sums (asynchronous)
+  Device* device = nullptr;           ///< null: the CPU
 };
 
 /// Passes each action on to the executor of its stage. Not thread-safe.
@@ -37,16 +38,16 @@ class RankStages {
 
   const std::vector<HeldStage>& held() const { return held_; }  ///< ascending by stage, at least one
   StageExecutor& executor(StageId stage) const;
-  StageExecutor* last() const;  ///< of the model's last stage, if this rank holds it
-  bool needs_input() const;
-  bool owns_loss() const;  ///< the one rank that speaks for the job
+  StageExecutor* last() const;       ///< of the model's last stage, if this rank holds it
+  std::vector<char> fields() const;  ///< of the batch, by index: 1 where a stage of this rank reads it
+  bool owns_loss() const;            ///< the one rank that speaks for the job
 
   void begin(std::int64_t first_position, double lr);
   /// `versions`: forward_versions of the schedule that follows, or empty (StageExecutor::set_versions).
   void set_versions(const std::vector<std::int64_t>& versions);
   void set_learning_rate(double lr);
   void set_training(bool training);
-  void set_samples(int samples);
+  void set_extents(const ExtentOf& extent_of);
   void execute(const Action& action, bool last_gradient);
   void finish_sends();
 
@@ -56,6 +57,7 @@ class RankStages {
  private:
   std::vector<HeldStage> held_;
   std::vector<int> held_at_;  ///< by stage: index into held_, or -1
+  std::size_t num_fields_ = 0;
   int peak_stash_ = 0;
 };
 

@@ -22,10 +22,10 @@ void StepLog::write(const StepRecord& r) {
   const StepTimes& t = r.times;
   const double busy = t.forward + t.backward + t.update;
   Json line = Json::object({{"step", r.step}});
-  line["loss"] = r.losses ? Json(r.losses->mean_loss()) : Json();
-  const double samples = r.losses ? double(std::max<std::int64_t>(1, r.losses->samples)) : 1;
-  line["top1"] = r.losses ? Json(double(r.losses->top1) / samples) : Json();
-  line["top5"] = r.losses ? Json(double(r.losses->top5) / samples) : Json();
+  line["loss"] = Json();
+  if (r.losses) {
+    for (const auto& [name, value] : r.losses->values) line[name] = value;
+  }
   line["samples_per_s"] = r.samples_per_s;
   line["step_s"] = r.step_s;
   line["forward_s"] = t.forward;
@@ -45,24 +45,34 @@ void StepLog::write(const StepRecord& r) {
   file_.write_line(line.dump());
 }
 
+namespace {
+/// "loss=2.3037 top1=0.094"
+std::string text_of(const NamedValues& values) {
+  std::string all;
+  for (const auto& [name, value] : values) {
+    char text[64];
+    std::snprintf(text, sizeof text, " %s=%.4f", name.c_str(), value);
+    all += text;
+  }
+  return all;
+}
+}  // namespace
+
 void StepLog::print(const StepRecord& r, std::int64_t total) {
-  const LossSums sums = r.losses.value_or(LossSums{});
-  char text[256];
-  std::snprintf(text, sizeof text, "step=%lld/%lld loss=%.4f top1=%.3f samples/s=%.1f step=%.1fms lr=%.4g",
-                static_cast<long long>(r.step + 1), static_cast<long long>(total), sums.mean_loss(),
-                double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)), r.samples_per_s,
-                r.step_s * 1e3, r.lr);
+  char rest[128];
+  std::snprintf(rest, sizeof rest, " samples/s=%.1f step=%.1fms lr=%.4g", r.samples_per_s, r.step_s * 1e3,
+                r.lr);
+  const std::string text = "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total) +
+                           text_of(r.losses ? r.losses->values : NamedValues{}) + rest;
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
-  std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text,
+  std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),
                r.step + 1 >= total ? "\n" : "");
 }
 
 void StepLog::print(const EvaluationReport& e) {
-  char text[200];
-  std::snprintf(text, sizeof text, "evaluation step=%lld loss=%.4f top1=%.4f top5=%.4f samples=%lld",
-                static_cast<long long>(e.step), e.loss, e.top1, e.top5, static_cast<long long>(e.samples));
-  log_info(text);
+  log_info("evaluation step=" + std::to_string(e.step) + text_of(e.values) +
+           " samples=" + std::to_string(static_cast<std::int64_t>(e.samples)));
 }
 
 }  // namespace millrace

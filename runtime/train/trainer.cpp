@@ -78,13 +78,11 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
   return *std::move(schedule);
 }
 
-/// This rank's forwards of microbatches [from, to).
-std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int from, int to,
+/// This rank's forwards of `microbatches`.
+std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int microbatches,
                                        const Communicator& world) {
-  std::vector<Action> actions =
-      std::move(forward_schedule(shape_of(plan, layout, to), transport_of(world)).ranks[world.rank().value]);
-  std::erase_if(actions, [from](const Action& a) { return a.microbatch.value < from; });
-  return actions;
+  return std::move(forward_schedule(shape_of(plan, layout, microbatches), transport_of(world))
+                       .ranks[static_cast<std::size_t>(world.rank().value)]);
 }
 
 }  // namespace
@@ -143,7 +141,17 @@ struct Trainer::Impl {
   std::int64_t steps_to_next_event() const;
 };
 
+/// Gradients of tied parameters go to their owners after all Reduces and before all Updates.
+void updates_last(std::vector<Action>& actions) {
+  std::ranges::stable_partition(actions, [](const Action& a) { return a.op != Op::Update; });
+}
+
 void Trainer::Impl::check_sizes() {
+  if (!layout.ties.empty() && asynchronous()) {
+    throw ConfigError("the model ties " + layout.ties.front().owner + " across stages, and schedule " +
+                          to_string(plan.schedule) + " never flushes",
+                      "use a schedule that flushes, or a plan with both uses in one stage");
+  }
   if (plan.num_ranks() != world.communicator.size()) {
     throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
                           std::to_string(world.communicator.size()),
@@ -162,15 +170,15 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   stages = std::make_unique<RankStages>(
       world.communicator, layout, plan,
       RankStagesOptions{.executor = {.seed = options.seed,
-                                     .loss_scale = 1.0 / microbatches_per_step(plan),
+                                     .microbatches_per_update = microbatches_per_step(plan),
                                      .bucket_bytes = options.bucket_bytes},
                         .rule = options.rule,
                         .average_replicas = updates_after_each(),
                         .device = &world.device});
-  BatchNeeds train{.input = stages->needs_input(), .target = stages->last() != nullptr};
+  BatchNeeds train{.fields = stages->fields()};
   std::vector<std::pair<int, int>> readers;  // replica, replicas
   for (const HeldStage& h : stages->held()) {
-    if (h.executor->needs_input() || h.executor->is_last()) readers.emplace_back(h.replica, h.replicas);
+    if (h.executor->reads_batch()) readers.emplace_back(h.replica, h.replicas);
   }
   const auto mine = [readers](std::int64_t microbatch) {
     return std::ranges::any_of(readers, [&](const auto& r) { return microbatch % r.second == r.first; });
@@ -181,6 +189,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   BatchNeeds evaluation = train;
   evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
+  stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan));
 }
 
@@ -241,9 +250,10 @@ void Trainer::Impl::run_segment(std::int64_t steps) {
     report.stopped = done == stop->limit();
     return;
   }
-  const std::vector<Action> actions =
+  std::vector<Action> actions =
       checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator, options.schedule)
           .ranks[rank.value];
+  if (!layout.ties.empty()) updates_last(actions);
   for (std::int64_t i = 0; i < steps; ++i) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
     runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
@@ -295,44 +305,34 @@ void Trainer::Impl::evaluate() {
   if (total == 0) return;
   stages->set_training(false);
   if (stages->last()) stages->last()->take_losses();
-  if (sources.evaluation.batches) sources.evaluation.batches->seek(0);
+  sources.evaluation.batches->seek(0);
   // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
   struct Shifted final : BatchSource {
     BatchSource* inner;
     std::int64_t by;
     Batch get(std::int64_t position) override { return inner->get(position - by); }
     void seek(std::int64_t position) override { inner->seek(position - by); }
+    BatchExtent extent(std::int64_t position) const override { return inner->extent(position - by); }
   } shifted;
   shifted.inner = sources.evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
-  RankRunner shifted_runner(
-      {*stages, shifted.inner ? &shifted : nullptr, world.clock, trace, status, &world.device});
-  const std::int64_t last = sources.evaluation.last_samples;
-  const std::int64_t whole = last > 0 && last < options.microbatch ? total - 1 : total;
-  for (std::int64_t next = 0; next < total;) {
-    // The incomplete last microbatch goes by itself: its messages are smaller.
-    const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
-    const std::int64_t end = next < whole ? std::min(whole, chunk + kEvaluationChunk) : total;
-    stages->set_samples(next < whole ? options.microbatch : static_cast<int>(last));
-    stages->begin(shifted.by + chunk, 0);
-    shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
-                                          static_cast<int>(end - chunk), world.communicator),
-                       done, shifted.by + chunk, [](const Action&) {});
-    next = end;
+  stages->set_extents([&](std::int64_t position) { return shifted.extent(position); });
+  RankRunner shifted_runner({*stages, &shifted, world.clock, trace, status, &world.device});
+  for (std::int64_t next = 0; next < total; next += kEvaluationChunk) {
+    const std::int64_t end = std::min(total, next + kEvaluationChunk);
+    stages->begin(shifted.by + next, 0);
+    shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(end - next), world.communicator),
+                       done, shifted.by + next, [](const Action&) {});
   }
-  stages->set_samples(options.microbatch);
   stages->finish_sends();
   evaluated += total + kEvaluationChunk;
   stages->set_training(true);
+  stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
   StageExecutor* last_stage = stages->last();
   if (!last_stage) return;
-  last_stage->execute({.op = Op::Reduce, .stage = last_stage->stage(), .microbatch = MicrobatchId(0)});
-  const LossSums sums = last_stage->take_losses();
-  report.evaluations.push_back({.step = done,
-                                .loss = sums.sample_loss / double(std::max<std::int64_t>(1, sums.samples)),
-                                .top1 = double(sums.top1) / double(std::max<std::int64_t>(1, sums.samples)),
-                                .top5 = double(sums.top5) / double(std::max<std::int64_t>(1, sums.samples)),
-                                .samples = sums.samples});
+  last_stage->reduce_sums();
+  LossSums sums = last_stage->take_losses();
+  report.evaluations.push_back({.step = done, .values = std::move(sums.values), .samples = sums.weight});
   if (owns_loss()) log.print(report.evaluations.back());
 }
 

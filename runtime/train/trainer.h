@@ -1,6 +1,7 @@
 // The step loop of one rank: schedule, data, updates, logs, evaluation, checkpoints.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,31 +53,29 @@ struct TrainOptions {
 
 /// Which batches a rank reads; made by the caller, because data is not known here.
 struct BatchNeeds {
-  bool input = false;
-  bool target = false;
+  std::vector<char> fields;  ///< by index in LayeredModel::fields; none set: only extents are asked for
   std::function<bool(std::int64_t position)> mine;
+
+  bool any() const { return std::ranges::find(fields, 1) != fields.end(); }
 };
 /// Positions wrap around in epochs of the source; evaluation has `microbatches` of them.
 struct Evaluation {
-  std::unique_ptr<BatchSource> batches;  ///< null on ranks that read nothing
+  std::unique_ptr<BatchSource> batches;  ///< on every rank, if there is an evaluation
   std::int64_t microbatches = 0;         ///< the same on all ranks; 0: no evaluation
-  std::int64_t last_samples = 0;         ///< in the last microbatch; 0: as in the others
 };
 struct BatchSources {
-  std::unique_ptr<BatchSource> train;  ///< null on ranks that read nothing
+  std::unique_ptr<BatchSource> train;  ///< on every rank
   Evaluation evaluation;
 };
 using MakeBatches = std::function<BatchSources(const BatchNeeds& train, const BatchNeeds& evaluation)>;
 
 struct EvaluationReport {
   std::int64_t step = 0;
-  double loss = 0;
-  double top1 = 0;  ///< fraction
-  double top5 = 0;
-  std::int64_t samples = 0;
+  NamedValues values;  ///< of the model's heads, "loss" first
+  double samples = 0;  ///< what they are means over: samples, or tokens
 };
 
-/// What a rank can say of the run. Losses, top-1 and evaluations on ranks of the last stage only.
+/// What a rank can say of the run. Losses and evaluations on ranks of the last stage only.
 struct RunReport {
   std::int64_t steps = 0;  ///< done in this run
   bool stopped = false;    ///< before the last step, because it was asked to

@@ -33,6 +33,17 @@ std::string jpeg_of(int width, int height, int format, int shade) {
   return bytes;
 }
 
+constexpr char kAll[] = {1, 1};
+
+std::vector<FieldSpec> image_fields(int size, int classes = 10) {
+  return classifier("test", {3, size, size}, classes).fields;
+}
+
+LoaderOptions loader_for(LoaderOptions options) {
+  options.fields = image_fields(32);
+  return options;
+}
+
 class ImageFolderTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -55,8 +66,7 @@ class ImageFolderTest : public ::testing::Test {
 
   Result<std::shared_ptr<const Dataset>> open(const std::string& split = "train", int classes = 3,
                                               int size = 32) {
-    return make_dataset(
-        {.path = root_.string(), .split = split, .sample_shape = {3, size, size}, .num_classes = classes});
+    return make_dataset({.path = root_.string(), .split = split, .fields = image_fields(size, classes)});
   }
 
   fs::path root_;
@@ -74,14 +84,15 @@ std::vector<Batch> read_all(const std::shared_ptr<const Dataset>& dataset, Loade
 void expect_same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(at::equal(a[i].input, b[i].input)) << i;
-    EXPECT_TRUE(at::equal(a[i].target, b[i].target)) << i;
+    for (int field : {0, 1})
+      EXPECT_TRUE(at::equal(a[i].fields.at(field), b[i].fields.at(field))) << i << ", field " << field;
   }
 }
 
 TEST_F(ImageFolderTest, BatchesDoNotDependOnThreadsAndResumeAnywhere) {
   const auto dataset = *open();
-  const LoaderOptions base{.microbatch = 3, .microbatches_per_step = 2, .seed = 5, .workers = 0};
+  const LoaderOptions base =
+      loader_for({.microbatch = 3, .microbatches_per_step = 2, .seed = 5, .workers = 0});
   const auto reference = read_all(dataset, base, 12);
   for (int workers : {1, 4}) {
     LoaderOptions options = base;
@@ -93,23 +104,23 @@ TEST_F(ImageFolderTest, BatchesDoNotDependOnThreadsAndResumeAnywhere) {
 
 TEST_F(ImageFolderTest, ARankGetsItsOwnPositions) {
   const auto dataset = *open();
-  LoaderOptions options{.microbatch = 2, .microbatches_per_step = 2, .seed = 5, .workers = 2};
+  LoaderOptions options = loader_for({.microbatch = 2, .microbatches_per_step = 2, .seed = 5, .workers = 2});
   const auto all = read_all(dataset, options, 10);
   options.mine = [](std::int64_t position) { return position % 2 == 1; };
   auto loader = *make_loader(dataset, options);
   for (int i = 1; i < 10; i += 2)
-    EXPECT_TRUE(at::equal(loader->get(i).input, all[static_cast<std::size_t>(i)].input));
+    EXPECT_TRUE(at::equal(loader->get(i).fields[0], all[static_cast<std::size_t>(i)].fields[0]));
 }
 
 TEST_F(ImageFolderTest, LabelsAloneEqualTheLabelsOfImages) {
   const auto dataset = *open();
-  LoaderOptions options{.microbatch = 4, .microbatches_per_step = 1, .workers = 0};
+  LoaderOptions options = loader_for({.microbatch = 4, .microbatches_per_step = 1, .workers = 0});
   const auto all = read_all(dataset, options, 6);
-  options.want_input = false;
+  options.wanted = {0, 1};
   const auto labels = read_all(dataset, options, 6);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    EXPECT_TRUE(at::equal(all[i].target, labels[i].target));
-    EXPECT_FALSE(labels[i].input.defined());
+    EXPECT_TRUE(at::equal(all[i].fields[1], labels[i].fields[1]));
+    EXPECT_FALSE(labels[i].fields[0].defined());
   }
 }
 
@@ -122,7 +133,7 @@ TEST_F(ImageFolderTest, GreyCmykAndDamagedFollowThePolicy) {
   put("train/class2/text.jpg", "this is no image");
   const auto dataset = *open();
   for (std::int64_t i = 0; i < dataset->size(); ++i)
-    EXPECT_EQ(dataset->get(i, 1, true).input.sizes().vec(), (std::vector<std::int64_t>{3, 32, 32}));
+    EXPECT_EQ(dataset->get(i, 1, kAll)[0].tensor.sizes().vec(), (std::vector<std::int64_t>{3, 32, 32}));
   const auto counters = dataset->counters();
   EXPECT_EQ(counters.at("damaged"), 3);
   EXPECT_GE(counters.at("grey"), 1);
@@ -134,7 +145,7 @@ TEST_F(ImageFolderTest, TooManyDamagedImagesAreAnError) {
   const auto dataset = *open();
   EXPECT_THROW(
       {
-        for (std::int64_t i = 0; i < dataset->size(); ++i) dataset->get(i, 1, true);
+        for (std::int64_t i = 0; i < dataset->size(); ++i) dataset->get(i, 1, kAll);
       },
       DataError);
 }
@@ -142,9 +153,9 @@ TEST_F(ImageFolderTest, TooManyDamagedImagesAreAnError) {
 TEST_F(ImageFolderTest, LargeImagesAreCroppedFromTheWhole) {
   put("test/class0/large.jpg", jpeg_of(900, 700, TJPF_RGB, 1));
   const auto train = *open("train", 3, 224), test = *open("test", 3, 224);
-  EXPECT_EQ(train->get(0, 1, true).input.sizes().vec(), (std::vector<std::int64_t>{3, 224, 224}));
-  EXPECT_FALSE(at::equal(train->get(0, 1, true).input, train->get(0, 2, true).input));
-  EXPECT_TRUE(at::equal(test->get(0, 1, true).input, test->get(0, 2, true).input));
+  EXPECT_EQ(train->get(0, 1, kAll)[0].tensor.sizes().vec(), (std::vector<std::int64_t>{3, 224, 224}));
+  EXPECT_FALSE(at::equal(train->get(0, 1, kAll)[0].tensor, train->get(0, 2, kAll)[0].tensor));
+  EXPECT_TRUE(at::equal(test->get(0, 1, kAll)[0].tensor, test->get(0, 2, kAll)[0].tensor));
 }
 
 TEST_F(ImageFolderTest, NamesWhatIsWrong) {
@@ -154,15 +165,15 @@ TEST_F(ImageFolderTest, NamesWhatIsWrong) {
   EXPECT_NE(message(open("train", 2)).find("has 3 classes, the model 2"), std::string::npos);
   fs::create_directories(root_ / "train/empty");
   EXPECT_NE(message(open("train", 9)).find("class folder without .jpg"), std::string::npos);
-  EXPECT_NE(message(make_dataset({.path = "/nonexistent", .sample_shape = {3, 32, 32}}))
+  EXPECT_NE(message(make_dataset({.path = "/nonexistent", .fields = image_fields(32)}))
                 .find("not a readable folder"),
             std::string::npos);
-  EXPECT_NE(message(make_dataset({.path = "synthetic:x", .sample_shape = {4}})).find("no valid size"),
+  EXPECT_NE(message(make_dataset({.path = "synthetic:x", .fields = image_fields(4)})).find("no valid size"),
             std::string::npos);
-  EXPECT_NE(
-      message(make_loader(*make_dataset({.path = "synthetic:4", .sample_shape = {4}}), {.microbatch = 8}))
-          .find("one step needs 8"),
-      std::string::npos);
+  EXPECT_NE(message(make_loader(*make_dataset({.path = "synthetic:4", .fields = image_fields(4)}),
+                                loader_for({.microbatch = 8})))
+                .find("one step needs 8"),
+            std::string::npos);
 }
 
 TEST(Sampler, IsAPermutationOfEachEpoch) {
@@ -182,14 +193,11 @@ TEST(RealData, DecodesEveryImageNetSample) {
                 ("tar -xzf '" + std::string(data) + "/imagenet-sample/imagenet-sample-200.tar.gz' -C " + root)
                     .c_str()),
             0);
-  const auto dataset = make_dataset({.path = root + "/imagenet-sample",
-                                     .split = "train",
-                                     .sample_shape = {3, 224, 224},
-                                     .num_classes = 1000});
+  const auto dataset =
+      make_dataset({.path = root + "/imagenet-sample", .split = "train", .fields = image_fields(224, 1000)});
   ASSERT_TRUE(dataset) << to_string(dataset.problems());
   EXPECT_EQ((*dataset)->size(), 200);
-  EXPECT_EQ((*dataset)->num_classes(), 200);
-  for (std::int64_t i = 0; i < 200; i += 4) EXPECT_TRUE((*dataset)->get(i, 1, true).input.defined());
+  for (std::int64_t i = 0; i < 200; i += 4) EXPECT_TRUE((*dataset)->get(i, 1, kAll)[0].tensor.defined());
   EXPECT_EQ((*dataset)->counters().at("damaged"), 0);
   fs::remove_all(root);
 }

@@ -13,6 +13,7 @@
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/initialise.h"
+#include "runtime/layers/sequence_layers.h"
 
 namespace millrace {
 namespace {
@@ -27,6 +28,8 @@ std::vector<Case> cases() {
   return {
       {"linear", linear(7, 5), {{3, 7}}},
       {"linear_wide", linear(64, 64), {{8, 64}}},
+      {"linear_3d", linear(7, 5), {{3, 4, 7}}},
+      {"layer_norm", layer_norm(6), {{3, 4, 6}}},
       {"conv", conv2d({.in = 3, .out = 4, .kernel = 3, .padding = 1}), {{2, 3, 8, 8}}},
       {"conv_strided",
        conv2d({.in = 4, .out = 6, .kernel = 3, .stride = 2, .padding = 1, .bias = false}),
@@ -140,13 +143,33 @@ TEST_P(EveryLayer, TakesOnlyWhatItDeclares) {
   const auto& layer = *GetParam().layer;
   if (layer.parameters().empty()) return;
   Shape wrong = GetParam().inputs[0];
-  wrong[1] += 1;
+  wrong[wrong.size() == 3 ? 2 : 1] += 1;
   const Shape inputs[] = {wrong};
   EXPECT_THROW(layer.output_shape(inputs), ConfigError);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Embedding, EqualsAutogradBitForBit) {
+  const LayerPtr layer = embedding({.vocabulary = 11, .features = 4});
+  at::Tensor ids =
+      at::empty({3, 5}, at::kLong).random_(0, 11, at::detail::createCPUGenerator(std::uint64_t{1}));
+  at::Tensor weight = initialise(layer->parameters(), 1, "e")[0];
+  const at::Tensor grad = random_tensor({3, 5, 4}, 2);
+  at::Tensor ours = at::zeros_like(weight);
+  {
+    at::NoGradGuard no_grad;
+    Saved saved;
+    EXPECT_EQ(layer->forward(std::vector{ids}, std::vector{weight}, {}, kContext, &saved).sizes().vec(),
+              layer->output_shape(std::vector<Shape>{{3, 5}}));
+    std::vector<at::Tensor> grads{ours};
+    layer->backward_weight(grad, saved, grads);
+  }
+  weight.requires_grad_(true);
+  const at::Tensor output = layer->forward(std::vector{ids}, std::vector{weight}, {}, kContext, nullptr);
+  EXPECT_TRUE(at::equal(ours, torch::autograd::grad({output}, {weight}, {grad})[0]));
+}
 
 TEST(Dropout, DependsOnTheSeedAlone) {
   at::NoGradGuard no_grad;

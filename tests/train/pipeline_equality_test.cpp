@@ -99,7 +99,7 @@ TEST_F(Pipeline, EqualsOneProcessBitForBit) {
 
 /// One tensor that six layers read, and two branches that a plan may cut across the order of layers.
 LayeredModel shared_tensor_model() {
-  LayeredModel model{.name = "shared", .input_shape = {12}, .num_classes = 5};
+  LayeredModel model = classifier("shared", {12}, 5);
   const auto put = [&](const std::string& name, LayerPtr layer, const std::vector<std::string>& inputs) {
     model.layers.push_back({name, std::move(layer), inputs});
   };
@@ -115,6 +115,7 @@ LayeredModel shared_tensor_model() {
   put("i", linear(16, 16), {"h"});
   put("k", add(), {"i", "s"});
   put("l", linear(16, 5), {"k"});
+  end_in_cross_entropy(model);
   return model;
 }
 

@@ -25,19 +25,33 @@
 namespace millrace {
 namespace fs = std::filesystem;
 
-/// Random batches as a function of the position.
+/// Random batches as a function of the position; lengths differ from one to the next where the model has any.
 class RandomBatches final : public BatchSource {
  public:
   RandomBatches(const LayeredModel& model, int microbatch) : model_(model), microbatch_(microbatch) {}
   Batch get(std::int64_t position) override {
     auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(position) + 1000);
-    Shape shape{microbatch_};
-    shape.insert(shape.end(), model_.input_shape.begin(), model_.input_shape.end());
-    Batch batch{.input = at::empty(shape, at::kFloat).normal_(0, 1, generator)};
-    batch.target = at::empty({microbatch_}, at::kLong).random_(0, model_.num_classes, generator);
+    Batch batch;
+    for (const FieldSpec& field : model_.fields) {
+      at::Tensor value = at::empty(field_shape(field, extent(position)), at::TensorOptions(field.dtype));
+      if (value.is_floating_point())
+        value.normal_(0, 1, generator);
+      else
+        value.random_(0, field.limit, generator);
+      batch.fields.push_back(std::move(value));
+    }
     return batch;
   }
   void seek(std::int64_t) override {}
+  BatchExtent extent(std::int64_t position) const override {
+    BatchExtent extent{.samples = microbatch_};
+    if (!model_.dimensions.empty()) extent.samples += position % 2;
+    for (std::size_t d = 0; d < model_.dimensions.size(); ++d)
+      extent.lengths.push_back(2 + (position * 7 + static_cast<std::int64_t>(d)) % 5);
+    for (std::size_t c = 0; c < model_.counts.size(); ++c)
+      extent.counts.push_back(extent.samples * extent.lengths.at(0));
+    return extent;
+  }
 
  private:
   LayeredModel model_;
@@ -46,7 +60,7 @@ class RandomBatches final : public BatchSource {
 
 /// Linear, GELU, dropout, and a skip connection over several layers.
 inline LayeredModel small_model() {
-  LayeredModel model{.name = "small", .input_shape = {12}, .num_classes = 5};
+  LayeredModel model = classifier("small", {12}, 5);
   std::string last = "input";
   const auto then = [&](const std::string& name, LayerPtr layer) {
     model.layers.push_back({name, std::move(layer), {last}});
@@ -64,11 +78,12 @@ inline LayeredModel small_model() {
   then("h", linear(16, 16));
   then("i", relu());
   then("j", linear(16, 5));
+  end_in_cross_entropy(model);
   return model;
 }
 
 inline LayeredModel conv_model() {
-  LayeredModel model{.name = "conv", .input_shape = {3, 8, 8}, .num_classes = 4};
+  LayeredModel model = classifier("conv", {3, 8, 8}, 4);
   std::string last = "input";
   const auto then = [&](const std::string& name, LayerPtr layer) {
     model.layers.push_back({name, std::move(layer), {last}});
@@ -82,6 +97,7 @@ inline LayeredModel conv_model() {
   then("pool", max_pool2d(2, 2));
   then("flatten", flatten());
   then("fc", linear(128, 4));
+  end_in_cross_entropy(model);
   return model;
 }
 
@@ -210,15 +226,14 @@ class Reference {
     at::NoGradGuard no_grad;
     ParameterStore& store = stores_.at(0);
     StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_},
-                           {.seed = options_.seed, .loss_scale = 1.0 / microbatches});
+                           {.seed = options_.seed, .microbatches_per_update = microbatches});
     for (std::int64_t step = 0; step < steps; ++step) {
       executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
       at::Tensor sum;
       for (int replica = 0; replica < replicas; ++replica) {
         store.flat_gradient().zero_();
         for (int m = replica; m < microbatches; m += replicas) {
-          const Batch batch = batches_.get(step * microbatches + m);
-          executor.feed(MicrobatchId(m), batch.input, batch.target);
+          executor.feed(MicrobatchId(m), batches_.get(step * microbatches + m));
           executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
           executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
         }
@@ -268,14 +283,13 @@ class Reference {
     ParameterStore store(whole_, StageId(0), options_.seed);
     auto rule = std::move(*make_update_rule(options_.rule, store.flat_weights()));
     StageExecutor executor({whole_, StageId(0), store, *rule, alone_},
-                           {.seed = options_.seed, .loss_scale = 1.0 / microbatches});
+                           {.seed = options_.seed, .microbatches_per_update = microbatches});
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
     executor.begin(position, 0);
     for (int m = 0; m < microbatches; ++m) {
-      const Batch batch = batches_.get(position + m);
-      executor.feed(MicrobatchId(m), batch.input, batch.target);
+      executor.feed(MicrobatchId(m), batches_.get(position + m));
       executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
       executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
     }

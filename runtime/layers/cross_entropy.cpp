@@ -1,0 +1,125 @@
+// Softmax cross-entropy on integer targets: the head of classifiers.
+#include <array>
+#include <sstream>
+
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/nll_loss_backward.h>
+#include <ATen/ops/nll_loss_forward.h>
+#include <ATen/ops/stack.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/layers/head.h"
+
+namespace millrace {
+namespace {
+
+std::string text_of(const Shape& shape) {
+  std::ostringstream out;
+  out << c10::IntArrayRef(shape);
+  return out.str();
+}
+
+void check_target(std::int64_t label, std::int64_t classes) {
+  if (label >= 0 && label < classes) return;
+  throw DataError(
+      "target " + std::to_string(label) + " is outside the model's " + std::to_string(classes) + " classes",
+      "give --classes N as the data set has");
+}
+
+/// Counts the rows whose target is the best, and among the best five (ties: the lower class first).
+template <class Score>
+void count_top(const at::Tensor& scores, const at::Tensor& target, double& top1, double& top5) {
+  const at::Tensor rows = scores.contiguous(), labels = target.contiguous();
+  const Score* score = rows.const_data_ptr<Score>();
+  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
+  const std::int64_t classes = rows.size(1);
+  for (std::int64_t i = 0; i < rows.size(0); ++i, score += classes) {
+    check_target(label[i], classes);
+    std::int64_t better = 0;
+    for (std::int64_t c = 0; c < classes; ++c) {
+      better += score[c] > score[label[i]] || (score[c] == score[label[i]] && c < label[i]);
+    }
+    top1 += better < 1;
+    top5 += better < 5;
+  }
+}
+
+class CrossEntropy final : public Head {
+ public:
+  std::string kind() const override { return "cross_entropy"; }
+  std::vector<std::string> metrics() const override { return {"loss", "top1", "top5"}; }
+
+  void check(std::span<const TensorSpec> inputs) const override {
+    const bool fits = inputs.size() == 2 && inputs[0].shape.size() == 2 && inputs[1].shape.size() == 1 &&
+                      inputs[0].shape[0] == inputs[1].shape[0] && at::isFloatingType(inputs[0].dtype) &&
+                      inputs[1].dtype == at::kLong;
+    if (fits) return;
+    std::string found;
+    for (const TensorSpec& input : inputs) found += (found.empty() ? "" : " and ") + text_of(input.shape);
+    throw ConfigError("cross_entropy got " + found + ", expected scores [B, C] and int64 targets [B]");
+  }
+
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    at::Tensor log_p = log_probabilities(inputs[0]);
+    if (log_p.scalar_type() == at::kDouble)
+      count_top<double>(log_p, inputs[1], sums[1], sums[2]);
+    else
+      count_top<float>(log_p, inputs[1], sums[1], sums[2]);
+    const auto samples = static_cast<double>(log_p.size(0));
+    sums[0] += mean_loss(log_p, inputs[1]).item<double>() * samples;
+    sums[3] += samples;
+    if (saved) save(*saved, std::move(log_p), inputs);
+  }
+
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    const at::Tensor log_p = log_probabilities(inputs[0]);
+    const at::Tensor& target = inputs[1];
+    // As count_top: classes of a higher score, and of an equal one before the target.
+    const at::Tensor column = target.unsqueeze(1);   // [B, 1]
+    const at::Tensor own = log_p.gather(1, column);  // [B, 1]
+    const at::Tensor classes = at::arange(log_p.size(1), target.options());
+    const at::Tensor better =
+        log_p.gt(own).logical_or_(log_p.eq(own).logical_and_(classes.lt(column))).sum(1);
+    const at::Tensor samples = at::full({}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
+    const at::Tensor sums =
+        at::stack({mean_loss(log_p, target).to(at::kDouble).mul(samples), better.lt(1).sum().to(at::kDouble),
+                   better.lt(5).sum().to(at::kDouble), samples});
+    if (saved) save(*saved, log_p, inputs);
+    return sums;
+  }
+
+  std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
+    const at::Tensor &log_p = saved.tensors[0], &target = saved.tensors[1];
+    const auto count = at::full({}, double(log_p.size(0)), log_p.options());
+    const at::Tensor grad = at::nll_loss_backward(at::full({}, scale.share, log_p.options()), log_p, target,
+                                                  {}, at::Reduction::Mean, -100, count);
+    return {at::_log_softmax_backward_data(grad, log_p, 1, static_cast<at::ScalarType>(saved.numbers[0])),
+            {}};
+  }
+
+ private:
+  /// In float32 at the least, whatever the scores come in.
+  static at::Tensor log_probabilities(const at::Tensor& scores) {
+    return at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
+                            /*half_to_float=*/false);
+  }
+  static at::Tensor mean_loss(const at::Tensor& log_p, const at::Tensor& target) {
+    return std::get<0>(at::nll_loss_forward(log_p, target, {}, at::Reduction::Mean, -100));
+  }
+  static void save(Saved& saved, at::Tensor log_p, std::span<const at::Tensor> inputs) {
+    saved.numbers = {static_cast<std::int64_t>(log_p.scalar_type())};
+    saved.tensors = {std::move(log_p), inputs[1]};
+  }
+};
+
+}  // namespace
+
+HeadPtr cross_entropy_head() {
+  return std::make_shared<CrossEntropy>();
+}
+
+}  // namespace millrace

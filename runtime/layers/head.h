@@ -1,0 +1,73 @@
+// A head ends a model: it turns tensors and fields of the batch into named sums, the first of which is the
+// loss, and the loss into gradients. Losses, accuracies, perplexity or Dice are sums over microbatches,
+// stages and replicas, divided by one weight (samples, tokens) at the very end.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/layers/layer.h"
+
+namespace millrace {
+
+/// What the gradient of a microbatch is multiplied with. Both are known before anything is computed, because
+/// the weights of all microbatches of a step are (BatchExtent).
+struct LossScale {
+  double share = 1;  ///< of the microbatch's mean loss: its weight / weight of the step
+  double unit = 1;   ///< of the microbatch's summed loss: 1 / weight of the step
+};
+
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
+/// Implementations are immutable and thread-safe. All functions run under NoGradGuard.
+class Head {
+ public:
+  virtual ~Head() = default;
+  virtual std::string kind() const = 0;
+  /// Names of the sums, "loss" first. The sum of weights comes after the last of them and has no name.
+  virtual std::vector<std::string> metrics() const = 0;
+  /// The count that the sums are divided by: "samples", or a count that the data set supplies ("tokens").
+  virtual std::string weight() const { return "samples"; }
+  /// Throws ConfigError where the inputs do not fit.
+  virtual void check(std::span<const TensorSpec> inputs) const = 0;
+
+  /// Adds this microbatch to `sums` [metrics + 1]. `saved` is nullptr in evaluation. Tensors are on the CPU.
+  /// Throws DataError where a target is out of range.
+  virtual void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const = 0;
+  /// The same where the CPU must not wait for the device: float64 [metrics + 1] on the inputs' device. By
+  /// default it waits.
+  virtual at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const;
+  /// Gradients for the inputs (undefined where `needs[i]` is false).
+  virtual std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
+                                           std::span<const bool> needs) const = 0;
+
+  /// What is shown of the final sums [metrics + 1]: by default each divided by the weight (0 if that is 0).
+  virtual NamedValues values(std::span<const double> sums) const;
+};
+
+using HeadPtr = std::shared_ptr<const Head>;
+
+/// Softmax cross-entropy. Inputs: scores [B, C], target int64 [B] in [0, C). Metrics: loss, top1, top5.
+/// Gradient as torch's cross_entropy with reduction "mean" times LossScale::share.
+HeadPtr cross_entropy_head();
+
+struct TokenLossOptions {
+  std::int64_t ignored = -100;    ///< labels that do not count: padding
+  double smoothing = 0;           ///< label smoothing, uniform over all classes (arXiv 1512.00567, section 7)
+  std::string weight = "tokens";  ///< the model's count of the labels that do count
+};
+/// Cross-entropy of each label that is not ignored. Inputs: scores [..., V], labels int64 [...]. Metrics:
+/// loss (smoothed), nll, accuracy; shown with perplexity = exp(nll). The gradient is torch's cross_entropy
+/// with reduction "sum", the same ignore_index and label_smoothing, times LossScale::unit.
+HeadPtr token_cross_entropy_head(const TokenLossOptions& options = {});
+
+/// Mean squared error. Inputs: prediction and target of one shape [B, ...], floating. Metric: loss, the mean
+/// over a sample's elements (torch's mse_loss where all samples weigh the same).
+HeadPtr mean_squared_error_head();
+
+}  // namespace millrace

@@ -1,0 +1,177 @@
+#include "runtime/stage/layer_runner.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <ATen/ops/add.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+
+namespace millrace {
+
+using Phase = LayerObserver::Phase;
+
+void LayerSlot::clear() {
+  microbatch = MicrobatchId(-1);
+  values.clear();
+  gradients.clear();
+  parts.clear();
+  saved.clear();
+  kept.clear();
+  heads.clear();
+  output_gradients.clear();
+  through = false;
+}
+
+void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run) {
+  const bool saves = run == Run::Train || run == Run::Again;
+  if (saves) slot.saved.resize(program_.steps.size());
+  std::vector<at::Tensor> inputs, copies;
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const LayerStep& step = program_.steps[i];
+    inputs.clear();
+    for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
+    CallContext context{.training = run != Run::Evaluate};
+    if (step.draws)
+      context.random_seed = derive_seed(seed_, step.named->name, static_cast<std::uint64_t>(position));
+    std::span<at::Tensor> buffers = store_.buffers(static_cast<int>(i));
+    if (run == Run::Again) {  // running means count a microbatch once
+      copies.clear();
+      for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
+      buffers = copies;
+    }
+    Saved* saved = saves && step.has_backward ? &slot.saved[i] : nullptr;
+    const auto parameters = store_.parameters(version, static_cast<int>(i));
+    before(Phase::Forward, i);
+    if (!step.multi) {
+      slot.values[static_cast<std::size_t>(step.outputs[0])] =
+          step.layer->forward(inputs, parameters, buffers, context, saved);
+    } else {
+      std::vector<at::Tensor> outputs = step.multi->forward_all(inputs, parameters, buffers, context, saved);
+      MILLRACE_CHECK(outputs.size() == step.outputs.size(), "layer " << step.named->name);
+      for (std::size_t k = 0; k < outputs.size(); ++k)
+        slot.values[static_cast<std::size_t>(step.outputs[k])] = std::move(outputs[k]);
+    }
+    after(Phase::Forward, i);
+    for (int place : step.read_last) slot.values[static_cast<std::size_t>(place)].reset();
+  }
+}
+
+void LayerRunner::add_gradient(LayerSlot& slot, int place, int use, at::Tensor value) const {
+  const auto at = static_cast<std::size_t>(place);
+  if (program_.in_parts[at]) {
+    slot.parts.push_back({place, use, std::move(value)});
+    return;
+  }
+  at::Tensor& sum = slot.gradients[at];
+  sum = sum.defined() ? at::add(sum, value) : std::move(value);  // never in place: inputs may share
+}
+
+/// The sum over all uses from the last reader to the first, whichever stage they are in and whenever they
+/// came.
+at::Tensor LayerRunner::take_gradient(LayerSlot& slot, int place) const {
+  if (!program_.in_parts[static_cast<std::size_t>(place)])
+    return std::move(slot.gradients[static_cast<std::size_t>(place)]);
+  const auto others = std::stable_partition(slot.parts.begin(), slot.parts.end(),
+                                            [&](const GradientPart& p) { return p.place != place; });
+  std::stable_sort(others, slot.parts.end(),
+                   [](const GradientPart& a, const GradientPart& b) { return a.use > b.use; });
+  at::Tensor sum;
+  for (auto part = others; part != slot.parts.end(); ++part)
+    sum = sum.defined() ? at::add(sum, part->value) : std::move(part->value);
+  slot.parts.erase(others, slot.parts.end());
+  return sum;
+}
+
+/// False if nobody gave the layer a gradient.
+bool LayerRunner::take_gradients(LayerSlot& slot, const LayerStep& step,
+                                 std::vector<at::Tensor>& grads) const {
+  grads.clear();
+  bool any = false;
+  for (int place : step.outputs) {
+    grads.push_back(take_gradient(slot, place));
+    any = any || grads.back().defined();
+  }
+  if (step.has_backward) MILLRACE_CHECK(any, "layer " << step.named->name << " got no gradient");
+  return step.has_backward;
+}
+
+void LayerRunner::spread(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& inputs) const {
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    if (step.needs[k]) add_gradient(slot, step.inputs[k], step.index, std::move(inputs[k]));
+  }
+}
+
+namespace {
+std::span<const bool> bools(const std::vector<char>& flags) {
+  return {reinterpret_cast<const bool*>(flags.data()), flags.size()};
+}
+}  // namespace
+
+void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) {
+  const LayerStep& step = program_.steps[i];
+  std::vector<at::Tensor> grads;
+  if (!take_gradients(slot, step, grads)) return;
+  const auto parameters = store_.parameters(version, static_cast<int>(i));
+  const auto sums = store_.gradients(static_cast<int>(i));
+  Saved& saved = slot.saved[i];
+  std::vector<at::Tensor> inputs;
+  before(Phase::BackwardInput, i);
+  if (!step.multi) {
+    inputs = step.layer->backward(grads[0], parameters, saved, bools(step.needs), sums);
+  } else {
+    inputs = step.multi->backward_input_all(grads, parameters, saved, bools(step.needs));
+    step.multi->backward_weight_all(grads, saved, sums);
+  }
+  after(Phase::BackwardInput, i);
+  saved = {};
+  spread(slot, step, inputs);
+}
+
+void LayerRunner::backward_input(LayerSlot& slot, VersionId version) {
+  slot.output_gradients.resize(program_.steps.size());
+  for (std::size_t i = program_.steps.size(); i-- > 0;) input_step(slot, version, i);
+}
+
+void LayerRunner::backward_layer_by_layer(LayerSlot& slot, VersionId version) {
+  slot.output_gradients.resize(program_.steps.size());
+  for (std::size_t i = program_.steps.size(); i-- > 0;) {
+    input_step(slot, version, i);
+    weight_step(slot, i);
+  }
+}
+
+void LayerRunner::input_step(LayerSlot& slot, VersionId version, std::size_t i) {
+  const LayerStep& step = program_.steps[i];
+  std::vector<at::Tensor> grads;
+  if (!take_gradients(slot, step, grads)) return;
+  const auto parameters = store_.parameters(version, static_cast<int>(i));
+  before(Phase::BackwardInput, i);
+  std::vector<at::Tensor> inputs =
+      step.multi ? step.multi->backward_input_all(grads, parameters, slot.saved[i], bools(step.needs))
+                 : step.layer->backward_input(grads[0], parameters, slot.saved[i], bools(step.needs));
+  after(Phase::BackwardInput, i);
+  if (step.has_parameters)
+    slot.output_gradients[i] = std::move(grads);
+  else
+    slot.saved[i] = {};
+  spread(slot, step, inputs);
+}
+
+void LayerRunner::weight_step(LayerSlot& slot, std::size_t i) {
+  std::vector<at::Tensor>& grads = slot.output_gradients[i];
+  if (grads.empty()) return;
+  const LayerStep& step = program_.steps[i];
+  const auto sums = store_.gradients(static_cast<int>(i));
+  before(Phase::BackwardWeight, i);
+  if (step.multi)
+    step.multi->backward_weight_all(grads, slot.saved[i], sums);
+  else
+    step.layer->backward_weight(grads[0], slot.saved[i], sums);
+  after(Phase::BackwardWeight, i);
+  grads.clear();
+  slot.saved[i] = {};
+}
+
+}  // namespace millrace

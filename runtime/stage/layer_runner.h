@@ -1,0 +1,115 @@
+// Runs the layers of a compiled stage over one microbatch: forward, backward in one or in two parts. The
+// executor and the profiler use the same code.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/ids.h"
+#include "runtime/stage/gradient_reducer.h"
+#include "runtime/stage/parameter_store.h"
+#include "runtime/stage/stage_program.h"
+
+namespace millrace {
+
+/// What one reader's use of a tensor adds to its gradient.
+struct GradientPart {
+  int place;
+  int use;  ///< layer, or number of layers + head: index in the model
+  at::Tensor value;
+};
+
+/// A microbatch between its first receive and its last backward. Vectors are by place or by step.
+struct LayerSlot {
+  MicrobatchId microbatch{-1};
+  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> gradients;
+  std::vector<GradientPart> parts;                        ///< where StageProgram::in_parts
+  std::vector<Saved> saved;                               ///< by step
+  std::vector<at::Tensor> kept;                           ///< what came in, for a stage that recomputes
+  std::vector<Saved> heads;                               ///< by head
+  std::vector<std::vector<at::Tensor>> output_gradients;  ///< by step, from I to W
+  bool through = false;                                   ///< its last backward is done
+
+  void clear();
+};
+
+/// Told of every layer as it runs; for the profiler.
+class LayerObserver {
+ public:
+  enum class Phase { Forward, BackwardInput, BackwardWeight };
+  virtual ~LayerObserver() = default;
+  virtual void before(Phase phase, std::size_t step) = 0;
+  virtual void after(Phase phase, std::size_t step) = 0;
+};
+
+/// Not thread-safe. `program` and `store` outlive it.
+class LayerRunner {
+ public:
+  enum class Run { Evaluate, Train, TrainWithoutSaving, Again };
+
+  LayerRunner(const StageProgram& program, ParameterStore& store, std::uint64_t seed)
+      : program_(program), store_(store), seed_(seed) {}
+
+  void set_observer(LayerObserver* observer) { observer_ = observer; }
+
+  /// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
+  void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
+  /// From slot.gradients and parts of what leaves to those of what came in. Joint: weight gradients too;
+  /// `on_layer(step)` after each layer.
+  template <class OnLayer>
+  void backward(LayerSlot& slot, VersionId version, OnLayer&& on_layer);
+  void backward_input(LayerSlot& slot, VersionId version);
+  /// In two parts, one after the other for each layer: what the profiler times.
+  void backward_layer_by_layer(LayerSlot& slot, VersionId version);
+  template <class OnLayer>
+  void backward_weight(LayerSlot& slot, OnLayer&& on_layer);
+
+  /// One reader's gradient for a tensor.
+  void add_gradient(LayerSlot& slot, int place, int use, at::Tensor value) const;
+
+ private:
+  at::Tensor take_gradient(LayerSlot& slot, int place) const;
+  bool take_gradients(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& grads) const;
+  void joint_step(LayerSlot& slot, VersionId version, std::size_t i);
+  void input_step(LayerSlot& slot, VersionId version, std::size_t i);
+  void weight_step(LayerSlot& slot, std::size_t i);
+  void spread(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& inputs) const;
+  void before(LayerObserver::Phase phase, std::size_t step) {
+    if (observer_) [[unlikely]]
+      observer_->before(phase, step);
+  }
+  void after(LayerObserver::Phase phase, std::size_t step) {
+    if (observer_) [[unlikely]]
+      observer_->after(phase, step);
+  }
+
+  const StageProgram& program_;
+  ParameterStore& store_;
+  std::uint64_t seed_;
+  LayerObserver* observer_ = nullptr;
+};
+
+template <class OnLayer>
+void LayerRunner::backward(LayerSlot& slot, VersionId version, OnLayer&& on_layer) {
+  for (std::size_t i = program_.steps.size(); i-- > 0;) {
+    joint_step(slot, version, i);
+    on_layer(static_cast<int>(i));
+  }
+  slot.saved.clear();
+}
+
+template <class OnLayer>
+void LayerRunner::backward_weight(LayerSlot& slot, OnLayer&& on_layer) {
+  for (std::size_t i = program_.steps.size(); i-- > 0;) {
+    weight_step(slot, i);
+    on_layer(static_cast<int>(i));
+  }
+  slot.output_gradients.clear();
+  slot.saved.clear();
+}
+
+}  // namespace millrace

@@ -1,0 +1,173 @@
+#include "runtime/stage/stage_program.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "runtime/base/check.h"
+
+namespace millrace {
+namespace {
+
+class Compiler {
+ public:
+  Compiler(const StageLayout& layout, StageId stage) : layout_(layout) { program_.stage = stage; }
+
+  StageProgram compile() {
+    place_incoming();
+    for (int layer : layout_.layers[static_cast<std::size_t>(program_.stage.value)]) add_layer(layer);
+    add_heads();
+    program_.num_places = static_cast<int>(places_.size());
+    find_last_reads();
+    mark_parts();
+    return std::move(program_);
+  }
+
+ private:
+  int place(int tensor) {
+    const auto [entry, added] = places_.emplace(tensor, static_cast<int>(places_.size()));
+    return entry->second;
+  }
+  std::vector<int> places(const std::vector<int>& tensors) const {
+    std::vector<int> result;
+    for (int tensor : tensors) result.push_back(places_.at(tensor));
+    return result;
+  }
+  std::vector<char> wants(const std::vector<int>& tensors) const {
+    std::vector<char> result;
+    for (int t : tensors) result.push_back(layout_.tensors[static_cast<std::size_t>(t)].wants_gradient);
+    return result;
+  }
+
+  void place_incoming() {
+    const std::vector<char> fields = layout_.fields_of(program_.stage);
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+      if (fields[f]) program_.fields.emplace_back(static_cast<int>(f), place(static_cast<int>(f)));
+    }
+    for (std::size_t i = 0; i < layout_.crossings.size(); ++i) {
+      const Crossing& c = layout_.crossings[i];
+      if (c.to == program_.stage)
+        add_port(program_.earlier, c.from.value, static_cast<int>(i), place(c.tensor));
+    }
+    program_.num_incoming = static_cast<int>(places_.size());
+  }
+
+  void add_port(std::vector<Border>& borders, int peer, int crossing, int at) {
+    if (borders.empty() || borders.back().peer != peer) borders.push_back({.peer = peer});
+    borders.back().ports.push_back({crossing, at});
+    if (layout_.crossings[static_cast<std::size_t>(crossing)].has_gradient)
+      borders.back().gradients.push_back({crossing, at});
+  }
+
+  void add_layer(int index) {
+    const auto i = static_cast<std::size_t>(index);
+    const NamedLayer& named = layout_.model.layers[i];
+    LayerStep step{.named = &named,
+                   .layer = named.layer.get(),
+                   .multi = dynamic_cast<const MultiLayer*>(named.layer.get()),
+                   .index = index,
+                   .inputs = places(layout_.reads[i]),
+                   .needs = wants(layout_.reads[i]),
+                   .draws = named.layer->draws()};
+    for (int tensor : layout_.makes[i]) step.outputs.push_back(place(tensor));
+    const std::vector<char> outputs = wants(layout_.makes[i]);
+    step.has_backward = std::ranges::any_of(outputs, [](char w) { return w != 0; });
+    step.has_parameters =
+        std::ranges::any_of(named.layer->parameters(), [](const ParameterSpec& p) { return !p.is_buffer; });
+    program_.steps.push_back(std::move(step));
+  }
+
+  void add_heads() {
+    for (std::size_t h = 0; h < layout_.model.heads.size(); ++h) {
+      const NamedHead& named = layout_.model.heads[h];
+      const std::size_t num_sums = named.head->metrics().size() + 1;
+      if (layout_.stage_of_head[h] == program_.stage.value) {
+        const auto& counts = layout_.model.counts;
+        const auto count = std::ranges::find(counts, named.head->weight());
+        program_.heads.push_back(
+            {.named = &named,
+             .head = named.head.get(),
+             .use = static_cast<int>(layout_.model.layers.size() + h),
+             .inputs = places(layout_.head_reads[h]),
+             .needs = wants(layout_.head_reads[h]),
+             .count = count == counts.end() ? -1 : static_cast<int>(count - counts.begin()),
+             .sums = program_.num_sums,
+             .num_sums = num_sums});
+      }
+      program_.num_sums += num_sums;
+    }
+  }
+
+  /// A forward holds a tensor as long as somebody is to read it; what the backward needs, layers save.
+  void find_last_reads() {
+    std::vector<char> stays(static_cast<std::size_t>(program_.num_places), 0);
+    for (std::size_t i = 0; i < layout_.crossings.size(); ++i) {
+      const Crossing& c = layout_.crossings[i];
+      if (c.from != program_.stage) continue;
+      const int at = places_.at(c.tensor);
+      stays[static_cast<std::size_t>(at)] = 1;
+      add_port(program_.later, c.to.value, static_cast<int>(i), at);
+    }
+    for (const HeadStep& head : program_.heads) {
+      for (int at : head.inputs) stays[static_cast<std::size_t>(at)] = 1;
+    }
+    for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
+      for (int at : step->inputs) {
+        if (!std::exchange(stays[static_cast<std::size_t>(at)], 1)) step->read_last.push_back(at);
+      }
+    }
+  }
+
+  void mark_parts() {
+    program_.in_parts.assign(static_cast<std::size_t>(program_.num_places), 0);
+    for (const Crossing& c : layout_.crossings) {
+      if (c.from == program_.stage || (c.to == program_.stage && !c.summed))
+        program_.in_parts[static_cast<std::size_t>(places_.at(c.tensor))] = 1;
+    }
+  }
+
+  const StageLayout& layout_;
+  StageProgram program_;
+  std::unordered_map<int, int> places_;  ///< of tensors
+};
+
+const Border* border_with(const std::vector<Border>& borders, int peer) {
+  const auto found = std::ranges::find(borders, peer, &Border::peer);
+  return found == borders.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const Border* StageProgram::earlier_from(int peer) const {
+  return border_with(earlier, peer);
+}
+const Border* StageProgram::later_to(int peer) const {
+  return border_with(later, peer);
+}
+
+StageProgram compile_stage(const StageLayout& layout, StageId stage) {
+  return Compiler(layout, stage).compile();
+}
+
+std::size_t num_head_sums(const LayeredModel& model) {
+  std::size_t total = 0;
+  for (const NamedHead& head : model.heads) total += head.head->metrics().size() + 1;
+  return total;
+}
+
+NamedValues head_values(const LayeredModel& model, std::span<const double> sums) {
+  MILLRACE_CHECK(sums.size() == num_head_sums(model));
+  if (model.heads.size() == 1) return model.heads.front().head->values(sums);
+  NamedValues result{{"loss", 0.0}};
+  std::size_t at = 0;
+  for (const NamedHead& head : model.heads) {
+    const std::size_t size = head.head->metrics().size() + 1;
+    for (auto& [name, value] : head.head->values(sums.subspan(at, size))) {
+      if (name == "loss") result.front().second += head.weight * value;
+      result.emplace_back(head.name + "." + name, value);
+    }
+    at += size;
+  }
+  return result;
+}
+
+}  // namespace millrace

@@ -1,0 +1,83 @@
+// A stage compiled once: its layers, heads and borders as integers. Immutable; what runs it (StageExecutor,
+// the profiler) looks up no name.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime/stage/stage_layout.h"
+
+namespace millrace {
+
+/// A layer with its tensors as places among the stage's values.
+struct LayerStep {
+  const NamedLayer* named = nullptr;
+  const Layer* layer = nullptr;
+  const MultiLayer* multi = nullptr;  ///< the same, if it has several outputs
+  int index = 0;                      ///< in the model
+  std::vector<int> inputs, outputs;   ///< places
+  std::vector<char> needs;            ///< by input: wants a gradient
+  bool has_backward = true;           ///< an output wants a gradient
+  bool has_parameters = false;
+  bool draws = false;
+  std::vector<int> read_last;  ///< places that nothing of this stage or another reads after it
+};
+
+struct HeadStep {
+  const NamedHead* named = nullptr;
+  const Head* head = nullptr;
+  int use = 0;  ///< as a reader: number of layers + index of the head
+  std::vector<int> inputs;
+  std::vector<char> needs;
+  int count = -1;        ///< what weighs it: index in LayeredModel::counts, -1: samples
+  std::size_t sums = 0;  ///< where its sums begin among those of all heads of the model
+  std::size_t num_sums = 0;
+};
+
+/// A tensor at a border: its number in the layout and its place here.
+struct Port {
+  int crossing = 0;
+  int place = 0;
+};
+
+/// What goes over to, or comes from, one other stage. Activations: all ports; gradients: those that have one.
+struct Border {
+  int peer = 0;  ///< stage
+  std::vector<Port> ports;
+  std::vector<Port> gradients;
+};
+
+/// Gradients [begin, end) of the flat tensor that are reduced together once layer `first_layer` (position in
+/// the stage) and all after it have given theirs.
+struct Bucket {
+  int first_layer = 0;
+  std::int64_t begin = 0, end = 0;
+};
+
+struct StageProgram {
+  StageId stage;
+  std::vector<LayerStep> steps;
+  std::vector<HeadStep> heads;
+  std::vector<std::pair<int, int>> fields;  ///< (field of the batch, place)
+  int num_incoming = 0;                     ///< the first places: fields, then what other stages send
+  int num_places = 0;
+  std::vector<Border> earlier, later;  ///< stages that send to this one, stages that this one sends to
+  /// By place: readers in several stages, so the gradient is summed when all parts are there.
+  std::vector<char> in_parts;
+  std::size_t num_sums = 0;  ///< of all heads of the model
+
+  bool reads_batch() const { return !fields.empty(); }
+  const Border* earlier_from(int peer) const;
+  const Border* later_to(int peer) const;
+};
+
+StageProgram compile_stage(const StageLayout& layout, StageId stage);
+
+/// Sums of all heads -> what is shown: a single head's values, or "loss", the weighted total, and each head's
+/// values as "head.metric".
+NamedValues head_values(const LayeredModel& model, std::span<const double> sums);
+/// Of all heads: metrics and one weight each.
+std::size_t num_head_sums(const LayeredModel& model);
+
+}  // namespace millrace

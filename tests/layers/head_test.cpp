@@ -1,0 +1,101 @@
+// Losses as the CPU takes them and as a device takes them.
+#include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "runtime/base/error.h"
+#include "runtime/layers/head.h"
+
+namespace millrace {
+namespace {
+
+TEST(CrossEntropy, SumsOfADeviceEqualTheCpus) {
+  const HeadPtr head = cross_entropy_head();
+  for (int classes : {2, 4, 100}) {
+    auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(classes));
+    at::Tensor logits = at::empty({64, classes}, at::kFloat).normal_(0, 1, generator);
+    logits.narrow(0, 0, 32).round_();  // ties, which count for the lower class
+    const at::Tensor target = at::empty({64}, at::kLong).random_(0, classes, generator);
+    const at::Tensor inputs[] = {logits, target};
+    Saved saved, saved_on_device;
+    std::vector<double> expected(4, 0.0);
+    head->forward(inputs, &saved, expected);
+    const at::Tensor sums = head->forward_on_device(inputs, &saved_on_device);
+    ASSERT_EQ(sums.scalar_type(), at::kDouble);
+    EXPECT_EQ(std::vector<double>(sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + 4),
+              expected);
+    EXPECT_EQ(expected[3], 64);
+    const bool needs[] = {true, false};
+    EXPECT_TRUE(at::equal(head->backward(saved, {.share = 0.5}, needs)[0],
+                          head->backward(saved_on_device, {.share = 0.5}, needs)[0]));
+  }
+}
+
+TEST(CrossEntropy, ATargetOutsideTheClassesIsNamed) {
+  const at::Tensor inputs[] = {at::zeros({2, 4}), at::full({2}, 4, at::kLong)};
+  std::vector<double> sums(4, 0.0);
+  EXPECT_THROW(cross_entropy_head()->forward(inputs, nullptr, sums), DataError);
+}
+
+TEST(TokenCrossEntropy, IsTorchsWithPaddingAndSmoothing) {
+  auto generator = at::detail::createCPUGenerator(std::uint64_t{3});
+  at::Tensor scores = at::empty({4, 3, 7}, at::kDouble).normal_(0, 1, generator);
+  at::Tensor labels = at::empty({4, 3}, at::kLong).random_(1, 7, generator);
+  labels.select(0, 1).zero_();  // padding
+  for (const double smoothing : {0.0, 0.1}) {
+    const HeadPtr head = token_cross_entropy_head({.ignored = 0, .smoothing = smoothing});
+    Saved saved;
+    std::vector<double> sums(4, 0.0);
+    const at::Tensor inputs[] = {scores.detach(), labels};
+    head->forward(inputs, &saved, sums);
+    at::Tensor leaf = scores.detach().clone().requires_grad_(true);
+    const at::Tensor loss = at::cross_entropy_loss(leaf.reshape({-1, 7}), labels.reshape({-1}), {},
+                                                   at::Reduction::Sum, 0, smoothing);
+    EXPECT_NEAR(sums[0], loss.item<double>(), 1e-12);
+    EXPECT_EQ(sums[3], 9);
+    const bool needs[] = {true, false};
+    const at::Tensor ours = head->backward(saved, {.unit = 1.0 / 9}, needs)[0];
+    EXPECT_TRUE(at::allclose(ours, torch::autograd::grad({loss}, {leaf})[0].mul(1.0 / 9), 0, 1e-15));
+    EXPECT_NEAR(head->values(sums)[2].second, std::exp(sums[1] / 9), 1e-12);
+  }
+}
+
+TEST(TokenCrossEntropy, SmoothingHasTheGoldenValue) {
+  const at::Tensor scores = at::tensor({1.0, 2.0,  3.0, 4.0, .5,  .1,  .2,  .3,  .4,   .5,
+                                        2.0, -1.0, 0.0, 1.0, 3.0, 0.0, 0.0, 1.0, -2.0, 2.0},
+                                       at::kDouble)
+                                .view({4, 5});
+  const at::Tensor inputs[] = {scores, at::tensor({3, 0, 4, 1}, at::kLong)};
+  for (const auto& [smoothing, expected] : {std::pair{0.1, 3.78628964370345}, {0.0, 3.41628964370345}}) {
+    std::vector<double> sums(4, 0.0);
+    token_cross_entropy_head({.ignored = 0, .smoothing = smoothing})->forward(inputs, nullptr, sums);
+    EXPECT_NEAR(sums[0], expected, 1e-12);
+  }
+}
+
+TEST(MeanSquaredError, IsTorchs) {
+  auto generator = at::detail::createCPUGenerator(std::uint64_t{1});
+  const at::Tensor inputs[] = {at::empty({6, 5}, at::kFloat).normal_(0, 1, generator),
+                               at::empty({6, 5}, at::kFloat).normal_(0, 1, generator)};
+  std::vector<double> sums(2, 0.0);
+  mean_squared_error_head()->forward(inputs, nullptr, sums);
+  EXPECT_NEAR(sums[0] / sums[1], at::mse_loss(inputs[0], inputs[1]).item<double>(), 1e-6);
+  EXPECT_THROW(
+      mean_squared_error_head()->check(std::vector<TensorSpec>{{.shape = {2, 3}}, {.shape = {2, 4}}}),
+      ConfigError);
+}
+
+}  // namespace
+}  // namespace millrace
