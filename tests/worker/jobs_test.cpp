@@ -55,7 +55,7 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
                                                     {3, "zb-h1", "shm"}}) {
       write("many.yaml", common + "stages: " + std::to_string(stages) + "\nschedule: " + schedule +
                              "\nbackend: " + backend +
-                             "\nsave-weights: many.safetensors\noutput-dir: many\n");
+                             "\nsave-weights: many.safetensors\noutput-dir: many\noverwrite: true\n");
       const Ran many = run("launch many.yaml");
       ASSERT_EQ(many.code, 0) << many.output;
       EXPECT_TRUE(bytes("one.safetensors") == bytes("many.safetensors"))
@@ -121,7 +121,7 @@ TEST_F(Jobs, TheLogsPeakIsOfThePlansKind) {
         0);
     write("job.yaml",
           "plan: plan.json\nmodel: resnet18\nimage-size: 32\nclasses: 10\nmicrobatch: 8\nsteps: 3\n"
-          "no-evaluation: true\noutput-dir: out\n");
+          "no-evaluation: true\noutput-dir: out\noverwrite: true\n");
     const Ran ran = run("launch job.yaml");
     ASSERT_EQ(ran.code, 0) << ran.output;
     const auto plan = parse_json(bytes("plan.json"), "plan");
@@ -218,7 +218,7 @@ TEST_F(Jobs, EvaluationCountsEverySampleUnderEveryPlan) {
   double top1 = 0, loss = 0;
   for (const char* plan : {"stages: 1\n", "stages: 2\n", "stages: 3\n", "stages: 1\nreplicas: 2\n",
                            "stages: 2\nreplicas: 3\n"}) {
-    write("job.yaml", common + plan + "output-dir: out\n");
+    write("job.yaml", common + plan + "output-dir: out\noverwrite: true\n");
     const Ran ran = run("launch job.yaml");
     ASSERT_EQ(ran.code, 0) << ran.output;
     const auto summary = parse_json(bytes("out/summary.json"), "summary");
