@@ -43,7 +43,8 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
     const std::string common = model +
                                "data: synthetic:64\nmicrobatch: 2\nmicrobatches: 4\nsteps: 5\nseed: "
                                "3\ndeterministic: true\nno-evaluation: true\n";
-    write("one.yaml", common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\n");
+    write("one.yaml",
+          common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\noverwrite: true\n");
     const Ran one = run("launch one.yaml");
     ASSERT_EQ(one.code, 0) << one.output;
     for (const auto& [stages, schedule, backend] : {std::tuple{2, "1f1b", "gloo"},
@@ -167,7 +168,7 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
     EXPECT_EQ(broken.code, 137) << broken.output;
     EXPECT_NE(broken.output.find("rank " + std::to_string(victim)), std::string::npos) << broken.output;
     EXPECT_NE(broken.output.find("step"), std::string::npos) << broken.output;
-    const Ran resumed = run("launch broken.yaml --set resume=broken --set output-dir=rest");
+    const Ran resumed = run("launch broken.yaml --overwrite --set resume=broken --set output-dir=rest");
     ASSERT_EQ(resumed.code, 0) << resumed.output;
     const auto whole_losses = parse_json(bytes("whole/summary.json"), "a")->find("losses")->items();
     const auto rest = parse_json(bytes("rest/summary.json"), "b");
