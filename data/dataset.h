@@ -40,6 +40,8 @@ class Dataset {
   /// it. Both spans are zero before. Data sets of samples of one size leave them so.
   virtual void measure(std::int64_t /*index*/, std::span<std::int64_t> /*lengths*/,
                        std::span<std::int64_t> /*counts*/) const {}
+  /// What the samples are, whatever the path: the same text for the same files in the same order.
+  virtual std::string fingerprint() const = 0;
   /// Counters of the damaged-image policy: name -> count ("grey", "cmyk", "damaged", ...). May be empty.
   virtual std::map<std::string, std::int64_t> counters() const { return {}; }
 };

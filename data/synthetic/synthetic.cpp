@@ -47,6 +47,7 @@ class Synthetic final : public Dataset {
     return {{.tensor = kept}, {.number = target}};
   }
 
+  std::string fingerprint() const override { return describe(); }
   std::string describe() const override {
     return "synthetic, " + std::to_string(size_) + " samples, " + std::to_string(classes_) + " classes";
   }

@@ -1,6 +1,7 @@
 #include "runtime/stage/stage_executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -448,7 +449,20 @@ void StageExecutor::reduce_sums() {
   std::copy_n(sums.const_data_ptr<double>(), sums_.size(), sums_.begin());
 }
 
+/// Before the update is published: nothing is made of such a loss.
+void StageExecutor::check_loss() {
+  if (program_.heads.empty() || !options_.stop_on_nonfinite) return;
+  collect_sums();
+  for (const HeadStep& step : program_.heads) {
+    if (const double loss = sums_[step.sums]; !std::isfinite(loss))
+      throw NumericError("the loss is " + std::to_string(loss) +
+                             (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
+                         "lower --lr or add --warmup-steps");
+  }
+}
+
 void StageExecutor::update() {
+  check_loss();
   prepare_update();
   update_prepared_ = false;
   add_tied_gradients();

@@ -28,6 +28,7 @@ struct ExecutorOptions {
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
+  bool stop_on_nonfinite = false;       ///< no Update by a loss that is NaN or Inf: NumericError (last stage)
 };
 
 /// What the heads say of the microbatches since the last time; of the model's last stage.
@@ -116,6 +117,7 @@ class StageExecutor {
   void send(const Action& action);
   void receive(const Action& action);
   void reduce();
+  void check_loss();
   void update();
   void add_tied_gradients();
   void send_tied_weights();
