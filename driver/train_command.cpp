@@ -158,6 +158,7 @@ Result<TrainSpec> spec_from(Arguments& a) {
   o.checkpoint_deadline =
       std::chrono::milliseconds(static_cast<std::int64_t>(a.number("checkpoint-timeout", 0.001, 1e8) * 1000));
   o.launcher = launcher_process();
+  o.settings.emplace_back("keep-last", a.boolean("keep-last") ? "true" : "false");
   o.settings.emplace_back("dropout", Json(a.number("dropout", -1, 0.999)).dump());
   o.checkpoint_every = a.integer("checkpoint-every", 0, INT64_MAX);
   o.checkpoint_at_end = a.boolean("checkpoint-at-end");

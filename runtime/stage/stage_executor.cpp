@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kSendsInFlight = 4;
 constexpr std::size_t kBufferedSendsInFlight = 64;
 // Tags of tied parameters lie above those of all positions.
-constexpr std::uint64_t kTieTags = std::uint64_t{1} << 62;
+constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
 bool is_gradient(Op op) {
   return op == Op::SendGradient || op == Op::RecvGradient;

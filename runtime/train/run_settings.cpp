@@ -42,14 +42,20 @@ void add_rate(const LearningRateOptions& rate, Settings& settings) {
 }  // namespace
 
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
-  Settings settings{{"classes", std::to_string(model.num_classes)},
-                    {"input", text_of(model.input_shape)},
-                    {"schedule", kind_of(plan.schedule)},
+  Settings settings;
+  for (const FieldSpec& field : model.fields) {
+    if (field.limit > 0)
+      settings.emplace_back(field.name == "target" ? "classes" : field.name, std::to_string(field.limit));
+    else
+      settings.emplace_back(field.name, text_of(field.shape));
+  }
+  const Settings more{{"schedule", kind_of(plan.schedule)},
                     {"microbatch", std::to_string(options.microbatch)},
                     {"microbatches", std::to_string(microbatches_per_step(plan))},
                     {"seed", std::to_string(options.seed)},
                     {"rule", options.rule.kind},
                     {"weight-decay", text_of(options.rule.weight_decay)}};
+  settings.insert(settings.end(), more.begin(), more.end());
   if (options.rule.kind == "sgd") settings.emplace_back("momentum", text_of(options.rule.momentum));
   add_rate(options.learning_rate, settings);
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());
