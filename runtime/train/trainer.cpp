@@ -25,6 +25,8 @@ namespace {
 
 // Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends.
 constexpr int kEvaluationChunk = 16;
+// Of those, so many go between two looks at the stop flag.
+constexpr int kEvaluationPiece = 4;
 // Positions of evaluations lie above all training positions, so that message tags never meet.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 
@@ -45,11 +47,10 @@ StopReach stop_reach(const Plan& plan) {
   if (!is_asynchronous(plan.schedule)) return {};
   std::size_t replicas = 1;
   for (const PlanStage& stage : plan.stages) replicas = std::max(replicas, stage.ranks.size());
-  const int minibatches =
-      plan.num_ranks() + (2 * RankRunner::kReceivesAhead + 1) * static_cast<int>(replicas);
-  const int steps = minibatches / microbatches_per_step(plan) + 1;
-  return {.lag = steps,
-          .ahead = steps,
+  const int r = static_cast<int>(replicas), per_step = microbatches_per_step(plan);
+  const int in_flight = plan.num_ranks() + 2 * r;
+  return {.lag = in_flight / per_step + 1,
+          .ahead = (in_flight + RankRunner::kReceivesAhead * r) / per_step + 1,
           .multiple = updates_after_each(plan.schedule) ? lcm_of_replicas(plan) : 1};
 }
 
@@ -106,6 +107,8 @@ struct Trainer::Impl {
   std::int64_t done = 0;  // steps, counted over resumes
   std::int64_t evaluated = 0;
   std::unique_ptr<StopVote> stop;
+  /// In the evaluation; its lag also bounds how far a fast first stage runs ahead of the others.
+  std::unique_ptr<AnyRank> evaluation_stop;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
       : world(w),
@@ -137,7 +140,7 @@ struct Trainer::Impl {
   void run_training();
   void run_segment(std::int64_t steps);
   void on_update(RankRunner& runner, std::int64_t step);
-  void evaluate();
+  bool evaluate();
   void checkpoint();
   void write_trace();
   std::int64_t steps_to_next_event() const;
@@ -182,6 +185,8 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan));
+  evaluation_stop =
+      std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
 }
 
 void Trainer::Impl::resume() {
@@ -290,9 +295,11 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   }
 }
 
-void Trainer::Impl::evaluate() {
+/// False if it was asked to stop and left the rest out.
+bool Trainer::Impl::evaluate() {
   const std::int64_t total = sources.evaluation.microbatches;
-  if (total == 0) return;
+  if (total == 0) return true;
+  bool asked = false;
   stages->set_training(false);
   if (stages->last()) stages->last()->take_losses();
   if (sources.evaluation.batches) sources.evaluation.batches->seek(0);
@@ -309,23 +316,31 @@ void Trainer::Impl::evaluate() {
       {*stages, shifted.inner ? &shifted : nullptr, world.clock, trace, status, &world.device});
   const std::int64_t last = sources.evaluation.last_samples;
   const std::int64_t whole = last > 0 && last < options.microbatch ? total - 1 : total;
-  for (std::int64_t next = 0; next < total;) {
+  for (std::int64_t next = 0; next < total && !asked;) {
     // The incomplete last microbatch goes by itself: its messages are smaller.
     const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
-    const std::int64_t end = next < whole ? std::min(whole, chunk + kEvaluationChunk) : total;
+    const std::int64_t end =
+        next < whole ? std::min({whole, chunk + kEvaluationChunk, next + kEvaluationPiece}) : total;
     stages->set_samples(next < whole ? options.microbatch : static_cast<int>(last));
     stages->begin(shifted.by + chunk, 0);
     shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
                                           static_cast<int>(end - chunk), world.communicator),
                        done, shifted.by + chunk, [](const Action&) {});
     next = end;
+    asked = evaluation_stop->next(options.stop && options.stop->load()) && next < total;
   }
+  evaluation_stop->finish();
   stages->set_samples(options.microbatch);
   stages->finish_sends();
   evaluated += total + kEvaluationChunk;
   stages->set_training(true);
   StageExecutor* last_stage = stages->last();
-  if (!last_stage) return;
+  if (asked) {
+    if (last_stage) last_stage->take_losses();
+    if (owns_loss()) log_warning("the evaluation of step " + std::to_string(done) + " was interrupted");
+    return false;
+  }
+  if (!last_stage) return true;
   last_stage->execute({.op = Op::Reduce, .stage = last_stage->stage(), .microbatch = MicrobatchId(0)});
   const LossSums sums = last_stage->take_losses();
   report.evaluations.push_back({.step = done,
@@ -334,6 +349,7 @@ void Trainer::Impl::evaluate() {
                                 .top5 = double(sums.top5) / double(std::max<std::int64_t>(1, sums.samples)),
                                 .samples = sums.samples});
   if (owns_loss()) log.print(report.evaluations.back());
+  return true;
 }
 
 void Trainer::Impl::checkpoint() {
@@ -371,18 +387,21 @@ void Trainer::Impl::run_training() {
     report.stopped = report.stopped && !at_end;
     if (report.stopped) break;
     evaluated_last = options.evaluate_every > 0 && done % options.evaluate_every == 0;
-    if (evaluated_last) evaluate();
+    if (evaluated_last && !evaluate()) {
+      report.stopped = true;
+      break;
+    }
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
     if (due || (at_end && options.checkpoint_at_end)) checkpoint();
   }
   report.seconds = Seconds(world.clock.now() - start).count();
   stop->finish();
+  if (!report.stopped && !evaluated_last) report.stopped = !evaluate();
   if (report.stopped) {
     if (owns_loss()) log_warning("asked to stop: saving step " + std::to_string(done));
     if (!options.output_dir.empty()) checkpoint();
     return;
   }
-  if (!evaluated_last) evaluate();
   if (!options.save_weights.empty()) {
     save_weights(world.communicator, options.save_weights, plan.num_stages(),
                  mine([](const HeldStage& h) { return stage_weights(*h.store); }));
@@ -417,9 +436,8 @@ RunReport Trainer::run() {
   Impl& self = *impl_;
   try {
     self.run_training();
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     self.write_trace();
-    self.world.communicator.abort(error.what());
     throw;
   }
   self.write_trace();
