@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/store.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {
@@ -110,6 +111,79 @@ TEST_F(Pipeline, AnEvaluationLooksAtTheStopFlag) {
       }
       EXPECT_LT(given, kAskedAt + 200) << "the first stage and the last one read each microbatch";
       EXPECT_TRUE(fs::exists(fs::path(stopped.output_dir) / "checkpoints" / "latest"));
+    }
+  }
+}
+
+std::vector<std::unique_ptr<Communicator>> gloo_ranks(int size) {
+  auto store = make_memory_store();
+  std::vector<std::unique_ptr<Communicator>> ranks(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      ranks[static_cast<std::size_t>(r)] = make_communicator(
+          {.backend = "gloo", .rank = RankId(r), .size = size, .deadline = milliseconds(20'000)}, store);
+    });
+  }
+  threads.clear();
+  return ranks;
+}
+
+/// Whenever the request comes: nobody hangs, nobody passes the step at which the others end.
+TEST_F(Pipeline, AnAsynchronousRunStopsAtAnyMoment) {
+  const LayeredModel model = small_model();
+  struct Run {
+    ScheduleKind kind;
+    std::vector<int> replicas;
+    int microbatches;
+  };
+  const Run runs[] = {
+      {ScheduleKind::PipeDream, {1, 1, 1, 1, 1}, 1}, {ScheduleKind::PipeDream, {3, 1}, 1},
+      {ScheduleKind::PipeDream, {1, 2, 1}, 1},       {ScheduleKind::PipeDream, {4, 2}, 1},
+      {ScheduleKind::PipeDream, {2, 3}, 1},          {ScheduleKind::PipeDream, {1, 4}, 1},
+      {ScheduleKind::PipeDreamVSync, {1, 1, 1}, 1},  {ScheduleKind::PipeDreamVSync, {2, 2}, 1},
+      {ScheduleKind::PipeDream2BW, {1, 1, 1, 1}, 4}, {ScheduleKind::PipeDream2BW, {2, 2}, 4}};
+  for (const Run& run : runs) {
+    const Plan plan = plan_for(model, run.replicas, run.microbatches, run.kind);
+    for (const int when : {1, 2, 7, 30, 61}) {
+      StopFlag flag{false};
+      std::atomic<int> given{0};
+      TrainOptions stopped = options(1200);
+      stopped.stop = &flag;
+      // Where sends block, too.
+      auto ranks =
+          when == 7 ? gloo_ranks(plan.num_ranks()) : make_ranks_(plan.num_ranks(), milliseconds(20'000));
+      std::vector<std::int64_t> steps(ranks.size(), -1);
+      std::vector<std::jthread> threads;
+      for (std::size_t r = 0; r < ranks.size(); ++r) {
+        threads.emplace_back([&, r] {
+          at::set_num_threads(1);
+          SteadyClock clock;
+          try {
+            Trainer trainer({*ranks[r], clock, *device_}, model, plan, stopped,
+                            [&](const BatchNeeds&, const BatchNeeds&) {
+                              return BatchSources{.train = std::make_unique<AskingBatches>(
+                                                      model, kMicrobatch, flag, given, when)};
+                            });
+            const RunReport report = trainer.run();
+            EXPECT_TRUE(report.stopped);
+            steps[r] = report.steps;
+          } catch (const std::exception& error) {
+            ADD_FAILURE() << to_string(run.kind) << " when " << when << ": " << error.what();
+            ranks[r]->abort(error.what());
+          }
+        });
+      }
+      threads.clear();
+      // A replica of n counts every n-th minibatch.
+      std::vector<std::int64_t> minibatches;
+      for (std::size_t s = 0, r = 0; s < run.replicas.size(); ++s) {
+        const int turns = updates_after_each(run.kind) ? run.replicas[s] : 1;
+        for (int k = 0; k < run.replicas[s]; ++k, ++r) minibatches.push_back(steps[r] * turns);
+      }
+      for (const std::int64_t n : minibatches)
+        EXPECT_EQ(n, minibatches[0]) << to_string(run.kind) << " " << when;
+      EXPECT_LT(minibatches[0], 300);
     }
   }
 }
