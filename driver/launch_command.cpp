@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "driver/command_support.h"
+#include "driver/console.h"
 #include "driver/local_ranks.h"
 #include "driver/program_paths.h"
 #include "runtime/base/files.h"
@@ -151,25 +153,86 @@ std::string resume_command_of(const std::vector<std::string>& args, const JobSpe
   return command_line(command);
 }
 
+bool has_checkpoint(const JobSpec& job) {
+  std::error_code ignored;
+  return fs::exists(fs::path(job.output_dir) / "checkpoints" / "latest", ignored);
+}
+
+/// How to go on, if there is something to go on from.
+std::string way_on(const JobSpec& job, const std::string& resume_command) {
+  if (has_checkpoint(job)) return "resume: " + resume_command + "\n";
+  return "Hint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
+}
+
+/// What the ranks say they do; changes with every action of any of them.
+std::string progress_of(const JobSpec& job) {
+  std::string text;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const RankStatus status = status_of(job.output_dir, rank);
+    text += status.step + " " + status.action + "\n";
+  }
+  return text;
+}
+
+/// The rank that this action waits for, or -1: "1RECV_F3<0@2" waits for rank 2.
+int peer_of(const std::string& action) {
+  if (action.find("RECV") == std::string::npos && action.find("SEND") == std::string::npos) return -1;
+  const std::size_t at = action.find('@');
+  return at == std::string::npos ? -1 : std::atoi(action.c_str() + at + 1);
+}
+
+/// From a rank that gave up waiting, along "waits for" to one that waits for nobody: the one to look at.
+/// Position in the outcome; -1: the failure is no wait, or nobody stands out.
+int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
+  const auto& exits = outcome.exits;
+  const RankExit& first = exits.at(static_cast<std::size_t>(outcome.first_failure));
+  if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer)) return -1;
+  const auto suspended = std::ranges::find_if(exits, &RankExit::was_suspended);
+  if (suspended != exits.end()) return static_cast<int>(suspended - exits.begin());
+  std::vector<char> seen(exits.size(), 0);
+  int at = outcome.first_failure;
+  for (;;) {
+    const RankExit& exit = exits[static_cast<std::size_t>(at)];
+    if (seen[static_cast<std::size_t>(at)]++) return -1;  // they wait for each other
+    const std::string action = status_of(job.output_dir, exit.rank).action;
+    const int peer = peer_of(action);
+    const auto next = std::ranges::find_if(exits, [&](const RankExit& other) {
+      if (peer >= 0) return other.rank == peer;
+      // Replicas wait for each other's gradients.
+      return action.find("REDUCE") != std::string::npos && other.stage == exit.stage && other.stage >= 0 &&
+             status_of(job.output_dir, other.rank).action.find("REDUCE") == std::string::npos;
+    });
+    if (next == exits.end()) break;
+    at = static_cast<int>(next - exits.begin());
+  }
+  // A rank that failed by itself is no riddle; one that had to be ended is.
+  const RankExit& last = exits[static_cast<std::size_t>(at)];
+  return at != outcome.first_failure && last.signal != 0 ? at : -1;
+}
+
+std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
+                          const std::string& resume_command) {
+  if (outcome.first_failure >= 0) return failure_summary(outcome, job, resume_command);
+  const std::string after = " after " + seconds_text(outcome.seconds) + "\n";
+  if (outcome.interrupt != 0 && outcome.exit_code() != 0)
+    return "millrace launch: stopped by " + signal_text(outcome.interrupt) + after +
+           way_on(job, resume_command);
+  if (outcome.exit_code() != 0)
+    return "millrace launch: a rank was asked to stop, all ended" + after + way_on(job, resume_command);
+  return "millrace launch: " + std::to_string(outcome.exits.size()) + " ranks done in " +
+         seconds_text(outcome.seconds) + ", results in " + job.output_dir +
+         "\nreport: millrace report --run " + quoted(job.output_dir) + "\n";
+}
+
 int run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
   const Result<RunLock> lock = prepare_output(job);
   if (!lock) return exit_with(ExitCode::Usage, lock.problems());
   const StoreFolder store;
   SteadyClock clock;
-  const LaunchOutcome outcome = run_ranks(rank_processes(job, worker, store.path()),
-                                          {.append_logs = job.find("resume") != nullptr}, clock);
-  if (outcome.first_failure >= 0) {
-    std::fputs(failure_summary(outcome, job, resume_command).c_str(), stderr);
-  } else if (outcome.interrupt != 0) {
-    std::fprintf(stderr, "millrace launch: stopped by %s after %s\nresume: %s\n",
-                 signal_text(outcome.interrupt).c_str(), seconds_text(outcome.seconds).c_str(),
-                 resume_command.c_str());
-  } else {
-    std::fprintf(stderr,
-                 "millrace launch: %zu ranks done in %s, results in %s\nreport: millrace report --run %s\n",
-                 outcome.exits.size(), seconds_text(outcome.seconds).c_str(), job.output_dir.c_str(),
-                 quoted(job.output_dir).c_str());
-  }
+  const LaunchOutcome outcome = run_ranks(
+      rank_processes(job, worker, store.path()),
+      {.progress = [&] { return progress_of(job); }, .append_logs = job.find("resume") != nullptr}, clock);
+  print_without_waiting(STDERR_FILENO, final_message(outcome, job, resume_command));
   return outcome.exit_code();
 }
 
@@ -231,32 +294,39 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
 std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
                             const std::string& resume_command) {
   const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
-  const RankStatus place = status_of(job.output_dir, first.rank);
-  std::string text = "\nmillrace launch: rank " + std::to_string(first.rank) +
-                     (first.stage < 0 ? "" : " (stage " + std::to_string(first.stage) + ")") +
-                     " failed first: " + end_text(first) + " at step " + place.step + ", action " +
-                     place.action + ", " + seconds_text(first.after_s) + " after the start\n";
+  const int awaited = awaited_rank(outcome, job);
+  const RankExit& shown = awaited >= 0 ? outcome.exits[static_cast<std::size_t>(awaited)] : first;
+  const RankStatus place = status_of(job.output_dir, shown.rank);
+  const auto name = [](const RankExit& exit) {
+    return "rank " + std::to_string(exit.rank) +
+           (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
+  };
+  const std::string where = " at step " + place.step + ", action " + place.action;
+  std::string text = "\nmillrace launch: " + name(shown);
+  if (awaited < 0) {
+    text += " failed first: " + end_text(first) + where;
+  } else {
+    text += std::string(shown.was_suspended ? " was suspended (SIGSTOP or a debugger)" : " did not get on") +
+            where + "; others waited for it, " + name(first) + " gave up first: " + end_text(first);
+  }
+  text += ", " + seconds_text(first.after_s) + " after the start\n";
   for (const std::string& line : first.last_lines) text += "    | " + line + "\n";
   text += "\n    " + padded("rank", 4) + padded("stage", 5) + padded("pid", 8) + padded("step", 7) +
           padded("action", 14) + padded("after", 10) + padded("end", 30) + "log\n";
   std::vector<const RankExit*> by_order;
   for (const RankExit& exit : outcome.exits) by_order.push_back(&exit);
   std::sort(by_order.begin(), by_order.end(), [&](const RankExit* a, const RankExit* b) {
-    return std::pair(a != &first, a->order) < std::pair(b != &first, b->order);
+    return std::tuple(a != &shown, a != &first, a->order) < std::tuple(b != &shown, b != &first, b->order);
   });
   for (const RankExit* exit : by_order) {
     const RankStatus status = status_of(job.output_dir, exit->rank);
-    text += (exit == &first ? "  > " : "    ") + padded(std::to_string(exit->rank), 4) +
+    text += (exit == &shown ? "  > " : "    ") + padded(std::to_string(exit->rank), 4) +
             padded(exit->stage < 0 ? "-" : std::to_string(exit->stage), 5) +
             padded(std::to_string(exit->pid), 8) + padded(status.step, 7) + padded(status.action, 14) +
             padded(seconds_text(exit->after_s), 10) + padded(end_text(*exit), 30) +
             log_path(job, exit->rank) + ".err\n";
   }
-  std::error_code ignored;
-  const bool saved = fs::exists(fs::path(job.output_dir) / "checkpoints" / "latest", ignored);
-  text += saved
-              ? "\nresume: " + resume_command + "\n"
-              : "\nHint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
+  text += "\n" + way_on(job, resume_command);
   return text;
 }
 

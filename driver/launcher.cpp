@@ -13,10 +13,11 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <optional>
 
+#include "driver/console.h"
 #include "runtime/base/error.h"
-#include "runtime/base/log.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
@@ -26,6 +27,10 @@ constexpr std::size_t kKeptLines = 4;          // of stderr, for the failure sum
 constexpr std::size_t kLongestLine = 1 << 16;  // a longer one is passed on in pieces
 // Waking up early costs nothing; it guards against a SIGCHLD that another part of the process swallowed.
 constexpr int kLongestPollMs = 1000;
+// How long the end waits for who reads results, and the story, if he takes nothing.
+constexpr std::chrono::milliseconds kResultsPatience{5000}, kStoryPatience{1000};
+// As long as ranks get on after a stop signal they are let: so many times the grace at most.
+constexpr int kMostGraces = 4;
 
 // ---- small owners
 // -------------------------------------------------------------------------------------------
@@ -62,13 +67,20 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
+/// Started by nohup: the job is to outlive its terminal.
+bool ignores_hangup() {
+  struct sigaction now {};
+  return ::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 /// Blocks the signals that the launcher reads through a descriptor; the destructor restores everything.
 class SignalGuard {
  public:
   SignalGuard() {
     sigset_t set;
     sigemptyset(&set);
-    for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+    for (int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&set, signal);
+    if (!ignores_hangup()) sigaddset(&set, SIGHUP);
     ::sigprocmask(SIG_BLOCK, &set, &old_mask_);
     // An ignored SIGCHLD (inherited) would make exit codes vanish; SIGPIPE would end the launcher with its
     // console.
@@ -77,6 +89,7 @@ class SignalGuard {
     ::sigaction(SIGCHLD, &plain, &old_child_);
     plain.sa_handler = SIG_IGN;
     ::sigaction(SIGPIPE, &plain, &old_pipe_);
+    ::sigaction(SIGXFSZ, &plain, &old_size_);  // a log that grows over a limit must not, either
     descriptor_ = Descriptor(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
     if (!descriptor_.is_open()) {
       const int error = errno;
@@ -94,47 +107,14 @@ class SignalGuard {
   void restore() {
     ::sigaction(SIGCHLD, &old_child_, nullptr);
     ::sigaction(SIGPIPE, &old_pipe_, nullptr);
+    ::sigaction(SIGXFSZ, &old_size_, nullptr);
     ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
   }
   Descriptor descriptor_;
   sigset_t old_mask_{};
   struct sigaction old_child_ {};
   struct sigaction old_pipe_ {};
-};
-
-/// Where lines go. On a terminal the last line is a progress bar, made of the ranks' own `step=K/N ...`
-/// lines; elsewhere every line is a line.
-class Console {
- public:
-  explicit Console(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {}
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
-  ~Console() {
-    if (!bar_.empty()) write_all(fd_, "\n");
-  }
-
-  void print(const std::string& line) {
-    if (!terminal_) return write_all(fd_, line + "\n");
-    if (std::string bar = bar_of(line); !bar.empty()) {
-      bar_ = std::move(bar);
-      return write_all(fd_, "\r\x1b[K" + bar_);
-    }
-    write_all(fd_, (bar_.empty() ? "" : "\r\x1b[K") + line + "\n" + bar_);
-  }
-
- private:
-  /// "... step=12/50 loss=0.7 ..." -> "[#####....] step=12/50 loss=0.7 ..."; anything else -> "".
-  static std::string bar_of(const std::string& line) {
-    const std::size_t at = line.find(" step=");
-    long long done = 0, total = 0;
-    if (at == std::string::npos || std::sscanf(line.c_str() + at, " step=%lld/%lld ", &done, &total) != 2)
-      return "";
-    return progress_bar(done, total) + line.substr(at);
-  }
-
-  int fd_;
-  bool terminal_;
-  std::string bar_;
+  struct sigaction old_size_ {};
 };
 
 /// One output stream of a rank: raw into the log, line by line to the console.
@@ -236,7 +216,8 @@ struct SpawnSettings {
     ::posix_spawnattr_init(&attributes);
     sigset_t defaults;
     sigemptyset(&defaults);
-    for (int signal : {SIGPIPE, SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&defaults, signal);
+    for (int signal : {SIGPIPE, SIGCHLD, SIGINT, SIGTERM}) sigaddset(&defaults, signal);
+    if (!ignores_hangup()) sigaddset(&defaults, SIGHUP);
     ::posix_spawnattr_setsigdefault(&attributes, &defaults);
     ::posix_spawnattr_setsigmask(&attributes, &mask);
     ::posix_spawnattr_setpgroup(&attributes, 0);
@@ -283,7 +264,11 @@ struct Running {
 class Launch {
  public:
   Launch(const LaunchOptions& options, Clock& clock)
-      : options_(options), clock_(clock), start_(clock.now()), out_(options.out), err_(options.err) {}
+      : options_(options),
+        clock_(clock),
+        start_(clock.now()),
+        out_(options.out, Console::kResults),
+        err_(options.err, Console::kStory) {}
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   /// Only with live processes when something was thrown.
@@ -317,7 +302,10 @@ class Launch {
   LaunchOutcome run() {
     while (any_alive()) {
       wait_for_events();
+      allow_for_progress();
       kill_when_due();
+      out_.flush();
+      err_.flush();
       for (Running& rank : ranks_) {
         rank.out.drain();
         rank.err.drain();
@@ -325,6 +313,9 @@ class Launch {
       read_signals();
       reap();
     }
+    err_.finish(kStoryPatience, signals_.descriptor());
+    if (!out_.finish(kResultsPatience, signals_.descriptor()))
+      err_.write("millrace: nobody reads the results; what is missing is in the logs\n");
     return outcome();
   }
 
@@ -339,6 +330,10 @@ class Launch {
       for (const Stream* stream : {&rank.out, &rank.err}) {
         if (stream->is_open()) polled.push_back({.fd = stream->descriptor(), .events = POLLIN, .revents = 0});
       }
+    }
+    for (const Console* console : {&out_, &err_}) {
+      if (console->is_waiting())
+        polled.push_back({.fd = console->descriptor(), .events = POLLOUT, .revents = 0});
     }
     int timeout = kLongestPollMs;
     if (kill_at_) {
@@ -357,13 +352,34 @@ class Launch {
   }
 
   void interrupt(int signal) {
+    // A terminal that closes may say so twice.
+    if (signal == SIGHUP && (interrupt_ != 0 || stopping_)) return;
     if (interrupt_ != 0 || stopping_) {  // the second one: at once
       if (interrupt_ == 0) interrupt_ = signal;
+      finishing_ = false;
       kill_at_ = clock_.now();
       return;
     }
     interrupt_ = signal;
     stop(signal, options_.interrupt_grace);
+    let_finish();
+  }
+
+  /// The ranks are about to save their state: until the grace is over, and longer while they get on.
+  void let_finish() {
+    stopping_ = true;
+    finishing_ = true;
+    kill_at_ = clock_.now() + options_.interrupt_grace;
+    finish_by_ = clock_.now() + kMostGraces * options_.interrupt_grace;
+    if (options_.progress) seen_ = options_.progress();
+  }
+
+  void allow_for_progress() {
+    if (!finishing_ || !kill_at_ || !options_.progress) return;
+    if (std::string now = options_.progress(); now != seen_) {
+      seen_ = std::move(now);
+      kill_at_ = std::min(finish_by_, clock_.now() + options_.interrupt_grace);
+    }
   }
 
   void stop(int signal, std::chrono::milliseconds grace) {
@@ -412,6 +428,8 @@ class Launch {
     result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     result.after_s = Seconds(clock_.now() - start_).count();
     result.order = num_ended_++;
+    // Somebody asked this rank to stop, and it told the others: they are saving, too.
+    if (result.exit_code() == static_cast<int>(ExitCode::Requeue) && !stopping_) let_finish();
     const bool by_us = stopping_ && (is_stop_by_us(result.signal) || result.exit_code() == 128 + SIGTERM);
     result.consequence = by_us ||
                          (result.failed() && result.exit_code() == static_cast<int>(ExitCode::Peer)) ||
@@ -421,7 +439,24 @@ class Launch {
       stream->finish();
     }
     result.last_lines = rank.err.last_lines();
-    if (result.failed() && !stopping_) stop(SIGTERM, options_.grace);
+    if (!result.failed()) return;
+    const bool breaks_off = finishing_ && result.signal == 0 &&
+                            result.exit_code() != static_cast<int>(ExitCode::Requeue) && interrupt_ == 0;
+    if (stopping_ && !breaks_off) return;
+    finishing_ = false;
+    for (Running& other : ranks_) {
+      if (other.alive) other.result.was_suspended = is_suspended(other.result.pid);
+    }
+    stop(SIGTERM, options_.grace);
+  }
+
+  /// By SIGSTOP or a debugger.
+  static bool is_suspended(pid_t pid) {
+    std::string stat;
+    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), stat);
+    const std::size_t end = stat.rfind(')');  // of the program's name, which may hold anything
+    return end != std::string::npos && end + 2 < stat.size() &&
+           (stat[end + 2] == 'T' || stat[end + 2] == 't');
   }
 
   /// The earliest failure, but a rank that only lost its peer gives way to the one that failed by itself.
@@ -444,8 +479,14 @@ class Launch {
     LaunchOutcome outcome{.interrupt = interrupt_, .seconds = Seconds(clock_.now() - start_).count()};
     for (const Running& rank : ranks_) outcome.exits.push_back(rank.result);
     outcome.first_failure = root_cause();
-    // After ^C every rank "fails"; only a failure of its own counts.
-    if (interrupt_ != 0 && outcome.first_failure >= 0 &&
+    outcome.stopped_early = std::ranges::any_of(outcome.exits, [](const RankExit& e) {
+      return e.exit_code() == static_cast<int>(ExitCode::Requeue);
+    });
+    // After ^C every rank "fails"; only a failure of its own counts. So too if a rank was asked to stop.
+    const bool all_saved = std::ranges::all_of(outcome.exits, [](const RankExit& e) {
+      return !e.failed() || e.exit_code() == static_cast<int>(ExitCode::Requeue);
+    });
+    if ((interrupt_ != 0 || all_saved) && outcome.first_failure >= 0 &&
         outcome.exits[static_cast<std::size_t>(outcome.first_failure)].consequence) {
       outcome.first_failure = -1;
     }
@@ -462,6 +503,9 @@ class Launch {
   std::optional<TimePoint> kill_at_;
   bool stopping_ = false;
   bool killed_ = false;
+  bool finishing_ = false;  ///< the ranks are let come to their end
+  TimePoint finish_by_{};
+  std::string seen_;  ///< of the ranks' progress
   int interrupt_ = 0;
   int num_ended_ = 0;
 };
@@ -470,7 +514,7 @@ class Launch {
 
 int LaunchOutcome::exit_code() const {
   if (first_failure >= 0) return exits[static_cast<std::size_t>(first_failure)].exit_code();
-  if (interrupt == 0) return 0;
+  if (interrupt == 0 && !stopped_early) return 0;
   const auto all = [&](ExitCode code) {
     return std::all_of(exits.begin(), exits.end(), [&](const RankExit& e) {
       return e.exit_code() == static_cast<int>(code) || !e.failed();

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,11 +28,12 @@ struct RankExit {
   int rank = -1;
   int stage = -1;
   pid_t pid = -1;
-  int status = 0;            ///< of exit(); meaningless if `signal` is set
-  int signal = 0;            ///< that killed it, or 0
-  double after_s = 0;        ///< seconds from the first start until the launcher saw the end
-  int order = 0;             ///< 0: seen first
-  bool consequence = false;  ///< it ended by a signal of the launcher, or stopped because a peer was gone
+  int status = 0;              ///< of exit(); meaningless if `signal` is set
+  int signal = 0;              ///< that killed it, or 0
+  double after_s = 0;          ///< seconds from the first start until the launcher saw the end
+  int order = 0;               ///< 0: seen first
+  bool was_suspended = false;  ///< by SIGSTOP or a debugger, when another rank failed
+  bool consequence = false;    ///< it ended by a signal of the launcher, or stopped because a peer was gone
   std::vector<std::string> last_lines;  ///< of stderr
 
   bool failed() const { return signal != 0 || status != 0; }
@@ -42,6 +44,7 @@ struct LaunchOutcome {
   std::vector<RankExit> exits;  ///< by position in the list of processes
   int first_failure = -1;       ///< position of the root cause; -1: none, or the launcher was interrupted
   int interrupt = 0;            ///< signal that asked the launcher to stop, or 0
+  bool stopped_early = false;   ///< a rank ended with its state saved, before the last step
   double seconds = 0;
 
   /// 0; the first failing rank's code (128+n for signals); 75 if interrupted ranks saved their state, else
@@ -53,6 +56,9 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{2000};  ///< from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds interrupt_grace{
       30'000};  ///< the same after SIGINT or SIGTERM: time for a checkpoint
+  /// Text that changes when the ranks get on; may be empty. As long as it does, SIGKILL after SIGINT or
+  /// SIGTERM is put off, up to four times `interrupt_grace`.
+  std::function<std::string()> progress;
   bool append_logs = false;
   int out = 1;  ///< gets the ranks' stdout, as it is
   int err = 2;  ///< gets the ranks' stderr line by line with "[rank k] " in front
@@ -60,7 +66,9 @@ struct LaunchOptions {
 
 /// Runs all processes to their end. Each is the leader of its own process group, with stdin from /dev/null.
 /// The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM and SIGHUP to the
-/// launcher are forwarded; a second one kills. No process is left when it returns or throws. Throws
+/// launcher are forwarded; a second one (but SIGHUP) kills. SIGHUP stays ignored if it is (nohup). A rank
+/// that ends with Requeue was asked by somebody else: the others have the same time to end. Output that
+/// nobody reads holds up nothing: see console.h. No process is left when it returns or throws. Throws
 /// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
 /// takes SIGCHLD and the stop signals for itself meanwhile.
 LaunchOutcome run_ranks(const std::vector<RankProcess>& processes, const LaunchOptions& options,

@@ -1,6 +1,9 @@
 #include "driver/local_ranks.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,17 +15,53 @@
 
 namespace millrace {
 
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStorePrefix = "millrace-store-";
+constexpr const char* kLockName = ".lock";
+
+/// An open descriptor that holds the lock of `folder`; -1 if somebody else does, or it cannot be had.
+int lock_folder(const fs::path& folder, int flags) {
+  const int fd = ::open((folder / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+  if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  if (fd >= 0) ::close(fd);
+  return -1;
+}
+
+/// Folders of launchers of this user that were killed before their ranks had met.
+void remove_abandoned_folders() {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+    struct stat info {};
+    if (entry.path().filename().string().rfind(kStorePrefix, 0) != 0) continue;
+    if (::lstat(entry.path().c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
+        (info.st_mode & 077) != 0)
+      continue;
+    const int lock = lock_folder(entry.path(), 0);
+    if (lock < 0) continue;
+    fs::remove_all(entry.path(), ignored);
+    ::close(lock);
+  }
+}
+
+}  // namespace
+
 StoreFolder::StoreFolder()
-    : path_((std::filesystem::temp_directory_path() / "millrace-store-XXXXXX").string()) {
+    : path_((fs::temp_directory_path() / (std::string(kStorePrefix) + "XXXXXX")).string()) {
+  remove_abandoned_folders();
   if (!::mkdtemp(path_.data())) {
     throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno),
                       "set TMPDIR to a folder that you may write");
   }
+  lock_ = lock_folder(path_, O_CREAT);
 }
 
 StoreFolder::~StoreFolder() {
   std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int ranks,

@@ -10,7 +10,9 @@
 
 namespace millrace {
 
-/// A fresh folder for the ranks' meeting, for this user only; gone at the end. Throws ConfigError.
+/// A fresh folder for the ranks' meeting, for this user only; gone at the end. The ranks remove it themselves
+/// when all have met; what a launcher left that was killed before is removed by the next one: a folder whose
+/// lock nobody holds. Throws ConfigError.
 class StoreFolder {
  public:
   StoreFolder();
@@ -21,6 +23,7 @@ class StoreFolder {
 
  private:
   std::string path_;
+  int lock_ = -1;  ///< held as long as this process lives
 };
 
 /// What torchrun gives to a rank, with our file store, and this process as the one whose death ends it.

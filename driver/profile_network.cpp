@@ -189,7 +189,8 @@ int profile_network_rank(Arguments& arguments, const Accelerator& accelerator) {
   set_compute_threads(job->threads, false);
   const std::chrono::milliseconds deadline(static_cast<std::int64_t>(job->timeout_s * 1000));
   const JoinedJob joined =
-      join_job(*place, {.backend = job->backend, .deadline = deadline}, **device, accelerator);
+      join_job(*place, {.backend = job->backend, .deadline = deadline, .purpose = "profile --network"},
+               **device, accelerator);
   const NetworkAnswer answer = measure(*joined.communicator, **device, *job);
   if (place->rank != 0) return 0;
   const Status published = publish(answer, *job);

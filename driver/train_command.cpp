@@ -24,12 +24,18 @@ namespace {
 
 StopFlag stop_flag{false};
 
-/// SIGINT or SIGTERM: finish the step, save, exit with 75. The second one ends the process at once.
+/// SIGINT, SIGTERM or SIGHUP: finish the step, save, exit with 75. A second SIGINT or SIGTERM ends the
+/// process at once; a terminal that closes may send SIGHUP twice.
 void stop_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_flag.store(true); };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+  struct sigaction inherited {};
+  action.sa_flags = SA_RESTART;
+  const bool ignored =
+      ::sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;  // nohup
+  if (!ignored) ::sigaction(SIGHUP, &action, nullptr);
 }
 
 /// Beyond a limit on the size of files (ulimit -f) a write then fails, instead of ending the process.
@@ -417,9 +423,17 @@ ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accele
 ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
                        const Accelerator& accelerator) {
   const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
-  const JoinedJob joined =
-      join_job(job, {.backend = spec.backend, .deadline = spec.deadline}, *device, accelerator);
-  return train_rank(spec, sets, *joined.communicator, *device);
+  const JoinedJob joined = join_job(job,
+                                    {.backend = spec.backend,
+                                     .deadline = spec.deadline,
+                                     .purpose = "train " + spec.plan.model + " " + spec.plan.fingerprint()},
+                                    *device, accelerator);
+  try {
+    return train_rank(spec, sets, *joined.communicator, *device);
+  } catch (const std::exception& error) {
+    joined.communicator->abort(error.what());
+    throw;
+  }
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {

@@ -6,14 +6,23 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
+#include "runtime/base/files.h"
+#include "runtime/base/log.h"
 #include "runtime/comm/store.h"
 
 namespace millrace {
 namespace {
+
+constexpr Bytes kMostTokenBytes = 4096;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -54,6 +63,55 @@ std::string address_towards(const std::string& host) {
   return routed && ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text) ? text : loopback;
 }
 
+/// A secret belongs to its user alone.
+Result<std::string> token_of_file(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0)
+    return Problem{"MILLRACE_TOKEN_FILE", path + ": " + std::strerror(errno), "give a file of your own"};
+  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0)
+    return Problem{"MILLRACE_TOKEN_FILE", path + " may be read or written by others", "chmod 600 " + path};
+  Result<std::string> text = read_file(path, kMostTokenBytes);
+  if (!text) return text;
+  while (!text->empty() && std::isspace(static_cast<unsigned char>(text->back()))) text->pop_back();
+  if (text->empty()) return Problem{"MILLRACE_TOKEN_FILE", path + " is empty", {}};
+  return text;
+}
+
+Result<std::string> token_of_environment() {
+  const std::string token = environment("MILLRACE_TOKEN"), file = environment("MILLRACE_TOKEN_FILE");
+  if (!token.empty() && !file.empty())
+    return Problem{"MILLRACE_TOKEN", "is given beside MILLRACE_TOKEN_FILE", "give one of them"};
+  return file.empty() ? Result<std::string>(token) : token_of_file(file);
+}
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address.rfind("127.", 0) == 0;
+}
+
+std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& join) {
+  if (job.rank == 0 && job.token.empty() && !is_loopback(job.address)) {
+    log_warning("ranks meet at " + job.address + ":" + std::to_string(job.port) +
+                " without a token: who reaches that port can join the job. Hint: give all ranks the same "
+                "MILLRACE_TOKEN_FILE");
+  }
+  return make_tcp_store({.address = job.address,
+                         .port = job.port,
+                         .rank = job.rank,
+                         .size = job.size,
+                         .job = job.job + (job.job.empty() ? "" : " ") + join.purpose,
+                         .token = job.token,
+                         .deadline = join.deadline});
+}
+
+/// When all have met, nobody needs the store any more: its port is closed, its folder goes.
+void end_meeting(JoinedJob& joined, const JobEnvironment& job) {
+  joined.communicator->barrier();
+  joined.store.reset();
+  if (job.rank != 0 || job.store_folder.empty() || !job.has_launcher) return;
+  std::error_code ignored;
+  std::filesystem::remove_all(job.store_folder, ignored);
+}
+
 }  // namespace
 
 Result<JobEnvironment> read_environment() {
@@ -71,6 +129,11 @@ Result<JobEnvironment> read_environment() {
     if (!local) return local.problems();
     job.local_rank = *local;
   }
+  Result<std::string> token = token_of_environment();
+  if (!token) return token.problems();
+  job.token = *std::move(token);
+  job.job = environment("TORCHELASTIC_RUN_ID");
+  job.has_launcher = !environment("MILLRACE_LAUNCHER_PID").empty();
   job.store_folder = environment("MILLRACE_STORE");
   if (job.store_folder.empty()) {
     if (!environment("MASTER_ADDR").empty()) job.address = environment("MASTER_ADDR");
@@ -97,8 +160,11 @@ int launcher_process() {
 
 JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Device& device,
                    const Accelerator& accelerator) {
-  CommunicatorOptions options{
-      .backend = join.backend, .rank = RankId(job.rank), .size = job.size, .deadline = join.deadline};
+  CommunicatorOptions options{.backend = join.backend,
+                              .rank = RankId(job.rank),
+                              .size = job.size,
+                              .deadline = join.deadline,
+                              .rendezvous_deadline = join.deadline};
   if (device.is_asynchronous()) {
     options.device = device.identity();
     if (accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);
@@ -106,11 +172,12 @@ JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Dev
   JoinedJob joined;
   if (job.store_folder.empty()) {
     options.interface_address = address_towards(job.address);
-    joined.store = make_tcp_store(job.address, job.port, job.rank == 0, join.deadline);
+    joined.store = tcp_store(job, join);
   } else {
     joined.store = make_file_store(job.store_folder);
   }
   joined.communicator = make_communicator(options, joined.store);
+  if (!options.nccl) end_meeting(joined, job);
   return joined;
 }
 

@@ -20,9 +20,12 @@ struct JobEnvironment {
   std::string store_folder;  ///< where the ranks of one host meet; empty: at `address`
   std::string address = "127.0.0.1";
   int port = 29500;
+  std::string job;    ///< TORCHELASTIC_RUN_ID, if there is one
+  std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
+  bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
 };
 
-/// Problem: a variable that is no number, or out of range.
+/// Problem: a variable that is no number, or out of range; a token's file that others may read.
 Result<JobEnvironment> read_environment();
 
 /// The launcher's death ends this process too: no orphan holds memory or ports.
@@ -33,12 +36,14 @@ int launcher_process();
 
 struct JoinOptions {
   std::string backend = "auto";
-  std::chrono::milliseconds deadline{100'000};
+  std::chrono::milliseconds deadline{100'000};  ///< of every wait, the meeting's too
+  std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
 };
 
 class Store;  // runtime/comm/store.h
 struct JoinedJob {
-  std::shared_ptr<Store> store;  ///< rank 0 serves the others from it until all have met
+  /// Null as soon as all have met, with nothing left of it, unless the communicator goes on using it (NCCL).
+  std::shared_ptr<Store> store;
   std::unique_ptr<Communicator> communicator;
 };
 

@@ -1,5 +1,7 @@
 #include "driver/worker_options.h"
 
+#include <signal.h>
+
 #include <cstdio>
 #include <exception>
 
@@ -61,6 +63,7 @@ int guarded(const std::function<int()>& body) {
 }
 
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
   const std::string command = args.empty() ? "" : args[0];
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
   if (command == "train") return code_after_output(train_command(rest, accelerator));

@@ -25,17 +25,24 @@ class Error : public std::runtime_error {
       : std::runtime_error(what), code_(code), hint_(std::move(hint)) {}
   ExitCode code() const noexcept { return code_; }
   const std::string& hint() const noexcept { return hint_; }
+  /// Throws the same class with `context` in front of the message.
+  [[noreturn]] virtual void throw_with(const std::string& context) const {
+    throw Error(code_, context + what(), hint_);
+  }
 
  private:
   ExitCode code_;
   std::string hint_;
 };
 
-#define MILLRACE_ERROR_CLASS(Name, Code)                          \
-  class Name : public Error {                                     \
-   public:                                                        \
-    explicit Name(const std::string& what, std::string hint = {}) \
-        : Error(ExitCode::Code, what, std::move(hint)) {}         \
+#define MILLRACE_ERROR_CLASS(Name, Code)                                      \
+  class Name : public Error {                                                 \
+   public:                                                                    \
+    explicit Name(const std::string& what, std::string hint = {})             \
+        : Error(ExitCode::Code, what, std::move(hint)) {}                     \
+    [[noreturn]] void throw_with(const std::string& context) const override { \
+      throw Name(context + what(), hint());                                   \
+    }                                                                         \
   }
 MILLRACE_ERROR_CLASS(ConfigError, Usage);
 MILLRACE_ERROR_CLASS(DataError, InputData);

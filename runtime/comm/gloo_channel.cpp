@@ -54,6 +54,7 @@ class GlooPending final : public Pending {
     buffer_ = mesh_->context->createUnboundBuffer(transfer_.tensor.data_ptr(), bytes);
     {
       std::lock_guard lock(mesh_->mutex);
+      throw_if_aborted(std::chrono::steady_clock::now());
       mesh_->in_flight.insert(buffer_.get());
     }
     try {
@@ -73,6 +74,11 @@ class GlooPending final : public Pending {
   void wait() override {
     if (done_) return;
     const auto start = std::chrono::steady_clock::now();
+    {
+      // abort() wakes those who wait then; Gloo forgets it afterwards.
+      std::lock_guard lock(mesh_->mutex);
+      throw_if_aborted(start);
+    }
     bool finished = false;
     try {
       finished = transfer_.direction == Direction::Send ? buffer_->waitSend(deadline_)
@@ -87,13 +93,18 @@ class GlooPending final : public Pending {
     }
     if (!finished) {
       std::lock_guard lock(mesh_->mutex);
-      throw PeerError(wait_message(rank_, transfer_, start, "aborted: " + mesh_->aborted));
+      throw_if_aborted(start);
     }
     done_ = true;
     forget();
   }
 
  private:
+  /// The caller holds the mesh's mutex.
+  void throw_if_aborted(std::chrono::steady_clock::time_point start) const {
+    if (!mesh_->aborted.empty())
+      throw PeerError(wait_message(rank_, transfer_, start, "aborted: " + mesh_->aborted));
+  }
   void forget() {
     std::lock_guard lock(mesh_->mutex);
     mesh_->in_flight.erase(buffer_.get());

@@ -1,7 +1,8 @@
 // Each rank owns one segment (a memfd, opened by its peers through /proc): a doorbell, a queue of descriptors
 // for each peer, and an arena of message blocks. A sender copies a tensor into a block of its own arena and
-// queues its place; the receiver copies it out and marks the block free. Blocks are reused newest first, so
-// that small messages stay in the caches. Who waits spins for a moment, then sleeps on its own doorbell.
+// queues its place, and is done; the receiver copies it out and marks the block free. Blocks are reused
+// newest first, so that small messages stay in the caches. Who waits spins for a moment, then sleeps on its
+// own doorbell.
 #include "runtime/comm/shared_memory.h"
 
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,17 +20,18 @@
 #include <bit>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <new>
-#include <sstream>
 #include <unordered_map>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 namespace {
@@ -39,7 +42,9 @@ constexpr std::size_t kQueueEntries = 1024;
 constexpr std::size_t kReasonBytes = 480;
 // Address space of one rank's blocks; memory is taken when a block is first used. Halved where refused.
 constexpr std::size_t kArenaBytes = std::size_t{64} << 30;
-constexpr std::size_t kLeastArenaBytes = std::size_t{256} << 20;
+constexpr std::size_t kLeastArenaBytes = std::size_t{1} << 20;
+// Below this a user may meet the limit that made it small, and is told at the start.
+constexpr std::size_t kAmpleArenaBytes = std::size_t{1} << 30;
 // A futex wake-up takes 30 to 60 us here; a peer that is about to answer is faster. Only while every rank has
 // a core of its own.
 constexpr std::chrono::microseconds kSpin{200};
@@ -73,14 +78,21 @@ struct alignas(64) Block {
   void* data() { return this + 1; }
 };
 
-/// A message in a block of this rank's arena.
-struct Placed {
-  std::uint64_t block = 0;
-  std::uint64_t use = 0;
-};
-
 std::size_t page_up(std::size_t bytes) {
   return (bytes + 4095) / 4096 * 4096;
+}
+
+/// "file size limit (ulimit -f) of 1048576 bytes", or empty: there is none.
+std::string file_size_limit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return "the file size limit (ulimit -f) is " + std::to_string(limit.rlim_cur) + " bytes";
+}
+
+/// A segment counts as a file: to grow it beyond the limit raises SIGXFSZ, which ends a process.
+bool is_within_file_size_limit(std::size_t bytes) {
+  struct rlimit limit {};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur;
 }
 
 int futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) {
@@ -95,28 +107,42 @@ class Segment {
   /// Own segment for `peers` queues.
   static std::unique_ptr<Segment> create(std::size_t peers) {
     std::unique_ptr<Segment> segment(new Segment);
-    segment->fd_ = static_cast<int>(::syscall(SYS_memfd_create, "millrace", MFD_CLOEXEC));
+    segment->fd_ = static_cast<int>(::syscall(SYS_memfd_create, kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (segment->fd_ < 0) return nullptr;
     for (std::size_t arena = kArenaBytes; arena >= kLeastArenaBytes; arena /= 2) {
-      if (segment->map(peers, arena, /*grow=*/true)) break;
+      if (segment->map(peers, arena, Size::Set)) break;
     }
     struct flock lock {};
     lock.l_type = F_WRLCK;
-    if (!segment->base_ || ::fcntl(segment->fd_, F_OFD_SETLK, &lock) != 0) return nullptr;
+    if (!segment->base_ || ::fcntl(segment->fd_, F_ADD_SEALS, kSeals) != 0 ||
+        ::fcntl(segment->fd_, F_OFD_SETLK, &lock) != 0)
+      return nullptr;
     new (&segment->control()) Control;
     for (std::size_t i = 0; i < peers; ++i) new (&segment->queue(i)) Queue;
     return segment;
   }
 
-  /// `address` is another segment's address(). Null if it cannot be opened from here.
+  /// `address` is another segment's address(), but comes from the store: nothing is opened for writing, and
+  /// nothing mapped, before it is known to be a segment of this user that nobody can cut short. Null if not,
+  /// or if it cannot be opened from here.
   static std::unique_ptr<Segment> open(const std::string& address, std::size_t peers) {
-    std::istringstream words(address);
-    std::string path;
-    std::size_t arena = 0;
+    int process = 0, number = 0, length = 0;
+    unsigned long long arena = 0;
+    if (std::sscanf(address.c_str(), "/proc/%9d/fd/%9d %18llu%n", &process, &number, &arena, &length) != 3 ||
+        static_cast<std::size_t>(length) != address.size() || arena < kLeastArenaBytes || arena > kArenaBytes)
+      return nullptr;
+    const std::string path = address.substr(0, address.find(' '));
     std::unique_ptr<Segment> segment(new Segment);
-    if (!(words >> path >> arena)) return nullptr;
-    segment->fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (segment->fd_ < 0 || !segment->map(peers, arena, /*grow=*/false)) return nullptr;
+    // Opening to look has no effect on a device, and does not wait for a pipe.
+    const int look = ::open(path.c_str(), O_PATH | O_CLOEXEC);
+    struct stat info {};
+    const bool plausible = look >= 0 && ::fstat(look, &info) == 0 && S_ISREG(info.st_mode) &&
+                           info.st_uid == ::geteuid() && info.st_nlink == 0;
+    if (plausible)
+      segment->fd_ = ::open(("/proc/self/fd/" + std::to_string(look)).c_str(), O_RDWR | O_CLOEXEC);
+    if (look >= 0) ::close(look);
+    if (segment->fd_ < 0 || (::fcntl(segment->fd_, F_GET_SEALS) & kSeals) != kSeals) return nullptr;
+    if (!segment->map(peers, static_cast<std::size_t>(arena), Size::Expect)) return nullptr;
     return segment;
   }
 
@@ -138,6 +164,12 @@ class Segment {
   Block& block(std::uint64_t offset) { return *reinterpret_cast<Block*>(base_ + offset); }
   std::size_t arena_begin() const { return bytes_ - arena_; }
   std::size_t end() const { return bytes_; }
+  std::size_t arena_bytes() const { return arena_; }
+  /// What a peer's descriptor names lies in its arena.
+  bool holds(const Descriptor& message) const {
+    return message.block >= arena_begin() && message.block % alignof(Block) == 0 && message.block < end() &&
+           end() - message.block >= sizeof(Block) && message.bytes <= end() - message.block - sizeof(Block);
+  }
 
   bool owner_lives() const {
     struct flock lock {};
@@ -155,9 +187,18 @@ class Segment {
 
  private:
   Segment() = default;
-  bool map(std::size_t peers, std::size_t arena, bool grow) {
+  enum class Size { Set, Expect };
+  static constexpr const char* kMemfdName = "millrace";
+  static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+  bool map(std::size_t peers, std::size_t arena, Size size) {
     const std::size_t bytes = page_up(sizeof(Control)) + peers * page_up(sizeof(Queue)) + arena;
-    if (grow && ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return false;
+    if (size == Size::Set) {
+      if (!is_within_file_size_limit(bytes) || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return false;
+    } else {
+      struct stat info {};
+      if (::fstat(fd_, &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) return false;
+    }
     void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_, 0);
     if (mapped == MAP_FAILED) return false;
     base_ = static_cast<char*>(mapped);
@@ -177,7 +218,8 @@ class Arena {
  public:
   explicit Arena(Segment& segment) : segment_(segment), next_(segment.arena_begin()) {}
 
-  Placed take(std::size_t bytes) {
+  /// The offset of a block for so many bytes, marked as used.
+  std::uint64_t take(std::size_t bytes) {
     const std::size_t size =
         std::bit_ceil(std::max<std::size_t>(bytes, 4096 - sizeof(Block)) + sizeof(Block));
     auto& blocks = blocks_[size];
@@ -186,18 +228,19 @@ class Arena {
       auto& use = segment_.block(*block).use;
       if (const std::uint64_t now = use.load(std::memory_order_acquire); now % 2 == 0) {
         use.store(now + 1, std::memory_order_relaxed);
-        return {*block, now + 1};
+        return *block;
       }
     }
     if (next_ + size > segment_.end()) {
       throw OutOfMemory("shared memory: no room for a message of " + std::to_string(bytes) + " bytes",
-                        "use --backend gloo, or fewer microbatches");
+                        file_size_limit().empty() ? "use --backend gloo, or fewer microbatches"
+                                                  : file_size_limit() + ": raise it, or use --backend gloo");
     }
     const std::uint64_t offset = next_;
     next_ += size;
     new (&segment_.block(offset)) Block{.use = 1};
     blocks.push_back(offset);
-    return {offset, 1};
+    return offset;
   }
 
  private:
@@ -235,15 +278,19 @@ class SharedMesh {
 
   const CommunicatorOptions& options() const { return options_; }
 
-  /// Copies the message.
-  Placed send(const Transfer& t) {
+  /// Copies the message: it is on its way whatever the receiver does.
+  void send(const Transfer& t) {
     const std::size_t peer = index_of(t.peer.value), bytes = t.tensor.nbytes();
-    Placed placed;
+    for (Segment* end : {own_.get(), peers_[peer].get()}) {
+      if (end->control().aborted.load(std::memory_order_acquire) != 0)
+        throw_aborted(*end, t, std::chrono::steady_clock::now());
+    }
+    std::uint64_t block = 0;
     {
       std::lock_guard lock(arena_mutex_);
-      placed = arena_.take(bytes);
+      block = arena_.take(bytes);
     }
-    std::memcpy(own_->block(placed.block).data(), t.tensor.const_data_ptr(), bytes);
+    std::memcpy(own_->block(block).data(), t.tensor.const_data_ptr(), bytes);
     Queue& queue = own_->queue(peer);
     {
       std::unique_lock lock(queue_mutex_);
@@ -251,17 +298,19 @@ class SharedMesh {
         return queue.written.load(std::memory_order_relaxed) - queue.read.load(std::memory_order_acquire) <
                kQueueEntries;
       };
-      if (!has_room()) wait(t, std::chrono::steady_clock::now(), has_room);
+      // A peer that waits, for whatever, takes in what is queued for it; so does this rank meanwhile, so that
+      // two full queues empty each other.
+      if (!has_room()) {
+        wait(t, std::chrono::steady_clock::now(), [&] {
+          progress();
+          return has_room();
+        });
+      }
       const std::uint64_t at = queue.written.load(std::memory_order_relaxed);
-      queue.entries[at % kQueueEntries] = {t.tag, placed.block, bytes};
+      queue.entries[at % kQueueEntries] = {t.tag, block, bytes};
       queue.written.store(at + 1, std::memory_order_release);
     }
     peers_[peer]->ring();
-    return placed;
-  }
-
-  bool is_taken(const Placed& message) {
-    return own_->block(message.block).use.load(std::memory_order_acquire) != message.use;
   }
 
   /// A message that this rank waits for. Guarded by arrivals_mutex_ until `done`.
@@ -355,6 +404,7 @@ class SharedMesh {
     std::uint64_t at = queue.read.load(std::memory_order_relaxed);
     const std::uint64_t end = queue.written.load(std::memory_order_acquire);
     if (at == end) return;
+    const std::uint64_t begin = at;
     for (; at != end; ++at) {
       const Descriptor message = queue.entries[at % kQueueEntries];
       const Key key{peer, message.tag};
@@ -367,12 +417,19 @@ class SharedMesh {
       }
     }
     queue.read.store(end, std::memory_order_release);
+    // The sender may wait for room.
+    if (end - begin >= kQueueEntries) peers_[peer]->ring();
   }
 
   void take(Receive& receive, const Descriptor& message) {
     Segment& from = *peers_[receive.peer];
-    Block& block = from.block(message.block);
     const at::Tensor& tensor = receive.transfer.tensor;
+    if (!from.holds(message)) {
+      receive.error = "got a message that does not lie in its sender's memory";
+      receive.done.store(true, std::memory_order_release);
+      return;
+    }
+    Block& block = from.block(message.block);
     if (message.bytes == tensor.nbytes()) {
       std::memcpy(tensor.mutable_data_ptr(), block.data(), message.bytes);
     } else {
@@ -384,6 +441,11 @@ class SharedMesh {
     receive.done.store(true, std::memory_order_release);
   }
 
+  [[noreturn]] void throw_aborted(Segment& segment, const Transfer& t, SteadyTime start) const {
+    std::string reason(segment.control().reason, ::strnlen(segment.control().reason, kReasonBytes));
+    throw PeerError(wait_message(options_.rank.value, t, start, "aborted: " + reason));
+  }
+
   template <class Ready>
   void throw_if_hopeless(const Transfer& t, SteadyTime start, Ready&& ready) {
     for (std::size_t i = 0; i < local_.size(); ++i) {
@@ -391,8 +453,7 @@ class SharedMesh {
       if (segment.control().aborted.load(std::memory_order_acquire) != 0) {
         // What was sent before the abort still counts.
         if (ready()) return;
-        throw PeerError(
-            wait_message(options_.rank.value, t, start, "aborted: " + std::string(segment.control().reason)));
+        throw_aborted(segment, t, start);
       }
       if (i != me_ && local_[i] == t.peer.value && !segment.owner_lives()) {
         if (ready()) return;
@@ -432,29 +493,6 @@ class SharedMesh {
   std::chrono::microseconds spin_;
 };
 
-/// Done when the receiver has taken the message: senders cannot run ahead without bound.
-class SharedSend final : public Pending {
- public:
-  SharedSend(std::shared_ptr<SharedMesh> mesh, Transfer transfer)
-      : mesh_(std::move(mesh)), transfer_(std::move(transfer)), sent_(mesh_->send(transfer_)) {
-    transfer_.tensor.reset();  // copied
-  }
-
-  void wait() override {
-    const auto ready = [&] {
-      if (mesh_->is_taken(sent_)) return true;
-      mesh_->progress();
-      return mesh_->is_taken(sent_);
-    };
-    if (!ready()) mesh_->wait(transfer_, std::chrono::steady_clock::now(), ready);
-  }
-
- private:
-  std::shared_ptr<SharedMesh> mesh_;
-  Transfer transfer_;
-  Placed sent_;
-};
-
 class SharedReceive final : public Pending {
  public:
   SharedReceive(std::shared_ptr<SharedMesh> mesh, Transfer transfer) : mesh_(std::move(mesh)) {
@@ -489,7 +527,10 @@ class SharedMemoryChannel final : public Channel {
   std::chrono::milliseconds deadline() const override { return mesh_->options().deadline; }
   bool buffers_sends() const override { return true; }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    if (transfer.direction == Direction::Send) return std::make_unique<SharedSend>(mesh_, transfer);
+    if (transfer.direction == Direction::Send) {
+      mesh_->send(transfer);
+      return std::make_unique<NothingPending>();
+    }
     return std::make_unique<SharedReceive>(mesh_, transfer);
   }
   void abort(const std::string& reason) noexcept override { mesh_->abort(reason); }
@@ -512,6 +553,12 @@ std::shared_ptr<Channel> make_shared_memory_channel(const CommunicatorOptions& o
                                                     const std::vector<int>& local, Store& store) {
   const std::string me = std::to_string(options.rank.value);
   auto own = Segment::create(local.size());
+  if (const std::string limit = file_size_limit();
+      !limit.empty() && (!own || own->arena_bytes() < kAmpleArenaBytes)) {
+    log_warning("shared memory: " + limit +
+                (own ? ": messages of this rank have " + std::to_string(own->arena_bytes()) + " bytes at most"
+                     : ": too little for it"));
+  }
   store.set("shm/" + me, own ? own->address() : "");
   std::vector<std::string> addresses;
   for (int rank : local)

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -20,11 +22,37 @@ class Store {
 std::shared_ptr<Store> make_memory_store();
 /// One file a key (write, rename) in a folder that all ranks see; polls with back-off up to 2 ms.
 std::shared_ptr<Store> make_file_store(const std::string& folder);
-/// Rank 0 listens on `address:port` (that address only; ConfigError "port in use"), others connect, with
-/// retries until the deadline. For MASTER_ADDR/MASTER_PORT under torchrun pass `port + 1` when torchrun's
-/// agent owns the port.
-std::shared_ptr<Store> make_tcp_store(const std::string& address, int port, bool is_server,
-                                      std::chrono::milliseconds deadline);
+
+/// One rank of a job that meets over TCP.
+struct TcpStoreOptions {
+  std::string address;
+  int port = 0;  ///< under torchrun MASTER_PORT + 1: its agent owns MASTER_PORT
+  int rank = 0;  ///< rank 0 serves the others, on `address` only
+  int size = 1;
+  std::string job;    ///< the same on all ranks; tells the jobs of one port apart
+  std::string token;  ///< secret of the job: without the same one nobody joins; empty: none
+  std::chrono::milliseconds deadline{60'000};
+};
+
+/// What one job may ask of a store that its rank 0 serves.
+struct TcpStoreLimits {
+  static constexpr std::uint32_t kKeyBytes = 512;
+  static constexpr std::uint32_t kValueBytes = 1 << 20;
+  static constexpr std::size_t kStrangers = 16;         ///< connections that have not shown who they are yet
+  static constexpr std::chrono::seconds kHandshake{5};  ///< they have this long
+  /// Gloo stores one key for each rank, NCCL two for each pair.
+  static std::size_t keys(int size) {
+    return 1024 + 4 * static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+  }
+  static std::size_t bytes(int size) {
+    return (std::size_t{16} << 20) + static_cast<std::size_t>(size) * kValueBytes;
+  }
+};
+
+/// Both ends prove that they know the token (HMAC of a challenge); each rank joins once; rank 0 stops
+/// listening when all have. Throws ConfigError (port in use; another job's port; wrong token) and, at the
+/// deadline, PeerError.
+std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options);
 std::shared_ptr<Store> make_prefix_store(const std::string& prefix, std::shared_ptr<Store> inner);
 
 }  // namespace millrace

@@ -179,10 +179,8 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
       post_receives(actions, i);
       step(actions[i], last_gradient[i]);
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
-                      std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): " + error.what(),
-                  error.hint());
+      error.throw_with("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
+                       std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ");
     } catch (const c10::OutOfMemoryError& error) {
       throw OutOfMemory("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + ": " +
                             error.what_without_backtrace(),

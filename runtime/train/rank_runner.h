@@ -42,7 +42,8 @@ class RankRunner {
 
   /// Runs `actions` once. Positions of microbatches count from `first_position`. When all stages of the rank
   /// have had their Update `on_update` is called. Sends may still be in flight at the end
-  /// (StageExecutor::finish_sends). An exception gets the failing action in front of its message.
+  /// (StageExecutor::finish_sends). An Error keeps its class and gets
+  /// the failing action in front of its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 

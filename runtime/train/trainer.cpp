@@ -27,6 +27,8 @@ namespace {
 
 // Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends.
 constexpr int kEvaluationChunk = 16;
+// Of those, so many go between two looks at the stop flag.
+constexpr int kEvaluationPiece = 4;
 // Positions of evaluations lie above all training positions, so that message tags never meet.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 
@@ -47,11 +49,10 @@ StopReach stop_reach(const Plan& plan) {
   if (!is_asynchronous(plan.schedule)) return {};
   std::size_t replicas = 1;
   for (const PlanStage& stage : plan.stages) replicas = std::max(replicas, stage.ranks.size());
-  const int minibatches =
-      plan.num_ranks() + (2 * RankRunner::kReceivesAhead + 1) * static_cast<int>(replicas);
-  const int steps = minibatches / microbatches_per_step(plan) + 1;
-  return {.lag = steps,
-          .ahead = steps,
+  const int r = static_cast<int>(replicas), per_step = microbatches_per_step(plan);
+  const int in_flight = plan.num_ranks() + 2 * r;
+  return {.lag = in_flight / per_step + 1,
+          .ahead = (in_flight + RankRunner::kReceivesAhead * r) / per_step + 1,
           .multiple = updates_after_each(plan.schedule) ? lcm_of_replicas(plan) : 1};
 }
 
@@ -80,11 +81,13 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
   return *std::move(schedule);
 }
 
-/// This rank's forwards of `microbatches`.
-std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int microbatches,
+/// This rank's forwards of microbatches [from, to).
+std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int from, int to,
                                        const Communicator& world) {
-  return std::move(forward_schedule(shape_of(plan, layout, microbatches), transport_of(world))
-                       .ranks[static_cast<std::size_t>(world.rank().value)]);
+  std::vector<Action> actions = std::move(forward_schedule(shape_of(plan, layout, to), transport_of(world))
+                                              .ranks[static_cast<std::size_t>(world.rank().value)]);
+  std::erase_if(actions, [from](const Action& a) { return a.microbatch.value < from; });
+  return actions;
 }
 
 }  // namespace
@@ -111,6 +114,8 @@ struct Trainer::Impl {
   bool continues = false;          // in the folder of the run that it resumes
   std::int64_t unsaved_step = -1;  // of the last save, if it failed
   Settings settings;
+  /// In the evaluation; its lag also bounds how far a fast first stage runs ahead of the others.
+  std::unique_ptr<AnyRank> evaluation_stop;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
       : world(w),
@@ -161,7 +166,7 @@ struct Trainer::Impl {
   void run_training();
   void run_segment(std::int64_t steps);
   void on_update(RankRunner& runner, std::int64_t step);
-  void evaluate();
+  bool evaluate();
   bool checkpoint();
   void write_trace();
   std::int64_t steps_to_next_event() const;
@@ -218,6 +223,8 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   sources = make_batches(train, evaluation);
   stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan));
+  evaluation_stop =
+      std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
 }
 
 /// Ranks that were started with different flags, or see different data, would mix two runs.
@@ -405,9 +412,11 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
     log.print(record, options.steps);
 }
 
-void Trainer::Impl::evaluate() {
+/// False if it was asked to stop and left the rest out.
+bool Trainer::Impl::evaluate() {
   const std::int64_t total = sources.evaluation.microbatches;
-  if (total == 0) return;
+  if (total == 0) return true;
+  bool asked = false;
   stages->set_training(false);
   if (stages->last()) stages->last()->take_losses();
   sources.evaluation.batches->seek(0);
@@ -423,22 +432,33 @@ void Trainer::Impl::evaluate() {
   shifted.by = kEvaluationPosition + evaluated;
   stages->set_extents([&](std::int64_t position) { return shifted.extent(position); });
   RankRunner shifted_runner({*stages, &shifted, world.clock, trace, status, &world.device});
-  for (std::int64_t next = 0; next < total; next += kEvaluationChunk) {
-    const std::int64_t end = std::min(total, next + kEvaluationChunk);
-    stages->begin(shifted.by + next, 0);
-    shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(end - next), world.communicator),
-                       done, shifted.by + next, [](const Action&) {});
+  for (std::int64_t next = 0; next < total && !asked;) {
+    const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
+    const std::int64_t end = std::min({total, chunk + kEvaluationChunk, next + kEvaluationPiece});
+    stages->begin(shifted.by + chunk, 0);
+    shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
+                                          static_cast<int>(end - chunk), world.communicator),
+                       done, shifted.by + chunk, [](const Action&) {});
+    next = end;
+    asked = evaluation_stop->next(options.stop && options.stop->load()) && next < total;
   }
+  evaluation_stop->finish();
   stages->finish_sends();
   evaluated += total + kEvaluationChunk;
   stages->set_training(true);
   stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
   StageExecutor* last_stage = stages->last();
-  if (!last_stage) return;
+  if (asked) {
+    if (last_stage) last_stage->take_losses();
+    if (owns_loss()) log_warning("the evaluation of step " + std::to_string(done) + " was interrupted");
+    return false;
+  }
+  if (!last_stage) return true;
   last_stage->reduce_sums();
   LossSums sums = last_stage->take_losses();
   report.evaluations.push_back({.step = done, .values = std::move(sums.values), .samples = sums.weight});
   if (owns_loss()) log.print(report.evaluations.back());
+  return true;
 }
 
 /// By rank 0, before the others open their files: the folder becomes this run's.
@@ -553,18 +573,21 @@ void Trainer::Impl::run_training() {
     report.stopped = report.stopped && !at_end;
     if (report.stopped) break;
     evaluated_last = options.evaluate_every > 0 && done % options.evaluate_every == 0;
-    if (evaluated_last) evaluate();
+    if (evaluated_last && !evaluate()) {
+      report.stopped = true;
+      break;
+    }
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
     if (due || (at_end && options.checkpoint_at_end)) checkpoint();
   }
   report.seconds = Seconds(world.clock.now() - start).count();
   stop->finish();
+  if (!report.stopped && !evaluated_last) report.stopped = !evaluate();
   if (report.stopped) {
     if (owns_loss()) log_warning("asked to stop: saving step " + std::to_string(done));
     if (!options.output_dir.empty()) checkpoint();
     return;
   }
-  if (!evaluated_last) evaluate();
   if (options.save_weights.empty()) return;
   const auto weights = mine([](const HeldStage& h) { return stage_weights(*h.store); });
   require_finite(weights);
@@ -615,16 +638,14 @@ RunReport Trainer::run() {
     self.finish_files();
   } catch (const Error& error) {
     self.write_trace();
-    self.world.communicator.abort(error.what());
     if (error.code() != ExitCode::Numeric) throw;
     const std::int64_t saved = self.report.saved_step;
     throw NumericError(error.what(),
                        error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
                                                  : "; the checkpoint of step " + std::to_string(saved) +
                                                        " is from before it"));
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     self.write_trace();
-    self.world.communicator.abort(error.what());
     throw;
   }
   self.write_trace();

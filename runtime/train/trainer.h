@@ -113,6 +113,8 @@ class Trainer {
  public:
   Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches);
   ~Trainer();
+  /// When it throws, the other ranks still wait for this one: the caller notes the error and then calls the
+  /// communicator's abort(), so that what it causes in them comes later.
   RunReport run();
 
  private:

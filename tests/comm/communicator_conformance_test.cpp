@@ -8,15 +8,9 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <thread>
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/channel.h"
@@ -186,6 +180,29 @@ TEST_P(EveryBackend, AbortWakesAWaiter) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
+TEST_P(EveryBackend, AfterAnAbortEveryWaitFails) {
+  try {
+    ranks(2, milliseconds(30'000), [](Communicator& c) {
+      const RankId peer(1 - c.rank().value);
+      at::Tensor in = at::empty({4}, at::kFloat);
+      const Transfer early[] = {{Direction::Receive, peer, 1, in, "RECV"}};
+      auto pending = c.exchange(early);
+      c.barrier();
+      c.abort("stop here");
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        const auto start = std::chrono::steady_clock::now();
+        EXPECT_THROW(pending->wait(), PeerError) << "posted before, attempt " << attempt;
+        const Transfer late{Direction::Receive, peer, static_cast<std::uint64_t>(2 + attempt), in, "RECV"};
+        EXPECT_THROW(c.exchange({&late, 1})->wait(), PeerError) << "posted after, attempt " << attempt;
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+      }
+      throw PeerError("as expected");  // the harness ends the ranks
+    });
+    FAIL();
+  } catch (const PeerError&) {
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend,
                          ::testing::Values("local", "gloo", "shm", "auto", "staged", "fake_nccl"),
                          [](const auto& info) { return info.param; });
@@ -194,52 +211,6 @@ INSTANTIATE_TEST_SUITE_P(Backends, TaggedBackend, ::testing::Values("local", "gl
 
 TEST(Communicator, UnknownBackendIsNamed) {
   EXPECT_THROW(make_communicator({.backend = "glooo", .rank = RankId(0)}, make_memory_store()), ConfigError);
-}
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  socklen_t length = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
-
-TEST(TcpStore, ServesSeveralClientsAndNamesAPortInUse) {
-  const int port = free_port();
-  auto server = make_tcp_store("127.0.0.1", port, true, milliseconds(5000));
-  auto client = make_tcp_store("127.0.0.1", port, false, milliseconds(5000));
-  std::jthread later([&] {
-    std::this_thread::sleep_for(milliseconds(50));
-    server->set("k", std::string("a\0b", 3));
-  });
-  EXPECT_EQ(client->get("k", milliseconds(5000)), std::string("a\0b", 3));
-  EXPECT_THROW(client->get("absent", milliseconds(100)), PeerError);
-  EXPECT_THROW(make_tcp_store("127.0.0.1", port, true, milliseconds(100)), ConfigError);
-}
-
-TEST(TcpStore, IgnoresGarbage) {
-  const int port = free_port();
-  auto server = make_tcp_store("127.0.0.1", port, true, milliseconds(5000));
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET,
-                      .sin_port = htons(static_cast<std::uint16_t>(port)),
-                      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
-  server->set("k", "v");
-  EXPECT_EQ(server->get("k", milliseconds(1000)), "v");
-  ::close(fd);
-}
-
-TEST(FileStore, SharesValues) {
-  char name[] = "/tmp/millrace-store-XXXXXX";
-  const std::string folder = ::mkdtemp(name);
-  make_file_store(folder)->set("a/b", "x");
-  EXPECT_EQ(make_file_store(folder)->get("a/b", milliseconds(1000)), "x");
-  EXPECT_THROW(make_file_store(folder)->get("none", milliseconds(20)), PeerError);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

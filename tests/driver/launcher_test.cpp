@@ -6,9 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
+#include "driver/console.h"
 #include "driver/launch_command.h"
+#include "driver/local_ranks.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "tests/driver/temporary_folder.h"
@@ -134,8 +137,9 @@ TEST_F(Launcher, AMissingProgramLeavesNobodyBehind) {
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
 }
 
-/// Signals go to the whole process: the launch runs in a child of its own.
-int launch_and_signal(const TemporaryFolder& folder, const std::string& script, int signal) {
+/// Signals go to the whole process: the launch runs in a child of its own. `signal` 0: none.
+int launch_and_signal(const TemporaryFolder& folder, const std::string& script, int signal, int times = 1,
+                      const LaunchOptions& options = {}) {
   const std::string ready = folder.path("ready.0");
   const pid_t launcher = ::fork();
   if (launcher == 0) {
@@ -143,13 +147,16 @@ int launch_and_signal(const TemporaryFolder& folder, const std::string& script, 
     const LaunchOutcome outcome = run_ranks({{.rank = 0,
                                               .argv = {"/bin/sh", "-c", script},
                                               .environment = {{"RANK", "0"}, {"FOLDER", folder.path()}}}},
-                                            {}, clock);
+                                            options, clock);
     ::_exit(outcome.first_failure >= 0 ? 99 : outcome.exit_code());
   }
   SteadyClock clock;
   const TimePoint deadline = clock.now() + std::chrono::seconds(10);
-  while (!std::filesystem::exists(ready) && clock.now() < deadline) std::this_thread::yield();
-  ::kill(launcher, signal);
+  while (signal != 0 && !std::filesystem::exists(ready) && clock.now() < deadline) std::this_thread::yield();
+  for (int i = 0; i < times && signal != 0; ++i) {
+    ::kill(launcher, signal);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
   int status = 0;
   ::waitpid(launcher, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
@@ -160,6 +167,198 @@ TEST_F(Launcher, SignalsAreForwarded) {
   std::filesystem::remove(folder_.path("ready.0"));
   EXPECT_EQ(launch_and_signal(folder_, std::string("trap 'exit 75' INT; ") + kForever, SIGINT), 75)
       << "saved its state";
+}
+
+TEST_F(Launcher, AHangupIsAStopRequestAndMayComeTwice) {
+  const std::string saves =
+      "trap 'for i in 1 2 3 4 5; do sleep 0.1; done; exit 75' HUP; echo ready > $FOLDER/ready.0; "
+      "while :; do sleep 0.05; done";
+  EXPECT_EQ(launch_and_signal(folder_, saves, SIGHUP, /*times=*/3), 75) << "saved its state";
+  std::filesystem::remove(folder_.path("ready.0"));
+  // nohup: it goes on to its end.
+  struct sigaction ignore {
+  }, old{};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGHUP, &ignore, &old);
+  EXPECT_EQ(launch_and_signal(folder_, "echo ready > $FOLDER/ready.0; kill -HUP $$; sleep 0.3", SIGHUP), 0);
+  ::sigaction(SIGHUP, &old, nullptr);
+}
+
+TEST_F(Launcher, ARankThatWasAskedToStopGivesTheOthersTimeToSave) {
+  // Rank 0 got a signal of its own, told rank 1 and ended; rank 1 takes longer than the grace of a failure.
+  const LaunchOutcome outcome =
+      run({"exit 75", "trap 'exit 9' TERM; for i in 1 2 3 4 5 6; do sleep 0.1; done; exit 75"},
+          {.grace = std::chrono::milliseconds(100)});
+  EXPECT_EQ(outcome.exit_code(), 75);
+  EXPECT_EQ(outcome.first_failure, -1);
+  EXPECT_EQ(outcome.exits[1].status, 75);
+  EXPECT_TRUE(outcome.stopped_early);
+}
+
+TEST_F(Launcher, AFailureBesideARequeueIsTheHeadline) {
+  const LaunchOutcome outcome = run({"exit 75", "sleep 0.3; exit 4"});
+  EXPECT_EQ(outcome.exit_code(), 4);
+  EXPECT_EQ(outcome.first_failure, 1);
+}
+
+TEST_F(Launcher, TheGraceOfAStopIsPutOffWhileRanksGetOn) {
+  // As a child of this process: the signal is for the launch.
+  const auto code = [&](bool gets_on) {
+    const std::string script =
+        std::string(
+            "trap 'asked=1' TERM; echo ready > $FOLDER/ready.0; while [ -z \"$asked\" ]; do sleep 0.02; "
+            "done; for i in 1 2 3 4 5 6 7 8; do ") +
+        (gets_on ? "echo $i > $FOLDER/step; " : "") + "sleep 0.15; done; exit 75";
+    std::filesystem::remove(folder_.path("ready.0"));
+    std::filesystem::remove(folder_.path("step"));
+    return launch_and_signal(folder_, script, SIGTERM, 1,
+                             {.interrupt_grace = std::chrono::milliseconds(600),
+                              .progress = [this] { return folder_.read("step"); }});
+  };
+  EXPECT_EQ(code(true), 75);
+  EXPECT_EQ(code(false), 143) << "killed";
+}
+
+TEST_F(Launcher, ASuspendedRankIsKnown) {
+  const LaunchOutcome outcome = run(
+      {"echo $$ > $FOLDER/pid; kill -STOP $$; exit 0",
+       "while ! grep -q '^State:.*T' /proc/$(cat $FOLDER/pid 2>/dev/null)/status 2>/dev/null; do sleep 0.02; "
+       "done; exit 5"},
+      {.grace = std::chrono::milliseconds(200)});
+  EXPECT_EQ(outcome.exit_code(), 5);
+  EXPECT_TRUE(outcome.exits[0].was_suspended);
+  EXPECT_FALSE(outcome.exits[1].was_suspended);
+  EXPECT_EQ(outcome.exits[0].signal, SIGKILL);
+}
+
+/// Nobody reads the pipes that the launch prints to.
+TEST_F(Launcher, AStalledConsoleHoldsUpNeitherTheRanksNorASignal) {
+  for (const bool interrupted : {false, true}) {
+    int out[2], err[2];
+    ASSERT_EQ(::pipe2(out, O_CLOEXEC), 0);
+    ASSERT_EQ(::pipe2(err, O_CLOEXEC), 0);
+    const std::string flood =
+        "i=0; while [ $i -lt 3000 ]; do echo \"$i a line of a hundred characters or so, which "
+        "soon fills every pipe that nobody reads from, as is\" >&2; i=$((i+1)); done; ";
+    const std::string script = interrupted ? flood + kForever : flood + "echo result";
+    std::filesystem::remove(folder_.path("ready.0"));
+    const TimePoint start = clock_.now();
+    const int code =
+        launch_and_signal(folder_, script, interrupted ? SIGTERM : 0, 1, {.out = out[1], .err = err[1]});
+    EXPECT_EQ(code, interrupted ? 143 : 0);
+    EXPECT_LT(clock_.now() - start, std::chrono::seconds(20));
+    for (int fd : {out[0], out[1], err[0], err[1]}) ::close(fd);
+  }
+}
+
+TEST(ConsoleTest, ASlowReaderGetsEverything) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  std::string expected, got;
+  for (int i = 0; i < 20'000; ++i) expected += "line " + std::to_string(i) + "\n";
+  std::jthread reader([&] {
+    char buffer[1 << 14];
+    for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;) {
+      got.append(buffer, static_cast<std::size_t>(n));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  {
+    Console console(ends[1], Console::kResults);
+    for (int i = 0; i < 20'000; ++i) console.print("line " + std::to_string(i));
+    EXPECT_TRUE(console.finish(std::chrono::seconds(10)));
+  }
+  EXPECT_EQ(::fcntl(ends[1], F_GETFL) & O_NONBLOCK, 0) << "others share it";
+  ::close(ends[1]);
+  reader.join();
+  EXPECT_TRUE(got == expected);
+  ::close(ends[0]);
+}
+
+TEST(ConsoleTest, WhatNobodyReadsIsLeftOutByWholeLinesAndCounted) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  Console console(ends[1], 1000);
+  for (int i = 0; i < 5000; ++i) console.print("line " + std::to_string(i) + std::string(90, '.'));
+  EXPECT_FALSE(console.finish(std::chrono::milliseconds(20)));
+  std::string got;
+  char buffer[1 << 14];
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  const auto read_all = [&] {
+    for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+      got.append(buffer, static_cast<std::size_t>(n));
+  };
+  read_all();
+  console.flush();
+  read_all();
+  console.print("the last line");
+  read_all();
+  const std::size_t note = got.find(" lines are left out here");
+  ASSERT_NE(note, std::string::npos);
+  EXPECT_EQ(got.substr(got.size() - 14), "the last line\n");
+  const auto lines = std::count(got.begin(), got.end(), '\n') - 2;
+  const std::size_t number = got.rfind(' ', note - 1) + 1;
+  EXPECT_EQ(lines + std::stoi(got.substr(number)), 5000) << got.substr(number, 40);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(StoreFolders, WhatAKilledLauncherLeftGoesWithTheNext) {
+  const TemporaryFolder temporary;
+  ::setenv("TMPDIR", temporary.path().c_str(), 1);
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const StoreFolder store;
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(killed, nullptr, 0);
+  const auto folders = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(temporary.path()))
+      names.push_back(entry.path().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::vector<std::string> left = folders();
+  ASSERT_EQ(left.size(), 1u) << "nobody could clean up";
+  std::filesystem::create_directory(temporary.path("millrace-store-mine"));  // not locked: not ours to judge
+  {
+    const StoreFolder one, two;
+    EXPECT_TRUE(std::filesystem::exists(one.path())) << "a living launcher's stays";
+    EXPECT_FALSE(std::filesystem::exists(left[0]));
+    EXPECT_EQ(std::filesystem::status(one.path()).permissions(), std::filesystem::perms::owner_all);
+  }
+  EXPECT_EQ(folders(), std::vector<std::string>{temporary.path("millrace-store-mine")});
+  ::unsetenv("TMPDIR");
+}
+
+TEST(FailureSummary, NamesTheRankThatTheOthersWaitFor) {
+  const TemporaryFolder folder;
+  // 0 waits for 1, 1 waits for 2, and 2 computes without end.
+  folder.write("status.rank0.json", R"({"rank":0,"stage":0,"step":7,"action":"0RECV_B3>1@1"})");
+  folder.write("status.rank1.json", R"({"rank":1,"stage":1,"step":7,"action":"1RECV_B3>2@2"})");
+  folder.write("status.rank2.json", R"({"rank":2,"stage":2,"step":7,"action":"2F4"})");
+  const JobSpec job{
+      .name = "j", .source = "job.yaml", .output_dir = folder.path(), .ranks = 3, .stage_of_rank = {0, 1, 2}};
+  LaunchOutcome outcome{
+      .exits = {{.rank = 0, .stage = 0, .pid = 11, .status = 5, .after_s = 9, .last_lines = {"no message"}},
+                {.rank = 1, .stage = 1, .pid = 12, .status = 5, .order = 1, .consequence = true},
+                {.rank = 2, .stage = 2, .pid = 13, .signal = 9, .order = 2, .consequence = true}},
+      .first_failure = 0};
+  const auto summary = [&] { return failure_summary(outcome, job, "again"); };
+  for (const char* part : {"rank 2 (stage 2) did not get on at step 7, action 2F4; others waited for it, "
+                           "rank 0 (stage 0) gave up first: exit code 5, 9.00 s",
+                           "| no message", "  > 2"})
+    EXPECT_NE(summary().find(part), std::string::npos) << part << summary();
+  outcome.exits[2].was_suspended = true;
+  EXPECT_NE(summary().find("rank 2 (stage 2) was suspended (SIGSTOP"), std::string::npos) << summary();
+  // In a circle nobody stands out; and a failure of its own is the headline whoever waits.
+  outcome.exits[2].was_suspended = false;
+  folder.write("status.rank2.json", R"({"rank":2,"stage":2,"step":7,"action":"2RECV_F4<1@1"})");
+  EXPECT_NE(summary().find("rank 0 (stage 0) failed first"), std::string::npos) << summary();
+  outcome.exits[0].status = 6;
+  outcome.exits[2].was_suspended = true;
+  EXPECT_NE(summary().find("rank 0 (stage 0) failed first: exit code 6"), std::string::npos) << summary();
 }
 
 TEST(FailureSummary, NamesRankStepActionLogAndTheWayOn) {

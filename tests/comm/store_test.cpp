@@ -1,0 +1,259 @@
+// Rendezvous stores: what they carry, and whom they let in.
+#include "runtime/comm/store.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/handshake.h"
+
+namespace millrace {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+sockaddr_in loopback(int port) {
+  return {.sin_family = AF_INET,
+          .sin_port = htons(static_cast<std::uint16_t>(port)),
+          .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+}
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = loopback(0);
+  socklen_t length = sizeof address;
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+/// A connection of somebody who may be anybody.
+class Stranger {
+ public:
+  explicit Stranger(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const sockaddr_in address = loopback(port);
+    is_connected_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  }
+  Stranger(Stranger&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), is_connected_(other.is_connected_) {}
+  ~Stranger() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  bool is_connected() const { return is_connected_; }
+  void say(const std::string& bytes) const { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  /// Reads until the server ends it; false if it does not within the time.
+  bool is_sent_away(milliseconds time) const {
+    const timeval limit{.tv_sec = time.count() / 1000, .tv_usec = time.count() % 1000 * 1000};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    char buffer[256];
+    for (;;) {
+      const ssize_t n = ::recv(fd_, buffer, sizeof buffer, 0);
+      if (n == 0 || (n < 0 && errno == ECONNRESET)) return true;
+      if (n < 0) return false;
+    }
+  }
+
+ private:
+  int fd_;
+  bool is_connected_ = false;
+};
+
+class Tcp : public ::testing::Test {
+ protected:
+  std::shared_ptr<Store> join(int rank, TcpStoreOptions options = {}) {
+    options.address = "127.0.0.1";
+    options.port = port_;
+    options.rank = rank;
+    if (options.size == 1) options.size = 2;
+    if (options.deadline == milliseconds(60'000)) options.deadline = milliseconds(5000);
+    return make_tcp_store(options);
+  }
+  const int port_ = free_port();
+};
+
+TEST_F(Tcp, ServesSeveralClientsAndNamesAPortInUse) {
+  auto server = join(0);
+  EXPECT_THROW(join(0), ConfigError) << "the port is in use";
+  auto client = join(1);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    server->set("k", std::string("a\0b", 3));
+  });
+  EXPECT_EQ(client->get("k", milliseconds(5000)), std::string("a\0b", 3));
+}
+
+TEST_F(Tcp, AnAnswerThatComesTooLateIsNotTakenForTheNext) {
+  auto server = join(0);
+  auto client = join(1);
+  for (int round = 0; round < 20; ++round) {
+    const std::string late = "late" + std::to_string(round), next = "next" + std::to_string(round);
+    EXPECT_THROW(client->get(late, milliseconds(10)), PeerError);
+    server->set(late, "the late answer");  // now the given-up request can be answered
+    client->set(next, "x" + next);         // and a waiting GET does not keep a SET from the server
+    ASSERT_EQ(client->get(next, milliseconds(5000)), "x" + next);
+    ASSERT_EQ(server->get(next, milliseconds(5000)), "x" + next);
+  }
+}
+
+TEST_F(Tcp, ConnectingEndsAtItsDeadline) {
+  // Nobody listens, and: somebody listens whose queue is full, so that no connection is made or refused.
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = loopback(port_);
+  for (const bool full : {false, true}) {
+    std::vector<Stranger> queue;
+    std::vector<int> pending;
+    if (full) {
+      ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+      ASSERT_EQ(::listen(listener, 0), 0);
+      for (int i = 0; i < 4; ++i) {
+        const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+        pending.push_back(fd);
+      }
+    }
+    const auto start = Clock::now();
+    EXPECT_THROW(join(1, {.deadline = milliseconds(300)}), PeerError);
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(3)) << full;
+    for (int fd : pending) ::close(fd);
+  }
+  ::close(listener);
+}
+
+TEST_F(Tcp, OnlyTheJobItselfMayJoin) {
+  auto server = join(0, {.size = 3, .job = "a", .token = "secret"});
+  const TcpStoreOptions wrong[] = {{.size = 3, .job = "a", .token = "guess"},
+                                   {.size = 3, .job = "a"},
+                                   {.size = 3, .job = "b", .token = "secret"},
+                                   {.size = 4, .job = "a", .token = "secret"}};
+  for (const TcpStoreOptions& options : wrong) {
+    try {
+      join(1, options);
+      FAIL() << options.job << " " << options.token << " " << options.size;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(port_)), std::string::npos)
+          << error.what();
+      EXPECT_EQ(std::string(error.what()).find("secret"), std::string::npos) << error.what();
+    }
+  }
+  auto first = join(1, {.size = 3, .job = "a", .token = "secret"});
+  EXPECT_THROW(join(1, {.size = 3, .job = "a", .token = "secret"}), ConfigError) << "joined already";
+  auto second = join(2, {.size = 3, .job = "a", .token = "secret"});
+  server->set("k", "v");
+  EXPECT_EQ(second->get("k", milliseconds(5000)), "v");
+}
+
+TEST_F(Tcp, TheTokenIsNotWhatAProofSays) {
+  const Hello hello{.rank = 1, .size = 2, .job = "j", .nonce = random_bytes(kNonceBytes)};
+  const std::string challenge = random_bytes(kNonceBytes), other = random_bytes(kNonceBytes);
+  const std::string proof = client_proof("secret", challenge, hello);
+  EXPECT_TRUE(is_proof(proof, client_proof("secret", challenge, hello)));
+  EXPECT_FALSE(is_proof(proof, client_proof("secret", other, hello))) << "no replay";
+  EXPECT_FALSE(is_proof(proof, server_proof("secret", challenge, hello))) << "no reflection";
+  Hello rank2 = hello;
+  rank2.rank = 0;
+  EXPECT_FALSE(is_proof(proof, client_proof("secret", challenge, rank2)));
+  EXPECT_FALSE(is_proof("", ""));
+  EXPECT_NE(random_token(), random_token());
+  EXPECT_EQ(random_token().size(), 32u);
+  for (const char* text : {"", "1:0", "1:0,", "9999:x", "1:01:21:j", "1:21:11:j16:0123456789abcdef0:"})
+    EXPECT_FALSE(parse_hello(text)) << text;
+}
+
+TEST_F(Tcp, WhenAllAreHereNobodyListensAnyMore) {
+  auto server = join(0);
+  auto client = join(1);
+  const auto deadline = Clock::now() + std::chrono::seconds(5);
+  while (Stranger(port_).is_connected() && Clock::now() < deadline)
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_FALSE(Stranger(port_).is_connected());
+  server->set("k", "v");
+  EXPECT_EQ(client->get("k", milliseconds(5000)), "v") << "those inside go on";
+}
+
+TEST_F(Tcp, StrangersAreSentAwayAndDisturbNobody) {
+  auto server = join(0);
+  std::vector<Stranger> strangers;
+  for (int i = 0; i < 60; ++i) strangers.emplace_back(port_);
+  strangers[0].say("GET / HTTP/1.1\r\n\r\n");
+  strangers[1].say(std::string(4, '\xff') + "much too long");
+  strangers[2].say("");  // says nothing at all
+  strangers[3].say(std::string("s\0\0\0\1\0\0\0\1k\0\0\0\1v", 15));
+  server->set("k", "ours");
+  EXPECT_EQ(server->get("k", milliseconds(1000)), "ours");
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(strangers[i].is_sent_away(milliseconds(8000))) << i;
+  strangers.clear();
+  auto client = join(1, {.deadline = milliseconds(20'000)});
+  EXPECT_EQ(client->get("k", milliseconds(5000)), "ours");
+}
+
+TEST_F(Tcp, TheStoreIsBounded) {
+  auto server = join(0);
+  auto client = join(1);
+  EXPECT_THROW(client->set(std::string(5000, 'k'), "v"), Error);
+  EXPECT_THROW(client->set("k", std::string(2 << 20, 'v')), Error);
+  const std::string big(1 << 20, 'v');
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 100; ++i) client->set("big" + std::to_string(i), big);
+      },
+      PeerError);
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 100'000; ++i) client->set("key" + std::to_string(i), "");
+      },
+      PeerError);
+  client->set("big0", "smaller");
+  EXPECT_EQ(server->get("big0", milliseconds(1000)), "smaller") << "and goes on";
+}
+
+/// Processor time of this process, seconds.
+double processor_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return double(t.tv_sec) + double(t.tv_usec) * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST_F(Tcp, WithoutDescriptorsTheServerWaitsInsteadOfSpinning) {
+  auto server = join(0);
+  Stranger waits(port_);  // its connection is taken below or in the queue; either way one more comes
+  std::vector<int> hoard;
+  rlimit old{};
+  ::getrlimit(RLIMIT_NOFILE, &old);
+  const int outside = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  for (int fd; (fd = ::dup(0)) >= 0 && hoard.size() < 200'000;) hoard.push_back(fd);
+  ASSERT_FALSE(hoard.empty());
+  sockaddr_in address = loopback(port_);
+  ASSERT_EQ(::connect(outside, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const double before = processor_seconds();
+  std::this_thread::sleep_for(milliseconds(600));
+  const double used = processor_seconds() - before;
+  for (int fd : hoard) ::close(fd);
+  ::close(outside);
+  EXPECT_LT(used, 0.2);
+  auto client = join(1, {.deadline = milliseconds(20'000)});
+  server->set("k", "v");
+  EXPECT_EQ(client->get("k", milliseconds(5000)), "v");
+}
+
+TEST(FileStore, SharesValues) {
+  char name[] = "/tmp/millrace-stores-XXXXXX";
+  const std::string folder = ::mkdtemp(name);
+  make_file_store(folder)->set("a/b", "x");
+  EXPECT_EQ(make_file_store(folder)->get("a/b", milliseconds(1000)), "x");
+  EXPECT_THROW(make_file_store(folder)->get("none", milliseconds(20)), PeerError);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace millrace
