@@ -244,11 +244,13 @@ TEST_F(Asynchronous, GoesOnAfterAFlushingScheduleAndBack) {
   train(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), first);
   TrainOptions second = saving(16, "flowing");
   second.resume = first.output_dir;
+  second.resume_changes = {"all"};
   second.checkpoint_at_end = true;
   const Outcome ours = train(model, plan_of({ScheduleKind::PipeDream, {1, 1}}), second);
   EXPECT_EQ(ours.reports[0].steps, 4);
   TrainOptions third = options(5);
   third.resume = second.output_dir;
+  third.resume_changes = {"all"};
   EXPECT_EQ(train(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), third).reports[0].steps, 1);
   third.resume = second.output_dir;
   EXPECT_THROW(train(model, plan_for(model, {1, 1}, 5, ScheduleKind::OneFOneB), third), std::exception);
