@@ -60,7 +60,7 @@ CommandSpec train_spec() {
        .group = "Plan"},
       {.name = "replicas",
        .value = "N",
-       .help = "Without a plan: replicas of every stage (data parallel).",
+       .help = "Without a plan: replicas of every stage (data parallel), or one number for each: 3,1.",
        .fallback = "1",
        .group = "Plan"},
       {.name = "chunks",
@@ -89,7 +89,9 @@ CommandSpec train_spec() {
        .group = "Plan"},
       {.name = "microbatches",
        .value = "N",
-       .help = "Microbatches per step, all replicas together; 0: the plan's (4 without a plan).",
+       .help =
+           "Microbatches per step, all replicas together (pipedream-2bw: per update; pipedream: no effect); "
+           "0: the plan's (without a plan 4, pipedream-2bw at least what is in flight).",
        .fallback = "0",
        .group = "Plan"},
       {.name = "microbatch",
@@ -113,7 +115,8 @@ CommandSpec train_spec() {
        .group = "Data"},
       {.name = "steps",
        .value = "N",
-       .help = "Updates (asynchronous: minibatches).",
+       .help =
+           "Updates (pipedream, pipedream-vsync: minibatches, rounded up to whole turns of the replicas).",
        .fallback = "100",
        .group = "Training"},
       {.name = "epochs",
@@ -148,6 +151,16 @@ CommandSpec train_spec() {
        .value = "N",
        .help = "Policy step: steps between reductions.",
        .fallback = "0",
+       .group = "Training"},
+      {.name = "lr-step-epochs",
+       .value = "N",
+       .help = "The same in epochs; instead of --lr-step-size.",
+       .fallback = "0",
+       .group = "Training"},
+      {.name = "lr-by-replicas",
+       .help =
+           "pipedream: a stage's rate is --lr times its replicas / those of the first stage, as PipeDream "
+           "has it.",
        .group = "Training"},
       {.name = "gamma",
        .value = "F",

@@ -10,6 +10,7 @@
 #include "driver/compute_specs.h"
 #include "driver/pipedream_job.h"
 #include "runtime/base/files.h"
+#include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 
 namespace millrace {
@@ -253,16 +254,24 @@ class JobReader {
     const std::string* path = job.find("plan");
     if (path) return place_by_plan(job, *path);
     if (const std::string* file = job.find("schedule-file")) return place_by_schedule_file(job, *file);
-    const int stages = count_of(job, "stages"), replicas = count_of(job, "replicas");
-    if (ranks_ && stages == 0 && replicas == 0) {
+    const int stages = count_of(job, "stages");
+    const std::string* text = job.find("replicas");
+    if (ranks_ && stages == 0 && !text) {
       job.ranks = *ranks_;
       if (job.ranks > 1) job.train.emplace_back("stages", std::to_string(job.ranks));
-    } else {
-      job.ranks = std::max(1, stages) * std::max(1, replicas);
-      require_ranks(job, "stages x replicas is");
+      for (int r = 0; r < job.ranks; ++r) job.stage_of_rank.push_back(r);
+      return;
     }
-    const int per_stage = std::max(1, replicas);
-    for (int r = 0; r < job.ranks; ++r) job.stage_of_rank.push_back(r / per_stage);
+    const Result<std::vector<int>> replicas = parse_replicas(text ? *text : "1", std::max(1, stages));
+    if (!replicas) {
+      append(problems_, replicas.problems());
+      return;
+    }
+    for (std::size_t s = 0; s < replicas->size(); ++s)
+      job.stage_of_rank.insert(job.stage_of_rank.end(), static_cast<std::size_t>((*replicas)[s]),
+                               static_cast<int>(s));
+    job.ranks = static_cast<int>(job.stage_of_rank.size());
+    require_ranks(job, "stages x replicas is");
   }
 
   void place_by_schedule_file(JobSpec& job, const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
 #include "runtime/base/files.h"
@@ -90,7 +91,7 @@ class Converter {
   void read_stages() {
     const std::string path = in_.string("config_file", "");
     if (from_ == StagesFrom::Plan) return;
-    if (path.empty()) return use_stages(1, static_cast<int>(machines_.size()), nullptr);
+    if (path.empty()) return use_stages({std::max(1, static_cast<int>(machines_.size()))}, nullptr);
     const Result<std::string> text = read_file(path);
     const Result<PipeDreamConf> conf =
         text ? parse_pipedream_conf(*text, path) : Result<PipeDreamConf>(text.problems());
@@ -98,33 +99,32 @@ class Converter {
       append(problems_, conf.problems());
       return;
     }
-    std::set<std::size_t> sizes;
-    std::size_t ranks = 0;
+    std::vector<int> replicas;
+    int ranks = 0;
     for (const auto& [stage, members] : conf->stage_to_rank_map) {
-      sizes.insert(members.size());
-      ranks += members.size();
+      replicas.push_back(static_cast<int>(members.size()));
+      ranks += replicas.back();
     }
-    if (ranks != machines_.size()) {
+    if (ranks != static_cast<int>(machines_.size())) {
       in_.problem("machines",
                   "machines lists " + std::to_string(machines_.size()) + " machines, " + path + " has " +
                       std::to_string(ranks) + " ranks",
                   "list one machine for each rank");
       return;
     }
-    if (sizes.size() > 1) {
-      in_.problem("config_file", "config_file gives stages of unequal numbers of ranks, which need a plan",
-                  "make one with `millrace plan` and give --set plan=FILE");
-      return;
-    }
-    use_stages(static_cast<int>(conf->stage_to_rank_map.size()), static_cast<int>(*sizes.begin()),
-               in_.any("config_file"));
-    pipelined_ = conf->stage_to_rank_map.size() > 1;
+    use_stages(replicas, in_.any("config_file"));
   }
 
-  void use_stages(int stages, int replicas, const Json* origin) {
-    replicas_ = replicas;
-    writer_.put("stages", stages, origin);
-    writer_.put("replicas", replicas, origin);
+  /// One number if all stages have as many.
+  void use_stages(const std::vector<int>& replicas, const Json* origin) {
+    round_ = 1;
+    for (int count : replicas) round_ = std::lcm(round_, count);
+    pipelined_ = replicas.size() > 1;
+    unequal_ = std::ranges::any_of(replicas, [&](int count) { return count != replicas.front(); });
+    std::string text = std::to_string(replicas.front());
+    for (std::size_t s = 1; unequal_ && s < replicas.size(); ++s) text += "," + std::to_string(replicas[s]);
+    writer_.put("stages", static_cast<int>(replicas.size()), origin);
+    writer_.put("replicas", unequal_ ? Json(text) : Json(replicas.front()), origin);
   }
 
   void read_hyperparameters() {
@@ -138,8 +138,9 @@ class Converter {
     const bool asynchronous = pipelined_ && !flush;
     if (from_ == StagesFrom::ConfigFile) {
       writer_.put("schedule", asynchronous ? "pipedream" : "1f1b", in_.any("no_input_pipelining"));
-      writer_.put("microbatches", pipelined_ ? replicas_ : std::max(1, static_cast<int>(machines_.size())),
-                  nullptr);
+      if (!asynchronous) writer_.put("microbatches", round_, nullptr);
+      // Stage rate = base x ranks(stage) / ranks(stage 0): later stages update more often for fewer replicas.
+      if (asynchronous && unequal_) writer_.put("lr-by-replicas", true, nullptr);
     }
     writer_.copy("microbatch", in_.any("batch_size"));
     writer_.put("lr", in_.number("learning_rate", 0.1), in_.any("learning_rate"));
@@ -157,11 +158,14 @@ class Converter {
     } else if (policy == "exponential_decay") {
       writer_.put("lr-policy", "exponential", in_.any("learning_rate_policy"));
       writer_.put("gamma", 0.97, nullptr);
-    } else if (policy != "step") {
+    } else if (policy == "step") {  // x 0.1 every 30 epochs
+      writer_.put("lr-policy", "step", in_.any("learning_rate_policy"));
+      writer_.put("lr-step-epochs", 30, nullptr);
+      writer_.put("gamma", 0.1, nullptr);
+    } else {
       in_.problem("learning_rate_policy", "learning_rate_policy: '" + policy + "' is unknown",
                   "step, polynomial or exponential_decay");
     }
-    // step: x0.1 every 30 epochs; the steps of an epoch are known to the data only (see the notes).
   }
 
   Problems problems_;
@@ -170,8 +174,8 @@ class Converter {
   Writer writer_;
   std::vector<std::string> machines_;
   StagesFrom from_;
-  int replicas_ = 1;
-  bool pipelined_ = false;
+  int round_ = 1;  ///< least common multiple of the stages' ranks
+  bool pipelined_ = false, unequal_ = false;
 };
 
 bool is_local(const std::string& host) {
@@ -202,12 +206,6 @@ std::vector<std::string> notes_on_pipedream_job(const Json& json) {
     notes.push_back("machines names " + *hosts.begin() + " and others: all ranks start on this host");
   for (const char* key : kIgnored) {
     if (json.find(key)) notes.push_back(std::string(key) + " has no effect");
-  }
-  const Json* policy = json.find("learning_rate_policy");
-  if (!policy || (policy->is_string() && policy->as_string() == "step")) {
-    notes.push_back(
-        "the learning rate stays constant: PipeDream's step policy counts epochs; give --set lr-policy=step "
-        "--set lr-step-size=STEPS");
   }
   return notes;
 }

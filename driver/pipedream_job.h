@@ -17,7 +17,7 @@ bool is_pipedream_job(const Json& json);
 enum class StagesFrom { ConfigFile, Plan };
 
 /// The same job with our keys; values keep their places in the file. Problems: keys of neither program,
-/// another model type, stages of unequal size without a plan.
+/// another model type, other numbers of machines and ranks.
 Result<Json> convert_pipedream_job(const Json& json, const std::string& source, StagesFrom stages);
 
 /// What the conversion leaves out, for people: one sentence each.

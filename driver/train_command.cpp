@@ -16,6 +16,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
 
@@ -61,14 +62,31 @@ struct TrainSpec {
   std::chrono::milliseconds deadline{};
   std::int64_t epochs = 0;
   std::int64_t warmup_epochs = 0;
+  std::int64_t lr_step_epochs = 0;
 };
 
-Plan plan_without_file(Arguments& a, const LayeredModel& model, ScheduleKind kind, int microbatches) {
+Result<Plan> plan_without_file(Arguments& a, const LayeredModel& model, ScheduleKind kind, int microbatches) {
   int chunks = static_cast<int>(a.integer("chunks", 0, 1024));
   if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
-  return uniform_plan(
-      model.name, model.layer_names(), chunks * static_cast<int>(a.integer("stages", 1, 1024)),
-      static_cast<int>(a.integer("replicas", 1, 1024)), microbatches ? microbatches : 4, kind, chunks);
+  const int stages = static_cast<int>(a.integer("stages", 1, 1024));
+  const Result<std::vector<int>> replicas = parse_replicas(a.string("replicas"), stages);
+  if (!replicas) return replicas.problems();
+  const bool equal = std::ranges::count(*replicas, replicas->front()) == stages;
+  if (!equal && chunks > 1)
+    return Problem{"--replicas", "stages on the same rank have the same replicas", "give one number"};
+  Plan plan = uniform_plan(model.name, model.layer_names(), chunks * stages, replicas->front(),
+                           microbatches ? microbatches : 4, kind, chunks);
+  if (!equal) set_replicas(plan, *replicas);
+  // Two versions suffice if an update covers what is in flight.
+  if (microbatches == 0 && kind == ScheduleKind::PipeDream2BW)
+    plan.microbatches = std::max(plan.microbatches, least_update_every(shape_of(plan)));
+  return plan;
+}
+
+/// A schedule's file has no form for unequal ones.
+int replicas_for_file(Arguments& a) {
+  const Result<std::vector<int>> replicas = parse_replicas(a.string("replicas"), 1);
+  return replicas ? replicas->front() : 0;
 }
 
 /// The order of a file for the stages of `plan`, or for equal stages where it has them.
@@ -78,8 +96,9 @@ Result<Plan> plan_with_schedule_file(Arguments& a, const LayeredModel& model, st
   Result<std::string> text = read_file(file.name);
   if (!text) return text.problems();
   file.text = *std::move(text);
-  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size())
-                            : static_cast<int>(a.integer("replicas", 1, 1024));
+  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size()) : replicas_for_file(a);
+  if (replicas < 1)
+    return Problem{"--replicas", "must be one number of at least 1 with --schedule-file", "for example 2"};
   const Result<CsvSchedule> read = read_schedule_csv(file.text, file.name, {.replicas = replicas});
   if (!read) return read.problems();
   for (const std::string& note : read->notes) log_warning(file.name + ": " + note);
@@ -113,8 +132,11 @@ Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<Sc
   Result<Plan> plan = a.has("schedule-file")
                           ? plan_with_schedule_file(a, model, std::move(given), file.emplace())
                       : given ? Result<Plan>(*std::move(given))
-                              : Result<Plan>(plan_without_file(a, model, *kind, microbatches));
+                              : plan_without_file(a, model, *kind, microbatches);
   if (!plan) return plan;
+  if (microbatches > 0 && updates_after_each(plan->schedule))
+    log_warning("--microbatches has no effect on " + to_string(plan->schedule) +
+                ", which updates after every minibatch of --microbatch samples");
   if (a.boolean("recompute")) {
     for (PlanStage& stage : plan->stages) stage.recompute = true;
   }
@@ -157,6 +179,10 @@ Result<TrainSpec> spec_from(Arguments& a) {
                      .warmup_steps = a.integer("warmup-steps", 0, INT64_MAX),
                      .step_size = a.integer("lr-step-size", 0, INT64_MAX),
                      .gamma = a.number("gamma", 0, 1)};
+  o.rate_by_replicas = a.boolean("lr-by-replicas");
+  if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
+    problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
+                        "only with --schedule pipedream or pipedream-vsync"});
   o.output_dir = a.string("output-dir");
   o.overwrite = a.boolean("overwrite");
   o.resume = a.string("resume");
@@ -187,6 +213,12 @@ Result<TrainSpec> spec_from(Arguments& a) {
       std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
   spec.epochs = a.integer("epochs", 0, 1'000'000);
   spec.warmup_epochs = a.integer("warmup-epochs", 0, 1'000'000);
+  spec.lr_step_epochs = a.integer("lr-step-epochs", 0, 1'000'000);
+  if (spec.lr_step_epochs > 0) {
+    if (o.learning_rate.step_size > 0)
+      problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
+    o.learning_rate.step_size = 1;  // until the data says how long an epoch is
+  }
   if (spec.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
     problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
   problems.insert(problems.begin(), a.problems().begin(), a.problems().end());
@@ -482,6 +514,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
     const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
     if (spec->warmup_epochs > 0) spec->options.learning_rate.warmup_steps = steps * spec->warmup_epochs;
+    if (spec->lr_step_epochs > 0) spec->options.learning_rate.step_size = steps * spec->lr_step_epochs;
     if (spec->epochs > 0) {
       spec->options.steps = steps * spec->epochs;
       if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;

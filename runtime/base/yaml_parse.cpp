@@ -21,8 +21,9 @@ struct Rejected {
 
 Json plain_scalar(const std::string& text) {
   if (text.empty() || text == "null" || text == "~") return Json();
-  if (text == "true") return Json(true);
-  if (text == "false") return Json(false);
+  // YAML 1.2, section 10.3.2; Python's writers say True.
+  if (text == "true" || text == "True" || text == "TRUE") return Json(true);
+  if (text == "false" || text == "False" || text == "FALSE") return Json(false);
   const char *begin = text.data(), *end = begin + text.size();
   const std::size_t digits = text[0] == '-';
   const bool octal_like = text.size() > digits + 1 && text[digits] == '0' &&

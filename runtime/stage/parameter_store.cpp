@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "runtime/base/check.h"
 #include "runtime/layers/initialise.h"
@@ -125,18 +126,21 @@ VersionId ParameterStore::pin(MicrobatchId microbatch) {
   return current_;
 }
 
-void ParameterStore::pin_expected(MicrobatchId microbatch, VersionId version) {
-  const auto expected = expected_.find(version);
-  MILLRACE_CHECK(expected != expected_.end() && versions_.contains(version),
+void ParameterStore::pin(MicrobatchId microbatch, VersionId version) {
+  MILLRACE_CHECK(versions_.contains(version),
                  "version " << version.value << " is not there for microbatch " << microbatch.value);
   MILLRACE_CHECK(pinned_.emplace(microbatch, version).second,
                  "microbatch " << microbatch.value << " pinned twice");
   ++versions_.at(version).pins;
-  if (--expected->second == 0) expected_.erase(expected);
+}
+
+void ParameterStore::keep_from(VersionId oldest) {
+  keep_from_ = oldest;
+  std::erase_if(versions_, [this](const auto& v) { return v.first != current_ && !is_needed(v.first); });
 }
 
 bool ParameterStore::is_needed(VersionId version) const {
-  return versions_.at(version).pins > 0 || expected_.contains(version);
+  return versions_.at(version).pins > 0 || version >= keep_from_;
 }
 
 VersionId ParameterStore::version_of(MicrobatchId microbatch) const {
@@ -186,11 +190,41 @@ std::vector<std::pair<std::string, at::Tensor>> ParameterStore::named_buffers() 
 }
 
 void ParameterStore::set_current(VersionId version) {
-  MILLRACE_CHECK(pinned_.empty() && expected_.empty() && versions_.size() == 1);
+  MILLRACE_CHECK(pinned_.empty() && versions_.size() == 1);
   auto node = versions_.extract(current_);
   node.key() = version;
   versions_.insert(std::move(node));
   current_ = version;
+}
+
+std::vector<std::pair<VersionId, at::Tensor>> ParameterStore::older_versions() const {
+  std::vector<std::pair<VersionId, at::Tensor>> result;
+  for (auto v = versions_.rbegin(); v != versions_.rend(); ++v)
+    if (v->first < current_) result.emplace_back(v->first, v->second.flat);
+  return result;
+}
+
+at::Tensor ParameterStore::add_older_version(VersionId version) {
+  MILLRACE_CHECK(version < current_ && !versions_.contains(version));
+  keep_from_ = std::min(keep_from_, version);
+  Version older{.flat = at::zeros_like(flat_weights())};
+  older.by_layer = views_of(older.flat);
+  at::Tensor flat = older.flat;
+  versions_.emplace(version, std::move(older));
+  return flat;
+}
+
+bool ParameterStore::has_buffers() const {
+  return std::ranges::any_of(buffers_, [](const auto& layer) { return !layer.empty(); });
+}
+
+ParameterStore::Buffers ParameterStore::copy_of_buffers() const {
+  Buffers copy;
+  for (const auto& layer : buffers_) {
+    auto& to = copy.emplace_back();
+    for (const at::Tensor& buffer : layer) to.push_back(buffer.clone());
+  }
+  return copy;
 }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -39,7 +40,7 @@ struct TiedUse {
 
 /// Each published version is one flat tensor [N], float32 or float64; parameters are views into it. A
 /// microbatch pins the version of its forward until its last backward; an old version is freed when it is
-/// neither pinned nor expected. If that holds for the current version an update happens in place (one
+/// neither pinned nor to be kept. If that holds for the current version an update happens in place (one
 /// version, no copy). Not thread-safe.
 class ParameterStore {
  public:
@@ -49,10 +50,10 @@ class ParameterStore {
                  at::ScalarType dtype = at::kFloat);
 
   VersionId current() const { return current_; }
-  VersionId pin(MicrobatchId microbatch);  ///< the current version
-  /// A version that may be older, or at the time of expect() still to come: announced once for each pin.
-  void expect(VersionId version) { ++expected_[version]; }
-  void pin_expected(MicrobatchId microbatch, VersionId version);
+  VersionId pin(MicrobatchId microbatch);                ///< the current version
+  void pin(MicrobatchId microbatch, VersionId version);  ///< a version that is kept
+  /// This version and all that follow stay, pinned or not, until a later call says otherwise.
+  void keep_from(VersionId oldest);
   void release(MicrobatchId microbatch);
   VersionId version_of(MicrobatchId microbatch) const;
   int live_versions() const { return static_cast<int>(versions_.size()); }
@@ -61,6 +62,10 @@ class ParameterStore {
   std::span<const at::Tensor> parameters(VersionId version, int layer) const;
   std::span<const at::Tensor> current_parameters(int layer) const { return parameters(current_, layer); }
   std::span<at::Tensor> buffers(int layer) { return buffers_[layer]; }
+  using Buffers = std::vector<std::vector<at::Tensor>>;  ///< by layer
+  Buffers copy_of_buffers() const;
+  bool has_buffers() const;
+  void exchange_buffers(Buffers& buffers) { buffers_.swap(buffers); }
 
   std::span<at::Tensor> gradients(int layer) { return gradients_[layer]; }
   at::Tensor flat_gradient() const { return flat_gradient_; }
@@ -80,6 +85,10 @@ class ParameterStore {
   /// Buffers by full name, shared.
   std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
   void set_current(VersionId version);  ///< renames the current version (resume); nothing may be pinned
+  /// Live versions before the current one, the newest first, with their flat tensors; shared.
+  std::vector<std::pair<VersionId, at::Tensor>> older_versions() const;
+  /// Adds a version before the current one (resume), with its flat tensor [N] to be filled; it is kept.
+  at::Tensor add_older_version(VersionId version);
 
  private:
   struct Version {
@@ -103,7 +112,7 @@ class ParameterStore {
   std::vector<std::vector<at::Tensor>> gradients_;
   std::map<VersionId, Version> versions_;
   std::unordered_map<MicrobatchId, VersionId> pinned_;
-  std::map<VersionId, int> expected_;  ///< pins to come
+  VersionId keep_from_{std::numeric_limits<std::int64_t>::max()};
   VersionId current_{0};
 };
 

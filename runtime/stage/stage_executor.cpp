@@ -62,19 +62,73 @@ void StageExecutor::begin(std::int64_t first_position, double lr) {
   step_total_.first = -1;
 }
 
-void StageExecutor::set_versions(std::vector<std::int64_t> versions, int replica, int replicas) {
-  versions_ = std::move(versions);
-  base_version_ = parts_.store.current();
-  for (std::size_t m = replica; m < versions_.size(); m += replicas)
-    parts_.store.expect(VersionId(base_version_.value + versions_[m]));
+void StageExecutor::set_versions(const VersionRule& rule, VersionId oldest, int replica, int replicas) {
+  versions_ = {rule, parts_.store.current(), oldest, replica, replicas};
+  parts_.store.keep_from(version_for(replica));
+}
+
+VersionId StageExecutor::version_for(std::int64_t microbatch) const {
+  const VersionsOfRun& v = *versions_;
+  return std::max(v.oldest, VersionId(v.first.value + microbatch / v.rule.per_version - v.rule.lag));
 }
 
 VersionId StageExecutor::pin_version(MicrobatchId microbatch) {
   if (!training_) return parts_.store.current();
-  if (versions_.empty()) return parts_.store.pin(microbatch);
-  const VersionId version(base_version_.value + versions_.at(static_cast<std::size_t>(microbatch.value)));
-  parts_.store.pin_expected(microbatch, version);
+  if (!versions_) return parts_.store.pin(microbatch);
+  const VersionId version = version_for(microbatch.value);
+  parts_.store.pin(microbatch, version);
   return version;
+}
+
+/// Replicas of a stage see other microbatches: their running statistics become the mean of all, which for the
+/// same number of microbatches each is what one of them would have with the means of their batches. In
+/// double, so that joining what is equal changes nothing. Counters: the largest, which is replica 0's.
+void StageExecutor::join_statistics() {
+  if (!parts_.replicas) return;
+  std::vector<at::Tensor> flat;
+  const auto buffers = parts_.store.named_buffers();
+  for (const auto& [name, buffer] : buffers) flat.push_back(buffer.reshape({-1}).to(at::kDouble));
+  if (flat.empty()) return;
+  at::Tensor sums = at::cat(flat);
+  parts_.replicas->all_reduce(sums, "mean of running statistics, stage " + std::to_string(parts_.stage.value))
+      ->wait();
+  sums.div_(static_cast<double>(parts_.replicas->size()));
+  std::int64_t at = 0;
+  for (const auto& [name, buffer] : buffers) {
+    at::Tensor mean = sums.narrow(0, at, buffer.numel()).view(buffer.sizes());
+    buffer.copy_(buffer.is_floating_point() ? mean : mean.ceil());
+    at += buffer.numel();
+  }
+}
+
+/// Asynchronous: before each forward but the first, so that a run that goes on from a cut does the same.
+void StageExecutor::keep_statistics(MicrobatchId microbatch) {
+  if (microbatch.value >= versions_->replicas) join_statistics();
+  const std::int64_t round = microbatch.value / versions_->replicas * versions_->replicas;
+  if (is_cut_ && round > 0 && is_cut_(round)) statistics_.emplace(round, parts_.store.copy_of_buffers());
+}
+
+void StageExecutor::pause(std::int64_t cut) {
+  paused_ = Paused{.first_position = first_position_, .lr = lr_};
+  paused_->slots.swap(slots_);
+  paused_->posted.swap(posted_);
+  const auto kept = statistics_.find(cut);
+  if (kept != statistics_.end()) {
+    paused_->statistics = std::move(kept->second);
+    parts_.store.exchange_buffers(*paused_->statistics);
+  } else if (versions_) {
+    join_statistics();
+  }
+  statistics_.erase(statistics_.begin(), statistics_.upper_bound(cut));
+}
+
+void StageExecutor::go_on() {
+  MILLRACE_CHECK(paused_ && slots_.empty());
+  slots_.swap(paused_->slots);
+  posted_.swap(paused_->posted);
+  if (paused_->statistics) parts_.store.exchange_buffers(*paused_->statistics);
+  begin(paused_->first_position, paused_->lr);
+  paused_.reset();
 }
 
 /// The microbatch's slot; a fresh one if it has none yet.
@@ -131,6 +185,7 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   settle_tied_weights();
   LayerSlot& slot = slot_for(microbatch);
   const VersionId version = pin_version(microbatch);
+  if (training_ && versions_ && parts_.store.has_buffers()) keep_statistics(microbatch);
   const bool keeps = training_ && recomputes_;
   if (keeps) slot.kept.assign(slot.values.begin(), slot.values.begin() + program_.num_incoming);
   layers_.forward(slot, first_position_ + microbatch.value, version,
@@ -252,6 +307,7 @@ void StageExecutor::backward_weights(MicrobatchId microbatch, bool last_gradient
 /// Releases the weight version; the slot stays while input gradients wait to be sent.
 void StageExecutor::finish_backward(LayerSlot& slot) {
   parts_.store.release(slot.microbatch);
+  if (versions_) parts_.store.keep_from(version_for(slot.microbatch.value + versions_->replicas));
   slot.through = true;
   --stashed_;
   release_if_sent(slot);
@@ -439,6 +495,7 @@ void StageExecutor::finish_sends() {
 void StageExecutor::reduce() {
   reducer_.finish();
   reduce_sums();
+  if (!versions_) join_statistics();
 }
 
 void StageExecutor::reduce_sums() {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -12,6 +14,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/schedule/schedule_stream.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/parameter_store.h"
@@ -58,12 +61,20 @@ class StageExecutor {
 
   /// Positions of the microbatches that follow are `first_position + microbatch` (tags, random streams).
   void begin(std::int64_t first_position, double lr);
-  /// Which weight version the forward of each microbatch uses (index: microbatch), counted from the version
-  /// that is current now; this rank has those that are `replica` modulo `replicas`. Empty: the newest at its
-  /// forward. For the schedules whose version is another (forward_versions).
-  void set_versions(std::vector<std::int64_t> versions, int replica, int replicas);
+  /// An asynchronous run begins: the forward of microbatch m uses version
+  /// max(oldest, current + m / per_version - lag), where current is the version now; this rank has the
+  /// microbatches that are `replica` modulo `replicas`. Without: the newest at its forward (flushing).
+  void set_versions(const VersionRule& rule, VersionId oldest, int replica, int replicas);
+  /// Asynchronous, with running statistics: they are kept as they are before microbatches `cut` and later,
+  /// for every cut that the function names (pause). Null: none.
+  void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
   void set_learning_rate(double lr) { lr_ = lr; }
   void set_training(bool training) { training_ = training; }
+  /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
+  /// evaluation: microbatches under way are put aside, and running statistics are those of the microbatches
+  /// below `cut`. go_on() takes both back.
+  void pause(std::int64_t cut);
+  void go_on();
   /// Extents of the microbatches that follow, by position, on every rank alike; at first the layout's
   /// nominal.
   void set_extents(ExtentOf extent_of) { extent_of_ = std::move(extent_of); }
@@ -145,6 +156,9 @@ class StageExecutor {
   std::vector<Transfer> transfers(const Action& action, const Route& route,
                                   const std::vector<at::Tensor>& tensors) const;
   std::uint64_t tie_tag(std::size_t tie, bool weights) const;
+  VersionId version_for(std::int64_t microbatch) const;
+  void join_statistics();
+  void keep_statistics(MicrobatchId microbatch);
 
   ExecutorParts parts_;
   ExecutorOptions options_;
@@ -157,8 +171,22 @@ class StageExecutor {
   bool recomputes_ = false;
   bool training_ = true;
   std::int64_t first_position_ = 0;
-  std::vector<std::int64_t> versions_;  ///< see set_versions; from base_version_
-  VersionId base_version_{0};
+  struct VersionsOfRun {
+    VersionRule rule;
+    VersionId first, oldest;
+    int replica, replicas;
+  };
+  std::optional<VersionsOfRun> versions_;  ///< see set_versions
+  std::function<bool(std::int64_t)> is_cut_;
+  std::map<std::int64_t, ParameterStore::Buffers> statistics_;  ///< before these microbatches: see set_cuts
+  struct Paused {
+    std::vector<std::unique_ptr<LayerSlot>> slots;
+    std::vector<Message> posted;
+    std::optional<ParameterStore::Buffers> statistics;
+    std::int64_t first_position;
+    double lr;
+  };
+  std::optional<Paused> paused_;
   double lr_ = 0;
   std::vector<std::unique_ptr<LayerSlot>> slots_;  ///< of microbatches in flight: few, found by looking
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;

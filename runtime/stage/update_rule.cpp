@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
@@ -25,33 +26,38 @@ class Sgd final : public UpdateRule {
     at::_fused_sgd_(parameters, gradients, momenta, options_.weight_decay, options_.momentum, lr,
                     /*dampening=*/0,
                     /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
-    ++updates_;
+    count_update();
   }
   std::vector<std::pair<std::string, at::Tensor>> state() override {
     if (!momentum_.defined()) return {};
     return {{"momentum_buffer", momentum_}};
   }
-  std::int64_t updates() const override { return updates_; }
-  void set_updates(std::int64_t updates) override { updates_ = updates; }
 
  private:
   RuleOptions options_;
   at::Tensor momentum_;
-  std::int64_t updates_ = 0;
 };
 
 class Adam final : public UpdateRule {
  public:
   Adam(const RuleOptions& options, const at::Tensor& like)
-      : options_(options),
-        average_(at::zeros_like(like)),
-        square_(at::zeros_like(like)),
-        step_(at::full({}, 0.0, like.options())) {}
+      : options_(options), average_(at::zeros_like(like)), square_(at::zeros_like(like)) {}
   void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) override {
-    ++updates_;
-    step_.fill_(static_cast<double>(updates_));
-    std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, averages{average_},
-        squares{square_}, maxima, steps{step_};
+    count_update();
+    // One call; where counts differ, with a part of the flat tensors for each.
+    std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
+    for (std::size_t i = 0; i < counts().size(); ++i) {
+      const std::int64_t begin = counts()[i].begin,
+                         end = i + 1 < counts().size() ? counts()[i + 1].begin : weights.numel();
+      const auto put = [&](std::vector<at::Tensor>& list, const at::Tensor& flat) {
+        list.push_back(flat.narrow(0, begin, end - begin));
+      };
+      put(parameters, weights);
+      put(gradients, gradient);
+      put(averages, average_);
+      put(squares, square_);
+      steps.push_back(at::full({}, static_cast<double>(counts()[i].updates), weights.options()));
+    }
     at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, options_.beta1,
                      options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false,
                      /*maximize=*/false);
@@ -59,18 +65,32 @@ class Adam final : public UpdateRule {
   std::vector<std::pair<std::string, at::Tensor>> state() override {
     return {{"exp_avg", average_}, {"exp_avg_sq", square_}};
   }
-  std::int64_t updates() const override { return updates_; }
-  void set_updates(std::int64_t updates) override { updates_ = updates; }
 
  private:
   RuleOptions options_;
-  at::Tensor average_, square_, step_;
-  std::int64_t updates_ = 0;
+  at::Tensor average_, square_;
 };
 
 const std::vector<std::string> kPolicies{"constant", "step", "polynomial", "exponential"};
 
 }  // namespace
+
+std::int64_t UpdateRule::updates(std::int64_t element) const {
+  const auto after = std::ranges::upper_bound(counts_, element, {}, &UpdateCount::begin);
+  return std::prev(after)->updates;
+}
+
+void UpdateRule::set_updates(std::vector<UpdateCount> counts) {
+  MILLRACE_CHECK(!counts.empty() && counts.front().begin == 0);
+  counts_.clear();
+  for (const UpdateCount& count : counts) {
+    if (counts_.empty() || counts_.back().updates != count.updates) counts_.push_back(count);
+  }
+}
+
+void UpdateRule::count_update() {
+  for (UpdateCount& count : counts_) ++count.updates;
+}
 
 Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options, const at::Tensor& like) {
   if (options.kind == "sgd") return std::unique_ptr<UpdateRule>(std::make_unique<Sgd>(options, like));

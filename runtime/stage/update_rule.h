@@ -23,6 +23,11 @@ struct RuleOptions {
   double epsilon = 1e-8;
 };
 
+struct UpdateCount {
+  std::int64_t begin = 0;  ///< element of the flat tensor; up to the next one's
+  std::int64_t updates = 0;
+};
+
 /// One rule for the parameters of one stage, as one flat float32 tensor [N]. Not thread-safe.
 class UpdateRule {
  public:
@@ -31,8 +36,20 @@ class UpdateRule {
   virtual void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) = 0;
   /// Flat state tensors [N] by name ("momentum_buffer", "exp_avg", ...), for checkpoints; shared, not copied.
   virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
-  virtual std::int64_t updates() const = 0;
-  virtual void set_updates(std::int64_t updates) = 0;
+  /// How often the parameters that begin at `element` were updated.
+  std::int64_t updates(std::int64_t element = 0) const;
+  void set_updates(std::int64_t updates) { set_updates({{0, updates}}); }
+  /// Ascending from element 0, which is the first: parameters may come from stages that were updated more or
+  /// less often (resume of a replicated asynchronous run under another plan).
+  void set_updates(std::vector<UpdateCount> counts);
+
+ protected:
+  void count_update();
+  /// Where the counts differ; equal neighbours are one.
+  const std::vector<UpdateCount>& counts() const { return counts_; }
+
+ private:
+  std::vector<UpdateCount> counts_{{0, 0}};
 };
 
 Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options, const at::Tensor& like);

@@ -165,7 +165,6 @@ void RankRunner::step(const Action& action, bool last_gradient) {
 void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, std::int64_t first_position,
                      const std::function<void(const Action&)>& on_update) {
   const std::vector<char> last_gradient = last_gradients(actions);
-  end_ = std::numeric_limits<std::int64_t>::max();
   step_ = step_number;
   first_position_ = first_position;
   next_receive_ = 0;
@@ -192,7 +191,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
     if (actions[i].op == Op::Update && ++updated % parts_.stages.held().size() == 0) {
       settle_device_times();
       on_update(actions[i]);
-      ++step_;
+      step_ += parts_.steps_per_update;
     }
   }
   settle_device_times();

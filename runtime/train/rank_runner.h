@@ -30,6 +30,7 @@ struct RunnerParts {
   SpanRing& trace;
   StatusBoard& status;
   Device* device = nullptr;  ///< null: the CPU
+  int steps_per_update = 1;  ///< of the job: replicas of an asynchronous pipeline take turns
 };
 
 class RankRunner {
@@ -47,8 +48,8 @@ class RankRunner {
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
            const std::function<void(const Action& update)>& on_update);
 
-  /// From within `on_update`: leaves out the actions of this microbatch and of later ones, which nobody may
-  /// have begun.
+  /// Leaves out the actions of this microbatch and of later ones, from now on and in later runs; also from
+  /// within `on_update`. Nobody may have begun them.
   void end_before(std::int64_t microbatch) { end_ = microbatch; }
 
   /// On an asynchronous device, times and spans of computation are the device's own, not those of the host

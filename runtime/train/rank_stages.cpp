@@ -20,6 +20,8 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
     HeldStage held{.stage = StageId(s),
                    .replica = static_cast<int>(found - ranks.begin()),
                    .replicas = static_cast<int>(ranks.size())};
+    if (options.rate_by_replicas)
+      held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
     held.store =
         std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
                                          options.device ? options.device->where() : at::kCPU, options.dtype);
@@ -71,19 +73,19 @@ bool RankStages::owns_loss() const {
 }
 
 void RankStages::begin(std::int64_t first_position, double lr) {
-  for (const HeldStage& h : held_) h.executor->begin(first_position, lr);
-}
-
-void RankStages::set_versions(const std::vector<std::int64_t>& versions) {
-  const auto microbatches = static_cast<std::ptrdiff_t>(versions.size() / held_at_.size());
-  for (const HeldStage& h : held_) {
-    const auto begin = versions.begin() + h.stage.value * microbatches;
-    h.executor->set_versions({begin, begin + microbatches}, h.replica, h.replicas);
-  }
+  for (const HeldStage& h : held_) h.executor->begin(first_position, lr * h.rate);
 }
 
 void RankStages::set_learning_rate(double lr) {
-  for (const HeldStage& h : held_) h.executor->set_learning_rate(lr);
+  for (const HeldStage& h : held_) h.executor->set_learning_rate(lr * h.rate);
+}
+
+void RankStages::pause(std::int64_t cut) {
+  for (const HeldStage& h : held_) h.executor->pause(cut);
+}
+
+void RankStages::go_on() {
+  for (const HeldStage& h : held_) h.executor->go_on();
 }
 
 void RankStages::set_training(bool training) {

@@ -14,6 +14,7 @@ struct HeldStage {
   StageId stage;
   int replica = 0;   ///< this rank's place among the stage's
   int replicas = 1;  ///< ranks of the stage
+  double rate = 1;   ///< times the run's learning rate
   std::unique_ptr<ParameterStore> store;
   std::unique_ptr<UpdateRule> rule;
   std::unique_ptr<Communicator> group;  ///< of the replicas; null if this rank is alone
@@ -25,6 +26,7 @@ struct RankStagesOptions {
   RuleOptions rule;
   at::ScalarType dtype = at::kFloat;  ///< of weights, gradients and what is computed
   bool average_replicas = false;      ///< gradients are means over replicas instead of sums (asynchronous)
+  bool rate_by_replicas = false;      ///< a stage's learning rate times its replicas / those of stage 0
   Device* device = nullptr;           ///< null: the CPU
 };
 
@@ -43,9 +45,9 @@ class RankStages {
   bool owns_loss() const;            ///< the one rank that speaks for the job
 
   void begin(std::int64_t first_position, double lr);
-  /// `versions`: forward_versions of the schedule that follows, or empty (StageExecutor::set_versions).
-  void set_versions(const std::vector<std::int64_t>& versions);
   void set_learning_rate(double lr);
+  void pause(std::int64_t cut);  ///< StageExecutor::pause
+  void go_on();
   void set_training(bool training);
   void set_extents(const ExtentOf& extent_of);
   void execute(const Action& action, bool last_gradient);

@@ -58,6 +58,7 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
   settings.insert(settings.end(), more.begin(), more.end());
   if (options.rule.kind == "sgd") settings.emplace_back("momentum", text_of(options.rule.momentum));
   add_rate(options.learning_rate, settings);
+  if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());
   return settings;
 }

@@ -12,8 +12,10 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
+#include "runtime/checkpoint/stash.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
+#include "runtime/schedule/schedule_stream.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 
@@ -29,6 +31,8 @@ namespace {
 constexpr int kEvaluationChunk = 16;
 // Of those, so many go between two looks at the stop flag.
 constexpr int kEvaluationPiece = 4;
+// Minibatches of the lists that an asynchronous run makes at a time.
+constexpr std::int64_t kFlowWindow = 256;
 // Positions of evaluations lie above all training positions, so that message tags never meet.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 
@@ -45,7 +49,7 @@ int lcm_of_replicas(const Plan& plan) {
 }
 
 /// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
-StopReach stop_reach(const Plan& plan) {
+StopReach stop_reach(const Plan& plan, std::int64_t period) {
   if (!is_asynchronous(plan.schedule)) return {};
   std::size_t replicas = 1;
   for (const PlanStage& stage : plan.stages) replicas = std::max(replicas, stage.ranks.size());
@@ -53,7 +57,7 @@ StopReach stop_reach(const Plan& plan) {
   const int in_flight = plan.num_ranks() + 2 * r;
   return {.lag = in_flight / per_step + 1,
           .ahead = (in_flight + RankRunner::kReceivesAhead * r) / per_step + 1,
-          .multiple = updates_after_each(plan.schedule) ? lcm_of_replicas(plan) : 1};
+          .multiple = static_cast<int>(period)};
 }
 
 Transport transport_of(const Communicator& world) {
@@ -79,6 +83,27 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
       throw ConfigError(to_string(problems));
   }
   return *std::move(schedule);
+}
+
+/// Proved to end at any length, with every action at its place. Throws ConfigError.
+ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
+  Result<ScheduleStream> stream = ScheduleStream::make(plan.schedule, shape, transport_of(world));
+  if (!stream)
+    throw ConfigError("schedule " + to_string(plan.schedule) +
+                      " cannot run: " + to_string(stream.problems()));
+  if (world.is_ordered()) {
+    constexpr std::int64_t kPeriods = 8;
+    Schedule part{.kind = plan.schedule};
+    for (int r = 0; r < plan.num_ranks(); ++r) {
+      std::vector<Action> actions = stream->actions(RankId(r), 0, kPeriods * stream->period());
+      std::erase_if(actions,
+                    [&](const Action& a) { return a.microbatch.value >= kPeriods * stream->period(); });
+      part.ranks.push_back(std::move(actions));
+    }
+    if (const Problems problems = check_pair_order(part); !problems.empty())
+      throw ConfigError(to_string(problems));
+  }
+  return *std::move(stream);
 }
 
 /// This rank's forwards of microbatches [from, to).
@@ -109,6 +134,15 @@ struct Trainer::Impl {
   std::int64_t done = 0;  // steps, counted over resumes
   std::int64_t evaluated = 0;
   std::unique_ptr<StopVote> stop;
+  /// An asynchronous run, filled once and drained once. Its microbatches count from `start`.
+  struct Flow {
+    ScheduleStream stream;
+    std::unique_ptr<RankRunner> runner;
+  };
+  std::optional<Flow> flow;
+  std::int64_t start = 0;           // steps done when this run began
+  std::int64_t older_versions = 0;  // of the stash that was resumed
+  std::unique_ptr<RankRunner> flushing_runner;
   RunLock lock;                    // of rank 0
   std::string run, parent;         // see CheckpointInfo
   bool continues = false;          // in the folder of the run that it resumes
@@ -131,6 +165,20 @@ struct Trainer::Impl {
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
+  /// Steps in which every replica has its turn as often: all events come after whole ones.
+  std::int64_t round() const { return updates_after_each() ? lcm_of_replicas(plan) : 1; }
+  /// `step`, or the first one after it that ends a round.
+  std::int64_t end_of_round(std::int64_t step) const {
+    return start + (step - start + round() - 1) / round() * round();
+  }
+  std::int64_t last_step() const { return end_of_round(options.steps); }
+  std::int64_t limit() const {
+    return stop->limit() == StopVote::kNever ? StopVote::kNever : start + stop->limit();
+  }
+  bool evaluates() const { return sources.evaluation.microbatches > 0 && options.evaluate_every > 0; }
+  bool is_due(std::int64_t every, std::int64_t step) const {
+    return every > 0 && step > start && step / every > (step - round()) / every;
+  }
 
   /// What this rank writes: of the stages whose first replica it is.
   std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const {
@@ -144,7 +192,12 @@ struct Trainer::Impl {
     return result;
   }
   std::vector<StageTensors> my_state() const {
-    return mine([](const HeldStage& h) { return stage_state(*h.store, *h.rule); });
+    return mine([this](const HeldStage& h) {
+      NamedTensors state = stage_state(*h.store, *h.rule);
+      add_update_counts(state, *h.store, *h.rule, done);
+      if (flow) add_stash(state, *h.store);
+      return state;
+    });
   }
   std::filesystem::path checkpoints() const {
     return std::filesystem::path(options.output_dir) / "checkpoints";
@@ -164,12 +217,17 @@ struct Trainer::Impl {
   void build(const MakeBatches& make_batches);
   void resume();
   void run_training();
-  void run_segment(std::int64_t steps);
+  void run_to(std::int64_t step);
+  void step_to(std::int64_t end);
+  void open_flow(std::int64_t older);
+  void flow_to(std::int64_t end);
+  void rest();
   void on_update(RankRunner& runner, std::int64_t step);
   bool evaluate();
   bool checkpoint();
   void write_trace();
-  std::int64_t steps_to_next_event() const;
+  /// The step after which the ranks rest next: to evaluate, to save, at the end.
+  std::int64_t next_event() const;
 };
 
 /// Gradients of tied parameters go to their owners after all Reduces and before all Updates.
@@ -188,12 +246,6 @@ void Trainer::Impl::check_sizes() {
                           std::to_string(world.communicator.size()),
                       "start exactly the plan's ranks");
   }
-  if (updates_after_each() && options.steps % lcm_of_replicas(plan) != 0) {
-    throw ConfigError("--steps " + std::to_string(options.steps) + " is not a multiple of " +
-                          std::to_string(lcm_of_replicas(plan)) +
-                          ", the least common multiple of the stages' replicas",
-                      "the asynchronous schedule gives every replica the same number of minibatches");
-  }
 }
 
 void Trainer::Impl::build(const MakeBatches& make_batches) {
@@ -206,6 +258,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
                                      .stop_on_nonfinite = options.stop_on_nonfinite},
                         .rule = options.rule,
                         .average_replicas = updates_after_each(),
+                        .rate_by_replicas = options.rate_by_replicas,
                         .device = &world.device});
   BatchNeeds train{.fields = stages->fields()};
   std::vector<std::pair<int, int>> readers;  // replica, replicas
@@ -217,14 +270,42 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   };
   const int per_step = microbatches_per_step(plan);
   const bool whole_run = updates_after_each();
-  train.mine = [=](std::int64_t position) { return mine(whole_run ? position : position % per_step); };
+  // Replicas take turns from where the run begins, which resume() says before the first batch is read.
+  train.mine = [=, this](std::int64_t position) {
+    return mine(whole_run ? position - position_of(start) : position % per_step);
+  };
   BatchNeeds evaluation = train;
   evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
   stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
-  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan));
+  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round()));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
+}
+
+/// Fills nothing yet: the first actions of the flow do. `older`: versions before the current one that the
+/// first forwards use, as they did in the run that saved them.
+void Trainer::Impl::open_flow(std::int64_t older) {
+  const PipelineShape shape = shape_of(plan, layout, 0);
+  flow =
+      Flow{.stream = checked_stream(plan, shape, world.communicator),
+           .runner = std::make_unique<RankRunner>(RunnerParts{
+               *stages, sources.train.get(), world.clock, trace, status, &world.device, steps_per_update()})};
+  flow->runner->end_before(position_of(last_step() - start));
+  for (const HeldStage& h : stages->held()) {
+    h.executor->set_versions(version_rule(plan.schedule, shape, h.stage),
+                             VersionId(h.store->current().value - older), h.replica, h.replicas);
+    h.executor->set_cuts([this](std::int64_t microbatch) {
+      const int per_step = microbatches_per_step(plan);
+      const std::int64_t step = start + microbatch / per_step;
+      return microbatch % per_step == 0 && (is_due(options.checkpoint_every, step) ||
+                                            (evaluates() && is_due(options.evaluate_every, step)));
+    });
+  }
+  if (last_step() != options.steps && owns_loss())
+    log_warning("--steps " + std::to_string(options.steps) + " ends within a round of " +
+                std::to_string(round()) + " minibatches, which the replicas share: the run ends after " +
+                std::to_string(last_step()));
 }
 
 /// Ranks that were started with different flags, or see different data, would mix two runs.
@@ -325,71 +406,115 @@ void Trainer::Impl::resume() {
   continues = broadcast_text(world.communicator, own ? "own" : "") == "own";
   if (continues) run = opened.info.run;
   parent = continues ? opened.info.parent : opened.info.run + " step " + std::to_string(opened.info.step);
-  done = found->info.step;
-  // A replicated stage of an asynchronous pipeline updates once for several minibatches.
-  for (const HeldStage& h : stages->held()) {
-    h.rule->set_updates(done / steps_per_update());
-    h.store->set_current(VersionId(h.rule->updates()));
+  const std::int64_t per_step = microbatches_per_step(plan);
+  if (found->info.position % per_step != 0) {
+    throw CheckpointError("cannot resume: the checkpoint is after microbatch " +
+                              std::to_string(found->info.position) + ", which does not end a step of " +
+                              std::to_string(per_step),
+                          "give a number of microbatches per step that divides it");
   }
+  done = start = found->info.position / per_step;  // another schedule counts other steps
+  std::int64_t older = 0;
+  for (const HeldStage& h : stages->held()) {
+    load_update_counts(*found, *h.store, *h.rule);
+    h.store->set_current(VersionId(done));
+    // Other cuts of the model have other delays: their pipeline begins anew with the newest weights.
+    if (asynchronous() && found->info.plan_fingerprint == plan.fingerprint())
+      older = load_stash(*found, *h.store);
+  }
+  older_versions = older;
   report.first_step = done;
   if (continues) report.saved_step = done;
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + found->path);
   if (sources.train) sources.train->seek(position_of(done));
 }
 
-std::int64_t Trainer::Impl::steps_to_next_event() const {
+std::int64_t Trainer::Impl::next_event() const {
   std::int64_t next = options.steps;
-  for (std::int64_t every : {options.checkpoint_every, options.evaluate_every}) {
+  for (std::int64_t every : {options.checkpoint_every, evaluates() ? options.evaluate_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
-  return next - done;
+  return end_of_round(next);
 }
 
-void Trainer::Impl::run_segment(std::int64_t steps) {
-  RankRunner runner({*stages, sources.train.get(), world.clock, trace, status, &world.device});
+void Trainer::Impl::run_to(std::int64_t step) {
   stages->set_training(true);
   last_update = world.clock.now();
+  asynchronous() ? flow_to(step) : step_to(step);
+  report.stopped = done == limit();
+}
+
+/// Windows of the flow, one after the other without a pause, so that its lists stay short.
+void Trainer::Impl::flow_to(std::int64_t end) {
+  if (!flow) open_flow(older_versions);
+  const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
+  const std::int64_t window = std::max<std::int64_t>(1, kFlowWindow / period) * period;
   const RankId rank = world.communicator.rank();
-  if (asynchronous()) {
-    const PipelineShape shape = shape_of(plan, layout, static_cast<int>(steps * microbatches_per_step(plan)));
-    const Schedule schedule = checked_schedule(plan, shape, world.communicator, options.schedule);
-    std::int64_t step = done;
-    stages->begin(position_of(done), learning_rate(options.learning_rate, done));
-    if (plan.schedule != ScheduleKind::PipeDream) stages->set_versions(forward_versions(schedule, shape));
-    runner.run(schedule.ranks[rank.value], done, position_of(done), [&](const Action&) {
-      on_update(runner, step);
-      for (int i = 0; i < steps_per_update(); ++i) stop->completed(++step);
+  stages->begin(position_of(start), learning_rate(options.learning_rate, done));
+  const std::int64_t last = (end - start) * per_step;
+  for (std::int64_t from = (done - start) * per_step; from < last;) {
+    const std::int64_t to = std::min(last, from + window);
+    std::int64_t step = start + from / per_step;
+    flow->runner->run(flow->stream.actions(rank, from, to), step, position_of(start), [&](const Action&) {
+      on_update(*flow->runner, step);
+      for (int i = 0; i < steps_per_update(); ++i) stop->completed(++step - start);
       stages->set_learning_rate(learning_rate(options.learning_rate, step));
-      if (stop->limit() < done + steps) runner.end_before(position_of(stop->limit() - done));
+      if (limit() < last_step()) flow->runner->end_before(position_of(limit() - start));
     });
-    stages->finish_sends();
-    done = std::min(done + steps, stop->limit());
-    report.stopped = done == stop->limit();
-    return;
+    from = to;
+    done = std::min(start + to / per_step, limit());
+    if (done == limit()) break;
   }
+  if (done == limit() || done == last_step()) stages->finish_sends();
+}
+
+void Trainer::Impl::step_to(std::int64_t end) {
+  if (!flushing_runner)
+    flushing_runner = std::make_unique<RankRunner>(
+        RunnerParts{*stages, sources.train.get(), world.clock, trace, status, &world.device});
   std::vector<Action> actions =
       checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator, options.schedule)
-          .ranks[rank.value];
+          .ranks[world.communicator.rank().value];
   if (!layout.ties.empty()) updates_last(actions);
-  for (std::int64_t i = 0; i < steps; ++i) {
+  while (done < end) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
-    runner.run(actions, done, position_of(done), [&](const Action&) { on_update(runner, done); });
+    flushing_runner->run(actions, done, position_of(done),
+                         [&](const Action&) { on_update(*flushing_runner, done); });
     ++done;
-    stop->completed(done);
-    if (report.stopped = done == stop->limit(); report.stopped) break;
+    stop->completed(done - start);
+    if (done == limit()) break;
   }
   stages->finish_sends();
+}
+
+/// The ranks rest after `done` steps. An asynchronous pipeline stays full: what is under way is put aside,
+/// and weights and running statistics are those of `done` minibatches, as if nothing else had begun.
+void Trainer::Impl::rest() {
+  if (flow) {
+    const std::int64_t cut = (done - start) * microbatches_per_step(plan);
+    const bool full = done < std::min(limit(), last_step());
+    for (const Action& a :
+         full ? flow->stream.under_way(world.communicator.rank(), cut) : std::vector<Action>()) {
+      if (a.microbatch.value < (std::min(limit(), last_step()) - start) * microbatches_per_step(plan))
+        stages->executor(a.stage).post_receive(a);
+    }
+    stages->pause(cut);
+  } else {
+    stages->pause(0);
+  }
 }
 
 void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   const TimePoint now = world.clock.now();
   const double seconds = Seconds(now - last_update).count();
   last_update = now;
-  step_seconds.push_back(seconds);
-  ++report.steps;
+  const int steps = steps_per_update();  // of the job: the other replicas had theirs
+  step_seconds.push_back(seconds / steps);
+  report.steps += steps;
   const std::int64_t samples =
       std::int64_t{options.microbatch} * (updates_after_each() ? first().replicas : plan.microbatches);
-  StepRecord record{.step = step,
+  const std::int64_t newest = step + steps - 1;
+  StepRecord record{.step = newest,
                     .times = runner.take_times(),
                     .step_s = seconds,
                     .samples_per_s = double(samples) / seconds,
@@ -408,8 +533,9 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
       if (span.step == step) window.push_back(span);
     }
   }
-  if (owns_loss() && (step + 1 == options.steps || (step + 1) % options.print_every == 0))
-    log.print(record, options.steps);
+  const bool prints =
+      newest + 1 == last_step() || (newest + 1) / options.print_every > step / options.print_every;
+  if (owns_loss() && prints) log.print(record, last_step());
 }
 
 /// False if it was asked to stop and left the rest out.
@@ -533,7 +659,7 @@ bool Trainer::Impl::checkpoint() {
                                         .model = plan.model,
                                         .step = done,
                                         .position = position_of(done),
-                                        .updates = first().rule->updates(),
+                                        .updates = done,
                                         .plan_fingerprint = plan.fingerprint(),
                                         .settings = settings},
                                        plan.num_stages(), state, {.deadline = options.checkpoint_deadline});
@@ -566,22 +692,26 @@ void Trainer::Impl::write_trace() {
 
 void Trainer::Impl::run_training() {
   const TimePoint start = world.clock.now();
-  bool evaluated_last = false;
-  while (done < options.steps) {
-    run_segment(steps_to_next_event());
-    const bool at_end = done >= options.steps;
+  bool evaluated_last = false, rested = false;
+  while (done < last_step()) {
+    run_to(next_event());
+    const bool at_end = done >= last_step();
     report.stopped = report.stopped && !at_end;
     if (report.stopped) break;
-    evaluated_last = options.evaluate_every > 0 && done % options.evaluate_every == 0;
+    evaluated_last = evaluates() && is_due(options.evaluate_every, done);
+    const bool saves = is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end);
+    if (!evaluated_last && !saves) continue;
+    rest();
     if (evaluated_last && !evaluate()) {
-      report.stopped = true;
+      report.stopped = rested = true;
       break;
     }
-    const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
-    if (due || (at_end && options.checkpoint_at_end)) checkpoint();
+    if (saves) checkpoint();
+    stages->go_on();
   }
   report.seconds = Seconds(world.clock.now() - start).count();
   stop->finish();
+  if (!rested) rest();
   if (!report.stopped && !evaluated_last) report.stopped = !evaluate();
   if (report.stopped) {
     if (owns_loss()) log_warning("asked to stop: saving step " + std::to_string(done));
@@ -652,8 +782,7 @@ RunReport Trainer::run() {
   RunReport& report = self.report;
   report.median_step_s =
       median({self.step_seconds.begin() + (self.step_seconds.size() > 1), self.step_seconds.end()});
-  const double samples = double(self.options.microbatch) *
-                         (self.updates_after_each() ? self.first().replicas : self.plan.microbatches);
+  const double samples = double(self.options.microbatch) * microbatches_per_step(self.plan);
   report.samples_per_s = report.median_step_s > 0 ? samples / report.median_step_s : 0;
   report.peak_stash = self.stages->peak_stash();
   report.peak_versions = self.stages->peak_versions();

@@ -30,11 +30,13 @@ struct World {
 };
 
 struct TrainOptions {
-  std::int64_t steps = 1;  ///< updates with a flushing schedule; minibatches with an asynchronous one
-  int microbatch = 1;      ///< samples
+  /// Updates; pipedream and pipedream-vsync: minibatches, rounded up to a multiple of all replicas.
+  std::int64_t steps = 1;
+  int microbatch = 1;  ///< samples
   std::uint64_t seed = 0;
   RuleOptions rule;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
+  bool rate_by_replicas = false;      ///< PipeDream: a stage's rate times its replicas / those of stage 0
   std::string output_dir;             ///< empty: no files. It belongs to one run (base/run_folder.h)
   bool overwrite = false;             ///< delete an earlier run there instead of refusing
   std::string resume;                 ///< folder, or empty

@@ -202,13 +202,59 @@ TEST(PipeDreamJob, DataParallelAndFlushing) {
   EXPECT_EQ(*job(pipedream_yaml(mp, "'lr_warmup': true\n"))->find("warmup-epochs"), "5");
 }
 
+/// PipeDream's main case: one stage on most ranks, its rate per stage, its policy, Python's spelling.
+TEST(PipeDreamJob, UnequalReplicas) {
+  const TemporaryFolder folder;
+  for (const int wide : {3, 15}) {
+    std::string first, machines;
+    for (int r = 0; r <= wide; ++r) {
+      machines += std::string(r ? ", " : "") + "'localhost:" + std::to_string(r) + "'";
+      if (r < wide) first += (r ? ", " : "") + std::to_string(r);
+    }
+    const std::string conf = folder.write("hybrid_conf.json",
+                                          "{\"module_to_stage_map\": [0, 1, 1], \"stage_to_rank_map\": "
+                                          "{\"0\": [" +
+                                              first + "], \"1\": [" + std::to_string(wide) + "]}}");
+    const std::string yaml =
+        "'log_directory': '/logs'\n'module': 'models.alexnet.gpus=4'\n'data_dir': "
+        "'/data'\n'config_file': '" +
+        conf + "'\n'container': 'image:1'\n'machines': [" + machines +
+        "]\n'batch_size': 256\n'learning_rate': 0.01\n'epochs': 90\n"
+        "'learning_rate_policy': 'step'\n'model_type': 'image_classification'\n"
+        "'distributed_backend': 'gloo'\n'synthetic_data': True\n";
+    const Result<JobSpec> result = job(yaml);
+    ASSERT_TRUE(result) << to_string(result.problems());
+    EXPECT_EQ(result->ranks, wide + 1);
+    EXPECT_EQ(result->stage_of_rank.front(), 0);
+    EXPECT_EQ(result->stage_of_rank[static_cast<std::size_t>(wide)], 1);
+    const std::pair<const char*, std::string> expected[] = {
+        {"stages", "2"},           {"replicas", std::to_string(wide) + ",1"},
+        {"schedule", "pipedream"}, {"lr-by-replicas", "true"},
+        {"lr-policy", "step"},     {"lr-step-epochs", "30"},
+        {"data", "synthetic"}};
+    for (const auto& [flag, value] : expected) {
+      ASSERT_NE(result->find(flag), nullptr) << flag;
+      EXPECT_EQ(*result->find(flag), value) << flag;
+    }
+    const Result<JobSpec> again = job(to_yaml(*result));
+    ASSERT_TRUE(again) << to_string(again.problems()) << to_yaml(*result);
+    EXPECT_EQ(again->ranks, wide + 1);
+    EXPECT_EQ(*job(yaml + "'no_input_pipelining': True\n")->find("microbatches"), std::to_string(wide));
+  }
+  EXPECT_NE(problems_of("model: mlp\nstages: 2\nreplicas: '3,1,1'\n").find("has 3 numbers for 2 stages"),
+            std::string::npos);
+}
+
 TEST(PipeDreamJob, SaysWhatItCannotDo) {
   const TemporaryFolder folder;
   const std::string hybrid = folder.write(
       "h.json", R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}})");
   const std::string three = "'log_directory': '/logs'\n'module': 'models.mlp.gpus=3'\n'config_file': '" +
                             hybrid + "'\n'machines': ['a:0', 'a:1', 'a:2']\n";
-  EXPECT_NE(problems_of(three).find("give --set plan=FILE"), std::string::npos) << problems_of(three);
+  EXPECT_EQ(problems_of(three), "");
+  const std::string two = "'log_directory': '/logs'\n'module': 'models.mlp.gpus=3'\n'config_file': '" +
+                          hybrid + "'\n'machines': ['a:0', 'a:1']\n";
+  EXPECT_NE(problems_of(two).find("machines lists 2 machines"), std::string::npos) << problems_of(two);
   Plan plan = uniform_plan("mlp", {"a", "b"}, 1, 3, 3, ScheduleKind::OneFOneB);
   ASSERT_TRUE(plan.save(folder.path("plan.json")));
   EXPECT_EQ(problems_of(three, {{"plan", folder.path("plan.json")}}), "");

@@ -207,7 +207,8 @@ TEST_F(Pipeline, PlansThatDoNotFitAreRefused) {
   Plan plan = plan_for(model, {1, 1}, 2, ScheduleKind::OneFOneB);
   plan.stages[1].layers.push_back("zzz");
   EXPECT_THROW(train(model, plan, options(1)), ConfigError);
-  EXPECT_THROW(train(model, plan_for(model, {2, 1}, 2, ScheduleKind::PipeDream), options(5)), ConfigError);
+  EXPECT_THROW(train(model, plan_for(model, {2, 1}, 2, ScheduleKind::PipeDreamVSync), options(5)),
+               ConfigError);
 }
 
 }  // namespace

@@ -28,8 +28,11 @@ namespace fs = std::filesystem;
 /// Random batches as a function of the position; lengths differ from one to the next where the model has any.
 class RandomBatches final : public BatchSource {
  public:
-  RandomBatches(const LayeredModel& model, int microbatch) : model_(model), microbatch_(microbatch) {}
+  RandomBatches(const LayeredModel& model, int microbatch,
+                std::function<void(std::int64_t position)> on_get = {})
+      : model_(model), microbatch_(microbatch), on_get_(std::move(on_get)) {}
   Batch get(std::int64_t position) override {
+    if (on_get_) on_get_(position);
     auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(position) + 1000);
     Batch batch;
     for (const FieldSpec& field : model_.fields) {
@@ -56,6 +59,7 @@ class RandomBatches final : public BatchSource {
  private:
   LayeredModel model_;
   int microbatch_;
+  std::function<void(std::int64_t)> on_get_;
 };
 
 /// Linear, GELU, dropout, and a skip connection over several layers.
@@ -141,11 +145,15 @@ class Pipeline : public ::testing::Test {
           try {
             at::set_num_threads(1);
             SteadyClock clock;
-            Trainer trainer(
-                {*communicators[r], clock, *device_}, model, plan, options,
-                [&](const BatchNeeds&, const BatchNeeds&) {
-                  return BatchSources{.train = std::make_unique<RandomBatches>(model, kMicrobatch)};
-                });
+            Trainer trainer({*communicators[r], clock, *device_}, model, plan, options,
+                            [&](const BatchNeeds&, const BatchNeeds&) {
+                              BatchSources sources{
+                                  .train = std::make_unique<RandomBatches>(model, kMicrobatch, on_batch_)};
+                              if (evaluation_microbatches_ > 0)
+                                sources.evaluation = {std::make_unique<RandomBatches>(model, kMicrobatch),
+                                                      evaluation_microbatches_};
+                              return sources;
+                            });
             outcome.reports[r] = trainer.run();
           } catch (const std::exception& error) {
             std::lock_guard lock(mutex);
@@ -187,6 +195,8 @@ class Pipeline : public ::testing::Test {
   std::function<std::vector<std::unique_ptr<Communicator>>(int size, std::chrono::milliseconds deadline)>
       make_ranks_ = make_local_communicators;
   std::shared_ptr<Device> device_ = make_cpu_device();
+  std::int64_t evaluation_microbatches_ = 0;
+  std::function<void(std::int64_t position)> on_batch_;  ///< of training; called by the threads of all ranks
 };
 
 /// For one process: nobody to talk to.
@@ -249,7 +259,8 @@ class Reference {
   /// computed with, given by the caller; the gradient is the mean over `per_update` microbatches.
   std::map<std::string, at::Tensor> delayed(
       std::int64_t updates, int per_update,
-      const std::function<std::int64_t(int stage, std::int64_t t)>& version) {
+      const std::function<std::int64_t(int stage, std::int64_t t)>& version,
+      std::int64_t first_position = 0) {
     at::NoGradGuard no_grad;
     const int p = layout_.num_stages();
     std::vector<std::vector<at::Tensor>> history(static_cast<std::size_t>(p));
@@ -264,7 +275,7 @@ class Reference {
         const std::int64_t used = std::max<std::int64_t>(0, version(s, t));
         store.flat_weights().copy_(history[static_cast<std::size_t>(s)][static_cast<std::size_t>(used)]);
       }
-      gradients(t * per_update, per_update);
+      gradients(first_position + t * per_update, per_update);
       for (int s = 0; s < p; ++s) {
         auto& store = stores_[static_cast<std::size_t>(s)];
         store.flat_weights().copy_(newest[static_cast<std::size_t>(s)]);
@@ -275,6 +286,23 @@ class Reference {
       }
     }
     return weights();
+  }
+
+  /// Goes on from a checkpoint whose stages are those of the reference, each updated so many times.
+  void load(const Checkpoint& checkpoint, const std::vector<std::int64_t>& updates) {
+    at::NoGradGuard no_grad;
+    for (std::size_t s = 0; s < stores_.size(); ++s) {
+      auto& store = stores_[s];
+      for (std::size_t i = 0; i < store.slots().size(); ++i) {
+        const std::string& name = store.slots()[i].name;
+        store.view(store.flat_weights(), i).copy_(checkpoint.find(name)->tensor(name));
+        for (const auto& [state, flat] : rules_[s]->state()) {
+          const std::string saved = "rule/" + state + "/" + name;
+          store.view(flat, i).copy_(checkpoint.find(saved)->tensor(saved));
+        }
+      }
+      rules_[s]->set_updates(updates[s]);
+    }
   }
 
  private:
