@@ -66,6 +66,7 @@ struct AskingBatches final : BatchSource {
     return inner.get(position);
   }
   void seek(std::int64_t) override {}
+  BatchExtent extent(std::int64_t position) const override { return inner.extent(position); }
   RandomBatches inner;
   StopFlag& flag;
   std::atomic<int>& given;
@@ -211,6 +212,7 @@ struct FailingBatches final : BatchSource {
     return inner.get(position);
   }
   void seek(std::int64_t) override {}
+  BatchExtent extent(std::int64_t position) const override { return inner.extent(position); }
   RandomBatches inner;
 };
 
@@ -233,7 +235,7 @@ TEST_F(Pipeline, AFailureInAnActionKeepsItsClassAndTheOthersHearOfItAfterwards) 
         Trainer trainer({*ranks[r], clock, *device_}, model, plan, options(10),
                         [&](const BatchNeeds& needs, const BatchNeeds&) {
                           BatchSources sources{.train = std::make_unique<RandomBatches>(model, 3)};
-                          if (needs.input) sources.train = std::make_unique<FailingBatches>(model);
+                          if (needs.fields[0]) sources.train = std::make_unique<FailingBatches>(model);
                           return sources;
                         });
         trainer.run();
