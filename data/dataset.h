@@ -29,9 +29,19 @@ class Dataset {
   virtual int num_classes() const = 0;
   virtual Sample get(std::int64_t index, std::uint64_t augment_seed, bool want_input) const = 0;
   virtual std::string describe() const = 0;
-  /// Counters of the damaged-image policy: name -> count ("grey", "cmyk", "damaged", ...). May be empty.
-  virtual std::map<std::string, std::int64_t> counters() const { return {}; }
+  /// What a user should know of the set before it is used, one sentence each.
+  virtual std::vector<std::string> notes() const { return {}; }
+
+  // -- the policy for odd files --
+  /// Samples whose own file was odd when it was read, so far: index -> bits of OddSample.
+  virtual std::map<std::int64_t, unsigned> odd_samples() const { return {}; }
+  /// Files that look like samples and cannot be any (a FIFO, a link that leads nowhere).
+  virtual std::int64_t left_out() const { return 0; }
+  /// Of the sample's file; empty for a set without files.
+  virtual std::string name_of(std::int64_t) const { return {}; }
 };
+
+enum OddSample : unsigned { kGreySample = 1, kCmykSample = 2, kDamagedSample = 4 };
 
 struct DatasetOptions {
   std::string path =
@@ -41,7 +51,8 @@ struct DatasetOptions {
   int num_classes = 10;
   std::uint64_t seed = 0;
 };
-/// Problem: unreadable folder, class folder without images, more classes than the model has, ...
+/// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
+/// that the training set does not have, more classes than the model has, ...
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options);
 
 /// Order of an epoch: a seeded permutation, or 0..n-1 if not shuffled. Pure.

@@ -14,6 +14,8 @@ namespace millrace {
 
 /// The whole file as bytes; a Problem if absent, unreadable, a folder, or larger than `limit`.
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
+/// The same for a regular file only: a FIFO, a socket or a device is a Problem and never waited for.
+Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
 
 /// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno.
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content);
