@@ -12,6 +12,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/random.h"
+#include "runtime/checkpoint/hash.h"
 
 namespace millrace {
 namespace {
@@ -163,6 +164,15 @@ class ImageFolder final : public Dataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(listing_.files.size()); }
   int num_classes() const override { return static_cast<int>(listing_.first.size()) - 1; }
+  std::string fingerprint() const override {
+    Xxh3 listing;
+    for (const File& file : listing_.files) {
+      listing.add(fs::path(file.path).lexically_relative(listing_.folder).generic_string());
+      listing.add("\n" + std::to_string(file.target) + "\n");
+    }
+    return std::to_string(size()) + " images, " + std::to_string(num_classes()) + " classes, listing " +
+           listing.value().hex().substr(0, 16);
+  }
   std::string describe() const override {
     return listing_.folder + ", " + std::to_string(size()) + " images, " + std::to_string(num_classes()) +
            " classes";
