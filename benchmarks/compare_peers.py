@@ -51,8 +51,9 @@ def checked(command, environment, folder, name):
     with open(os.path.join(folder, name + ".log"), "w+") as log:
         code = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=TIMEOUT_S).returncode
         if code != 0:
+            # Whole: torchrun's own closing lines are long and do not say why, the rank's first ones do.
             log.seek(0)
-            sys.exit(f"compare_peers: {name} ended with exit code {code}:\n{log.read()[-3000:]}")
+            sys.exit(f"{log.read()}compare_peers: {name} ended with exit code {code}; its output is above")
 
 
 def environment():

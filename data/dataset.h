@@ -36,15 +36,26 @@ class Dataset {
   virtual std::int64_t size() const = 0;
   virtual Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const = 0;
   virtual std::string describe() const = 0;
+  virtual int num_classes() const { return 0; }  ///< different labels; 0: it has none
   /// Lengths of a sample by the model's dimensions, and what it adds to the model's counts, without loading
   /// it. Both spans are zero before. Data sets of samples of one size leave them so.
   virtual void measure(std::int64_t /*index*/, std::span<std::int64_t> /*lengths*/,
                        std::span<std::int64_t> /*counts*/) const {}
   /// What the samples are, whatever the path: the same text for the same files in the same order.
   virtual std::string fingerprint() const = 0;
-  /// Counters of the damaged-image policy: name -> count ("grey", "cmyk", "damaged", ...). May be empty.
-  virtual std::map<std::string, std::int64_t> counters() const { return {}; }
+  /// What a user should know of the set before it is used, one sentence each.
+  virtual std::vector<std::string> notes() const { return {}; }
+
+  // -- the policy for odd files --
+  /// Samples whose own file was odd when it was read, so far: index -> bits of OddSample.
+  virtual std::map<std::int64_t, unsigned> odd_samples() const { return {}; }
+  /// Files that look like samples and cannot be any (a FIFO, a link that leads nowhere).
+  virtual std::int64_t left_out() const { return 0; }
+  /// Of the sample's file; empty for a set without files.
+  virtual std::string name_of(std::int64_t) const { return {}; }
 };
+
+enum OddSample : unsigned { kGreySample = 1, kCmykSample = 2, kDamagedSample = 4 };
 
 struct DatasetOptions {
   std::string path =
@@ -53,7 +64,8 @@ struct DatasetOptions {
   std::vector<FieldSpec> fields;  ///< of the model: what a sample has to have
   std::uint64_t seed = 0;
 };
-/// Problem: unreadable folder, class folder without images, more classes than the model has, ...
+/// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
+/// that the training set does not have, more classes than the model has, ...
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options);
 
 /// Order of an epoch: a seeded permutation, or 0..n-1 if not shuffled. Pure.

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "data/dataset.h"
+#include "driver/worker_data_report.h"
 #include "driver/worker_environment.h"
 #include "driver/worker_options.h"
 #include "runtime/base/json.h"
@@ -250,12 +251,24 @@ Result<Datasets> open_datasets(const TrainSpec& spec) {
   if (!train) return train.problems();
   Datasets sets{.train = *train};
   if (spec.evaluate) {
-    if (auto test = make_dataset(dataset_options(spec, "test")); test)
-      sets.test = *test;
-    else
-      log_warning("no evaluation: " + to_string(test.problems()));
+    auto test = make_dataset(dataset_options(spec, "test"));
+    if (!test) return test.problems();
+    sets.test = *test;
   }
   return sets;
+}
+
+/// Once for a job.
+void log_notes(const TrainSpec& spec, const Datasets& sets) {
+  std::vector<std::string> notes = sets.train->notes();
+  if (sets.test) {
+    for (const std::string& note : sets.test->notes()) {
+      if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+    }
+  } else if (spec.evaluate) {
+    notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
+  }
+  for (const std::string& note : notes) log_warning(note);
 }
 
 LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
@@ -294,7 +307,18 @@ MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
   };
 }
 
-Json summary_of(const TrainSpec& spec, const RunReport& report) {
+/// Of the data sets that have files; else null. Collective.
+Json data_files(const Datasets& sets, Communicator& communicator) {
+  Json result;
+  for (const auto& [name, set] : {std::pair{"train", sets.train.get()}, {"test", sets.test.get()}}) {
+    if (!set || set->name_of(0).empty()) continue;
+    if (result.is_null()) result = Json::object({});
+    result[name] = data_report(*set, communicator);
+  }
+  return result;
+}
+
+Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& files) {
   Json evaluations = Json::array();
   for (const EvaluationReport& e : report.evaluations) {
     Json one = Json::object({{"step", e.step}, {"samples", static_cast<std::int64_t>(e.samples)}});
@@ -331,6 +355,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"peak_versions", report.peak_versions},
                        {"peak_memory_bytes", report.peak_memory_bytes},
                        {"evaluations", evaluations},
+                       {"data_files", files},
                        {"losses", losses}});
 }
 
@@ -360,9 +385,14 @@ void print_result(const RunReport& report) {
 
 /// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
 /// missing on the disk.
-void publish_summary(const TrainSpec& spec, RunReport& report, RankId rank) {
+void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {
   if (rank != spec.plan.stages.back().ranks.front()) return;
-  const Json summary = summary_of(spec, report);
+  for (const char* set : {"train", "test"}) {
+    const Json* of_set = files.is_object() ? files.find(set) : nullptr;
+    const std::string text = of_set ? data_report_text(*of_set) : "";
+    if (!text.empty()) log_info(std::string("data ") + set + ": " + text);
+  }
+  const Json summary = summary_of(spec, report, files);
   if (!spec.options.output_dir.empty()) {
     const auto path = std::filesystem::path(spec.options.output_dir) / "summary.json";
     if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)
@@ -389,7 +419,7 @@ ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& c
   device.bind_thread();
   Trainer trainer({communicator, clock, device}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
   RunReport report = trainer.run();
-  publish_summary(spec, report, communicator.rank());
+  publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
   return exit_code_of(report);
 }
 
@@ -521,6 +551,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
         spec->options.checkpoint_every = steps;
     }
+    if (job->rank == 0) log_notes(*spec, *sets);
     // Ranks must see the same data, and a run that is resumed the data that it began with.
     spec->options.settings.emplace_back("data", sets->train->fingerprint());
     spec->options.rank_settings.emplace_back("evaluation data",

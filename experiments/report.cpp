@@ -7,23 +7,23 @@
 #include <functional>
 #include <map>
 
+#include "experiments/figures.h"
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
+#include "experiments/time_bars.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/predicted_costs.h"
+#include "runtime/base/median.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kMostAsyncMicrobatches = 24;  // in a picture
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
+constexpr int kMostAsyncMicrobatches = 24;     // in a picture
+constexpr std::size_t kMostNarrowBars = 2000;  // beyond it the wide picture has to do for narrow screens too
+constexpr int kWide = 1120, kNarrow = 380;     // pixels of a picture
+constexpr int kWidePlan = 1096;                // what a card has room for
+constexpr double kGood = 15;                   // per cent off a prediction
 
 /// Over the steps but the first, which warms up; a run of one step has no other.
 double median_of(const RankRun& rank, const std::function<double(const StepLine&)>& value) {
@@ -64,9 +64,14 @@ std::string text(const char* pattern, auto... values) {
 // ---- simulated schedule
 // -------------------------------------------------------------------------------------
 
-/// With the profile the planner's own costs, else those that the plan carries.
-std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
-  if (!run.plan || !validate(*run.plan).empty()) return std::nullopt;
+Problem no_simulation(const std::string& why) {
+  return {"plan.json", why, {}};
+}
+
+/// With the profile the planner's own costs, else those that the plan carries. The Problem says why not.
+Result<Simulation> simulation_of(const RunData& run, int microbatches) {
+  if (!run.plan) return no_simulation("there is no plan");
+  if (!validate(*run.plan).empty()) return no_simulation("the plan is not valid");
   const Plan& plan = *run.plan;
   const ClusterSpec cluster = run.cluster && run.cluster->num_ranks() >= plan.num_ranks()
                                   ? *run.cluster
@@ -83,12 +88,14 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
     shape = model.shape_of(stages, microbatches);
     costs = model.costs_of(stages, shape);
   } else {
-    if (!has_predicted_times(plan)) return std::nullopt;
+    if (!has_predicted_times(plan))
+      return no_simulation("the plan predicts no times (one that millrace plan makes of a profile does)");
     costs = predicted_costs(plan, shape, cluster);
   }
   shape.update_every = shape_of(plan).update_every;
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
-  if (!schedule || !check(*schedule, shape, Transport::Buffered).empty()) return std::nullopt;
+  if (!schedule) return schedule.problems();
+  if (Problems problems = check(*schedule, shape, Transport::Buffered); !problems.empty()) return problems;
   return simulate(*schedule, shape, costs);
 }
 
@@ -157,46 +164,59 @@ std::string rank_label(const RunData& run, int rank) {
 // ---- measured schedule
 // --------------------------------------------------------------------------------------
 
+/// Waiting is not work: it may have begun in the step before.
+bool is_work(SpanKind kind) {
+  return is_computation(kind) || kind == SpanKind::Data || kind == SpanKind::Reduce ||
+         kind == SpanKind::Update;
+}
+
 struct Extent {
   std::int64_t start = INT64_MAX;
   std::int64_t end = INT64_MIN;
   std::size_t ranks = 0;
+
+  void take(std::int64_t from, std::int64_t to) {
+    start = std::min(start, from);
+    end = std::max(end, to);
+  }
+  bool empty() const { return start > end; }
 };
 
-/// The traced step whose length is the median of those that every traced rank has.
-std::optional<std::int64_t> typical_step(const RunData& run) {
+/// Of the traced steps that every traced rank has, the one whose length is nearest to `typical_s`, or to
+/// their own median if that is 0.
+std::optional<std::int64_t> typical_step(const RunData& run, double typical_s) {
   std::map<std::int64_t, Extent> extents;
   std::size_t traced = 0;
   for (const RankRun& rank : run.ranks) {
     std::map<std::int64_t, Extent> mine;
     for (const Span& span : rank.spans) {
-      Extent& extent = mine[span.step];
-      extent.start = std::min(extent.start, span.start);
-      extent.end = std::max(extent.end, span.end);
+      if (is_work(span.kind)) mine[span.step].take(span.start, span.end);
     }
     traced += !mine.empty();
     for (const auto& [step, extent] : mine) {
       Extent& all = extents[step];
-      all.start = std::min(all.start, extent.start);
-      all.end = std::max(all.end, extent.end);
+      all.take(extent.start, extent.end);
       ++all.ranks;
     }
   }
-  std::vector<std::pair<std::int64_t, std::int64_t>> lengths;
-  for (const auto& [step, extent] : extents) {
-    if (extent.ranks == traced) lengths.emplace_back(extent.end - extent.start, step);
-  }
+  std::vector<double> lengths;
+  std::erase_if(extents, [&](const auto& e) { return e.second.ranks != traced; });
+  const auto length = [](const Extent& extent) {
+    return static_cast<double>(extent.end - extent.start) * 1e-9;
+  };
+  for (const auto& [step, extent] : extents) lengths.push_back(length(extent));
   if (lengths.empty()) return std::nullopt;
-  std::sort(lengths.begin(), lengths.end());
-  return lengths[lengths.size() / 2].second;
+  if (!(typical_s > 0)) typical_s = median(lengths);
+  const auto off = [&](const auto& e) { return std::abs(length(e.second) - typical_s); };
+  return std::ranges::min_element(extents, {}, off)->first;
 }
 
 // ---- page
 // ---------------------------------------------------------------------------------------------------
 
 const char* const kStyle = R"(
-:root{color-scheme:light dark;--page:#f4f6f8;--card:#ffffff;--text:#1f2933;--soft:#52606d;--tick:#66727f;--grid:#e4e7eb;--edge:#d5dae1;--box:#f7f9fb;--good:#1d8a5f;--bad:#c2571a;--accent:#2f6fe4;--second:#c25a9b}
-@media(prefers-color-scheme:dark){:root{--page:#12161b;--card:#1b2129;--text:#e6eaef;--soft:#a9b4c0;--tick:#94a0ad;--grid:#2c343e;--edge:#36404b;--box:#222a33;--good:#5cc79b;--bad:#f0985f;--accent:#6ea3ff;--second:#e58bc3}}
+:root{color-scheme:light dark;--page:#f4f6f8;--card:#ffffff;--text:#1f2933;--soft:#52606d;--tick:#66727f;--grid:#e4e7eb;--edge:#d5dae1;--box:#f7f9fb;--good:#1d8a5f;--bad:#c2571a;--line:#334155;--second:#b42346;--idle:#e3e7ec}
+@media(prefers-color-scheme:dark){:root{--page:#12161b;--card:#1b2129;--text:#e6eaef;--soft:#a9b4c0;--tick:#94a0ad;--grid:#2c343e;--edge:#36404b;--box:#222a33;--good:#5cc79b;--bad:#f0985f;--line:#cbd5e1;--second:#ff8fa3;--idle:#333c48}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}
@@ -212,7 +232,14 @@ h2{font-size:17px;margin:0 0 4px}
 .tile small{color:var(--soft);font-size:12.5px}
 .card{padding:18px 20px;margin-bottom:16px}
 .scroll{overflow-x:auto}
-.pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(420px,1fr));gap:16px}
+.pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:16px}
+.narrow{display:none}
+.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-bottom:10px;font-size:12px}
+.legend i{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:5px;vertical-align:-1px}
+.bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:7px 12px;align-items:center;font-size:12.5px}
+.bar{display:flex;height:22px}
+.bar i{font:11px/22px system-ui,sans-serif;text-align:center;color:#16202b;overflow:hidden;white-space:nowrap}
+.bars .sum{color:var(--tick);font-size:12px;text-align:right}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
 th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th{color:var(--soft);font-weight:600;font-size:12.5px}
@@ -224,7 +251,7 @@ tr:last-child td{border-bottom:0}
 .good{color:var(--good)}.bad{color:var(--bad)}.none{color:var(--tick)}
 svg{display:block;max-width:100%;height:auto;font-family:inherit}
 svg.chart{width:100%}
-svg.plan{max-width:none;margin:0 auto}
+svg.plan{margin:0 auto}
 svg text{font-size:12px;fill:var(--text)}
 svg .title{font-size:14px;font-weight:650;fill:var(--text)}
 svg .tick{font-size:11.5px;font-weight:400;fill:var(--tick)}
@@ -240,12 +267,12 @@ svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var
 .gantt svg text[fill="#1f2933"]{fill:var(--text)}
 .gantt svg text[fill="#52606d"]{fill:var(--tick)}
 .gantt svg text[fill="#16202b"]{fill:#16202b;font-size:11px}
-.gantt svg rect[fill="#eef1f5"]{fill:var(--grid)}
+.gantt svg rect[fill="#e3e7ec"]{fill:var(--idle)}
 .gantt svg line{stroke:var(--grid)}
 .gantt svg rect[stroke="#fff"]{stroke:var(--box)}
-.gantt svg rect[fill="#d9dde3"]{fill:var(--edge)}
 ul.notes{margin:0;padding-left:18px;color:var(--soft);font-size:14px}
 footer{color:var(--tick);font-size:13px;margin-top:22px}
+@media(max-width:640px){main{padding:16px 8px 40px}.card{padding:14px 10px}.wide{display:none}.narrow{display:block}th,td{padding:6px 7px}.bars{gap:6px 7px;font-size:11.5px}}
 @media print{.card,.tile{break-inside:avoid}}
 )";
 
@@ -255,7 +282,7 @@ class Page {
 
   std::string html() {
     std::string body = header() + tiles() + plan_card() + comparison_card() + gantt_card() + curves_card() +
-                       time_card() + ranks_card() + notes_card();
+                       time_card() + ranks_card() + data_card() + notes_card();
     return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
            "'unsafe-inline'\">\n"
@@ -290,6 +317,10 @@ class Page {
     return "<section class=\"card\"><h2>" + heading + "</h2><p class=\"lead\">" + lead + "</p>" + content +
            "</section>\n";
   }
+  /// One picture for wide screens and one for narrow ones.
+  static std::string both(const std::string& wide, const std::string& narrow) {
+    return "<div class=\"wide\">" + wide + "</div><div class=\"narrow\">" + narrow + "</div>";
+  }
   static std::string tile(const std::string& label, const std::string& value,
                           const std::string& detail = {}) {
     return "<div class=\"tile\"><span>" + label + "</span><b>" + escape_xml(value) + "</b><small>" +
@@ -315,17 +346,18 @@ class Page {
                    is_asynchronous(run_) ? "asynchronous, weights stashed"
                                          : std::to_string(run_.plan->microbatches) + " microbatches a step");
     }
-    if (loss_) html += tile("Steps", std::to_string(loss_->steps.back().step + 1), "last step in the log");
+    if (loss_)
+      html += tile(counts_minibatches(run_) ? "Minibatches" : "Steps",
+                   std::to_string(done_after(run_, *loss_, loss_->steps.back())), "the last in the log");
     html += loss_tile() + accuracy_tile();
     if (comparison_.measured_step_s > 0) {
       html +=
-          tile(counts_minibatches(run_) ? "Minibatch" : "Step", duration_text(comparison_.measured_step_s),
-               comparison_.predicted_step_s > 0 ? "predicted " + duration_text(comparison_.predicted_step_s)
+          tile(counts_minibatches(run_) ? "Minibatch" : "Step", duration_figure(comparison_.measured_step_s),
+               comparison_.predicted_step_s > 0 ? "predicted " + duration_figure(comparison_.predicted_step_s)
                                                 : "median");
     }
     if (loss_)
-      html += tile("Throughput",
-                   text("%.4g", median_of(*loss_, [](const StepLine& s) { return s.samples_per_s; })),
+      html += tile("Throughput", figure(median_of(*loss_, [](const StepLine& s) { return s.samples_per_s; })),
                    "samples/s, median");
     return html + "</div>\n";
   }
@@ -349,20 +381,22 @@ class Page {
         "Stages, their ranks and layers; arrows are the tensors of one microbatch. Bars: time of a stage "
         "divided by its replicas, against the slowest.";
     if (!run_.plan->planner.empty()) lead += " Made by " + escape_xml(run_.plan->planner) + ".";
-    return card("Plan", lead, "<div class=\"scroll\">" + plan_svg(*run_.plan) + "</div>");
+    return card("Plan", lead,
+                both(plan_svg(*run_.plan, kWidePlan, "wide"), plan_svg(*run_.plan, kNarrow, "narrow")));
   }
 
   // -- predicted and measured --
   static std::string time_cell(double seconds, const char* css = "") {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
-           (seconds > 0 ? text("%.3f", seconds * 1e3) : "<span class=\"none\">–</span>") + "</td>";
+           (seconds > 0 ? figure(seconds * 1e3) : "<span class=\"none\">–</span>") + "</td>";
   }
-  /// Green within 15 % of the prediction.
+  static std::string per_cent(double off) { return text("%+.0f %%", std::round(off) + 0.0); }
+  static bool is_good(double off) { return std::abs(off) <= kGood; }
+  /// Green near the prediction.
   static std::string ratio_cell(double predicted, double measured) {
     if (!(predicted > 0) || !(measured > 0)) return "<td><span class=\"none\">–</span></td>";
     const double off = (measured / predicted - 1) * 100;
-    return std::string("<td class=\"") + (std::abs(off) <= 15 ? "good" : "bad") + "\">" +
-           text("%+.1f %%", off) + "</td>";
+    return std::string("<td class=\"") + (is_good(off) ? "good" : "bad") + "\">" + per_cent(off) + "</td>";
   }
   static std::string bytes_cell(Bytes bytes, const char* css = "") {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
@@ -393,7 +427,10 @@ class Page {
         "Predicted and measured",
         step_sentence() +
             " Stage times are for one microbatch on one rank; * the most bytes of tensors that lived at "
-            "once (ranks that are threads of one process are counted together).",
+            "once (ranks that are threads of one process are counted together). " +
+            text("<span class=\"good\">Green</span>: within %.0f %% of the prediction; <span "
+                 "class=\"bad\">orange</span>: further off.",
+                 kGood),
         table);
   }
   static std::string count_cell(int count, const char* css = "") {
@@ -405,45 +442,73 @@ class Page {
     const double predicted = comparison_.predicted_step_s, measured = comparison_.measured_step_s;
     if (predicted > 0 && measured > 0) {
       const double off = (measured / predicted - 1) * 100;
-      return what + " was predicted to take <b>" + duration_text(predicted) + "</b> and took <b>" +
-             duration_text(measured) + "</b> (<span class=\"" + (std::abs(off) <= 15 ? "good" : "bad") +
-             "\">" + text("%+.1f %%", off) + "</span>).";
+      return what + " was predicted to take <b>" + duration_figure(predicted) + "</b> and took <b>" +
+             duration_figure(measured) + "</b> (<span class=\"" + (is_good(off) ? "good" : "bad") + "\">" +
+             per_cent(off) + "</span>).";
     }
     if (measured > 0)
-      return what + " took <b>" + duration_text(measured) + "</b>; the plan predicts nothing.";
-    return predicted > 0 ? what + " was predicted to take <b>" + duration_text(predicted) +
+      return what + " took <b>" + duration_figure(measured) + "</b>; the plan predicts nothing.";
+    return predicted > 0 ? what + " was predicted to take <b>" + duration_figure(predicted) +
                                "</b>; nothing was measured."
                          : "Neither predictions nor measurements.";
   }
 
   // -- schedules --
   std::string gantt_card() const {
+    if (!run_.plan && run_.ranks.empty()) return "";
     const std::vector<GanttRow> measured = measured_rows(run_);
-    const std::vector<GanttRow> simulated =
-        simulated_rows(run_, is_asynchronous(run_) ? async_microbatches(measured) : 0);
-    if (measured.empty() && simulated.empty()) return "";
-    double span = 0;
+    const int microbatches = is_asynchronous(run_) ? async_microbatches(measured) : 0;
+    const std::vector<GanttRow> simulated = simulated_rows(run_, microbatches);
+    const double span = std::max(end_of(measured), end_of(simulated));
+    std::size_t bars = 0;
     for (const auto* rows : {&measured, &simulated}) {
-      for (const GanttRow& row : *rows) {
-        for (const GanttBar& bar : row.bars) span = std::max(span, bar.end);
-      }
+      for (const GanttRow& row : *rows) bars = std::max(bars, row.bars.size() * rows->size());
     }
+    const auto picture = [&](const std::vector<GanttRow>& rows, const std::string& heading, int width) {
+      return "<div class=\"gantt scroll\">" +
+             gantt_svg(rows, {.title = heading, .width = width, .span = span}) + "</div>";
+    };
     std::string charts;
     const auto add = [&](const std::vector<GanttRow>& rows, const std::string& heading) {
-      if (!rows.empty())
-        charts += "<div class=\"gantt scroll\">" +
-                  gantt_svg(rows, {.title = heading, .width = 1120, .span = span}) + "</div>";
+      if (rows.empty()) return;
+      const std::string wide = picture(rows, heading, kWide);
+      charts += bars > kMostNarrowBars ? wide : both(wide, picture(rows, heading, kNarrow));
     };
     add(simulated, "Simulated");
-    const std::optional<std::int64_t> step = typical_step(run_);
+    const std::optional<std::int64_t> step = typical_step(run_, comparison_.measured_step_s);
     add(measured, is_asynchronous(run_) || !step ? "Measured, traced window"
-                                                 : "Measured, step " + std::to_string(*step));
+                                                 : "Measured, step " + std::to_string(*step + 1));
     std::string lead = "One row for each rank, one time scale for both; numbers are microbatches.";
     if (run_.plan && run_.plan->num_stages() > 0 && shape_of(*run_.plan).has_chunks())
       lead += " The further stages of a rank are lighter.";
-    if (measured.empty()) lead += " No trace.rank&lt;k&gt;.json: the run was not traced.";
-    if (simulated.empty()) lead += " The plan predicts no times: there is nothing to simulate.";
+    if (!measured.empty() && is_asynchronous(run_))
+      lead +=
+          " The simulation begins with an empty pipeline; the trace where its first minibatch does, and a "
+          "rank's "
+          "row has its traced minibatches only.";
+    else if (!measured.empty())
+      lead +=
+          " Of the traced steps the one nearest to the median time: " + duration_figure(end_of(measured)) +
+          " from the first forward to the last update" +
+          (comparison_.measured_step_s > 0
+               ? ", the median step took " + duration_figure(comparison_.measured_step_s)
+               : std::string()) +
+          ".";
+    if (measured.empty()) lead += " No trace.rank&lt;k&gt;.json has a span of a step: what ran is not drawn.";
+    if (simulated.empty()) {
+      const Result<Simulation> none = simulation_of(run_, microbatches);
+      lead +=
+          " Nothing is simulated: " + escape_xml(none ? "it has no actions" : none.problems().front().what) +
+          ".";
+    }
     return card("Schedule", lead, charts);
+  }
+  static double end_of(const std::vector<GanttRow>& rows) {
+    double end = 0;
+    for (const GanttRow& row : rows) {
+      for (const GanttBar& bar : row.bars) end = std::max(end, bar.end);
+    }
+    return end;
   }
   static int async_microbatches(const std::vector<GanttRow>& measured) {
     std::size_t forwards = 0;
@@ -462,7 +527,7 @@ class Page {
     for (const RankRun& rank : run_.ranks) {
       for (const StepLine& step : rank.steps) {
         if (!step.loss) continue;
-        auto& [sum, count] = sums[step.step];
+        auto& [sum, count] = sums[done_after(run_, rank, step)];
         sum += *step.loss;
         ++count;
       }
@@ -488,41 +553,47 @@ class Page {
     const auto loss = loss_points();
     std::vector<std::pair<double, double>> speed;
     for (std::size_t i = loss_->steps.size() > 1 ? 1 : 0; i < loss_->steps.size(); ++i) {
-      speed.emplace_back(static_cast<double>(loss_->steps[i].step), loss_->steps[i].samples_per_s);
+      speed.emplace_back(static_cast<double>(done_after(run_, *loss_, loss_->steps[i])),
+                         loss_->steps[i].samples_per_s);
     }
-    const double window = std::max(1.0, static_cast<double>(loss.size()) / 25);
     std::string charts = "<div class=\"pair\">";
     if (!loss.empty()) {
-      charts += "<div>" +
-                line_chart_svg({.title = "Loss", .x_label = "step"},
-                               {{"each step", "var(--accent)", loss, Series::Style::Faint},
-                                {"smoothed", "var(--accent)", smoothed(loss, window)},
-                                {evaluation_points("loss").empty() ? "" : "evaluation", "var(--second)",
-                                 evaluation_points("loss"), Series::Style::Dots}}) +
-                "</div>";
+      std::vector<Series> series = curve_of(loss);
+      series.push_back({"evaluation", "var(--second)", evaluation_points("loss"), Series::Style::Dots});
+      charts += "<div>" + chart({.title = "Loss"}, series) + "</div>";
     }
     charts += "<div>" +
-              line_chart_svg(
-                  {.title = "Throughput", .x_label = "step", .y_label = "samples/s", .y_from_zero = true},
-                  {{"each step", "var(--good)", speed, Series::Style::Faint},
-                   {"smoothed", "var(--good)", smoothed(speed, window)}}) +
+              chart({.title = "Throughput", .y_label = "samples/s", .y_from_zero = true}, curve_of(speed)) +
               "</div>";
-    return card("Progress", "Loss of the last stage, and samples of the whole job per second.",
-                charts + "</div>");
+    return card(
+        "Progress",
+        std::string("Loss of the last stage, and samples of the whole job per second, after so many ") +
+            (counts_minibatches(run_) ? "minibatches." : "steps."),
+        charts + "</div>");
+  }
+  /// Few points as they are, many with a smooth line.
+  std::vector<Series> curve_of(const std::vector<std::pair<double, double>>& points) const {
+    const std::string each = counts_minibatches(run_) ? "each minibatch" : "each step";
+    const double window = static_cast<double>(points.size()) / 25;
+    if (window < 2) return {{each, "var(--line)", points}};
+    return {{each, "var(--line)", points, Series::Style::Faint},
+            {"smoothed", "var(--line)", smoothed(points, window)}};
+  }
+  std::string chart(LineChart options, const std::vector<Series>& series) const {
+    options.x_label = counts_minibatches(run_) ? "minibatch" : "step";
+    const std::string wide = line_chart_svg(options, series);
+    options.width = kNarrow;
+    return both(wide, line_chart_svg(options, series));
   }
 
   // -- where the time went --
   std::string time_card() const {
-    const std::vector<StackedPart> parts{{"forward", colour_of("forward")},
-                                         {"backward", colour_of("backward")},
-                                         {"send", colour_of("send")},
-                                         {"receive", "#7f8fd6"},
-                                         {"wait", "#a3adb8"},
-                                         {"all-reduce", colour_of("reduce")},
-                                         {"update", colour_of("update")},
-                                         {"data", colour_of("data")},
-                                         {"other", "#c9c2b4"}};
-    std::vector<StackedRow> rows;
+    const std::vector<TimePart> parts{{"forward", colour_of("forward")}, {"backward", colour_of("backward")},
+                                      {"send", colour_of("send")},       {"receive", colour_of("receive")},
+                                      {"idle", "var(--idle)"},           {"reduce", colour_of("reduce")},
+                                      {"update", colour_of("update")},   {"data", colour_of("data")},
+                                      {"other", colour_of("other")}};
+    std::vector<TimeRow> rows;
     for (const RankRun& rank : run_.ranks) {
       if (rank.steps.empty()) continue;
       const auto mean = [&](auto member) {
@@ -531,42 +602,83 @@ class Page {
         for (std::size_t i = first; i < rank.steps.size(); ++i) sum += rank.steps[i].*member;
         return sum / static_cast<double>(rank.steps.size() - first);
       };
-      StackedRow row{rank_label(run_, rank.rank), {}};
+      TimeRow row{rank_label(run_, rank.rank), {}};
       double known = 0;
       for (auto member :
            {&StepLine::forward_s, &StepLine::backward_s, &StepLine::send_s, &StepLine::receive_s,
             &StepLine::wait_s, &StepLine::all_reduce_s, &StepLine::update_s, &StepLine::data_s}) {
-        row.values.push_back(mean(member));
-        known += row.values.back();
+        row.seconds.push_back(mean(member));
+        known += row.seconds.back();
       }
-      row.values.push_back(std::max(0.0, mean(&StepLine::step_s) - known));
+      row.seconds.push_back(std::max(0.0, mean(&StepLine::step_s) - known));
       rows.push_back(std::move(row));
     }
     if (rows.empty()) return "";
     return card(
         "Where the time went",
-        "Mean of a step on each rank. Wait is time without work: the bubble, and peers that are late.",
-        "<div class=\"scroll\">" + stacked_bars_svg(parts, rows, "ms", 1e3, 1120) + "</div>");
+        std::string("Mean of ") + (counts_minibatches(run_) ? "a minibatch" : "a step") +
+            " on each rank. Idle is waiting for messages: the bubble, and peers that are late; other is what "
+            "no action accounts for.",
+        time_bars_html(parts, rows));
   }
 
   std::string ranks_card() const {
     if (!loss_) return "";
-    std::string table =
-        "<div class=\"scroll\"><table><thead><tr><th>Rank</th><th>stage</th><th>steps</th><th>step, "
-        "ms</th><th>bubble</th><th>peak memory</th><th>versions</th><th>stashed "
-        "microbatches</th></tr></thead><tbody>";
+    const bool each = counts_minibatches(run_);
+    std::string table = std::string("<div class=\"scroll\"><table><thead><tr><th>Rank</th><th>stage</th>") +
+                        (each ? "<th>minibatches of the job</th><th>one of its own, ms</th>"
+                              : "<th>steps</th><th>step, ms</th>") +
+                        "<th>bubble</th><th>peak memory</th><th>versions</th><th>stashed "
+                        "microbatches</th></tr></thead><tbody>";
     for (const RankRun& rank : run_.ranks) {
       if (rank.steps.empty()) continue;
       const StepLine& last = rank.steps.back();
       table += "<tr><td>rank " + std::to_string(rank.rank) + "</td><td>" + stage_list(run_, rank.rank) +
-               "</td><td>" + std::to_string(rank.steps.size()) + "</td>" +
+               "</td><td>" + std::to_string(done_after(run_, rank, last)) + "</td>" +
                time_cell(median_of(rank, [](const StepLine& s) { return s.step_s; })) + "<td>" +
-               text("%.1f %%", 100 * median_of(rank, [](const StepLine& s) { return s.bubble_share; })) +
+               text("%.0f %%", 100 * median_of(rank, [](const StepLine& s) { return s.bubble_share; })) +
                "</td>" + bytes_cell(last.peak_memory_bytes) + count_cell(last.weight_versions) + "<td>" +
                std::to_string(last.stashed_microbatches) + "</td></tr>";
     }
     return card("Ranks", "Bubble: share of a step without forward, backward or update.",
                 table + "</tbody></table></div>");
+  }
+
+  /// Odd files of the data sets, if they have files.
+  std::string data_card() const {
+    const Json* sets = run_.summary.find("data_files");
+    if (!sets || !sets->is_object()) return "";
+    std::string table, names;
+    for (const char* name : {"train", "test"}) {
+      const Json* set = sets->find(name);
+      if (!set || !set->is_object()) continue;
+      table += std::string("<tr><td>") + name + "</td>";
+      for (const char* key : {"samples", "classes", "grey", "cmyk", "damaged", "left_out"}) {
+        const Json* count = set->find(key);
+        table += "<td>" + (count && count->is_number() ? figure_of(*count) : "–") + "</td>";
+      }
+      table += "</tr>";
+      const Json* damaged = set->find("damaged_files");
+      if (!damaged || !damaged->is_array()) continue;
+      for (const Json& file : damaged->items()) {
+        if (file.is_string()) names += "<li>" + escape_xml(file.as_string()) + "</li>";
+      }
+    }
+    if (table.empty()) return "";
+    if (!names.empty()) names = "<p class=\"lead\">Damaged:</p><ul class=\"notes\">" + names + "</ul>";
+    return card(
+        "Data files",
+        "Files that were read, over all ranks. Another image of its class stood in for a damaged one; what "
+        "is "
+        "named like an image and is no file was left out.",
+        "<div class=\"scroll\"><table><thead><tr><th>Set</th><th>images</th><th>classes</th><th>grey</th>"
+        "<th>CMYK</th><th>damaged</th><th>left out</th></tr></thead><tbody>" +
+            table + "</tbody></table></div>" + names);
+  }
+  /// A count: no fraction.
+  static std::string figure_of(const Json& count) {
+    const double value = count.as_double();
+    return value < 1000 ? text("%.0f", value) : figure(value);
   }
 
   std::string notes_card() const {
@@ -642,7 +754,7 @@ Comparison compare(const RunData& run) {
   if (!run.plan) return result;
   const double planned = each ? std::max(1, run.plan->microbatches) : 1;
   result.predicted_step_s = run.plan->predicted_step_s / planned;
-  const std::optional<Simulation> simulation = simulation_of(run, 0);
+  const Result<Simulation> simulation = simulation_of(run, 0);
   for (int s = 0; s < run.plan->num_stages(); ++s) {
     const PlanStage& stage = run.plan->stages[static_cast<std::size_t>(s)];
     StageComparison c{.stage = s,
@@ -674,7 +786,7 @@ Comparison compare(const RunData& run) {
 
 std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
   std::vector<GanttRow> rows;
-  const std::optional<Simulation> simulation = simulation_of(run, microbatches);
+  const Result<Simulation> simulation = simulation_of(run, microbatches);
   if (!simulation) return rows;
   for (std::size_t r = 0; r < simulation->ranks.size(); ++r) {
     GanttRow row{.label = rank_label(run, static_cast<int>(r)), .bars = {}};
@@ -685,40 +797,63 @@ std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
                           std::to_string(timed.action.microbatch.value),
                           tint_of(stages, timed.action.stage.value)});
     }
+    row.to = simulation->makespan;
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
 std::vector<GanttRow> measured_rows(const RunData& run) {
-  const std::optional<std::int64_t> step = typical_step(run);
   const bool window = is_asynchronous(run);
+  const std::optional<std::int64_t> step = typical_step(run, compare(run).measured_step_s);
   const auto shown = [&](const Span& span) { return *bar_kind(span.kind) && (window || span.step == step); };
-  std::int64_t origin = INT64_MAX, first_microbatch = INT64_MAX;
+  Extent all;
+  std::int64_t first_microbatch = INT64_MAX;
+  std::vector<int> ranks;
   for (const RankRun& rank : run.ranks) {
+    ranks.push_back(rank.rank);
     for (const Span& span : rank.spans) {
       if (!shown(span)) continue;
-      origin = std::min(origin, span.start);
+      if (is_work(span.kind)) all.take(span.start, span.end);
       if (span.kind == SpanKind::Forward) first_microbatch = std::min(first_microbatch, span.microbatch);
     }
   }
   std::vector<GanttRow> rows;
-  if (origin == INT64_MAX) return rows;
-  for (const RankRun& rank : run.ranks) {
-    if (rank.spans.empty()) continue;
-    GanttRow row{.label = rank_label(run, rank.rank), .bars = {}};
-    const std::vector<int> stages = stages_of(run, rank.rank);
-    for (const Span& span : rank.spans) {
-      if (!shown(span)) continue;
+  if (all.empty()) return rows;
+  const auto time = [&](std::int64_t at) { return static_cast<double>(at - all.start) * 1e-9; };
+  for (int r = 0; run.plan && r < run.plan->num_ranks(); ++r) {
+    if (std::ranges::find(ranks, r) == ranks.end()) ranks.push_back(r);
+  }
+  std::ranges::sort(ranks);
+  for (int r : ranks) {
+    GanttRow row{.label = rank_label(run, r), .bars = {}, .to = time(all.end)};
+    const auto rank = std::ranges::find(run.ranks, r, &RankRun::rank);
+    const std::vector<int> stages = stages_of(run, r);
+    Extent mine;
+    for (const Span& span : rank == run.ranks.end() ? std::vector<Span>() : rank->spans) {
+      const std::int64_t start = std::max(span.start, all.start), end = std::min(span.end, all.end);
+      if (!shown(span) || end <= start) continue;
+      mine.take(start, end);
       const bool numbered = is_computation(span.kind) && first_microbatch != INT64_MAX;
-      row.bars.push_back({static_cast<double>(span.start - origin) * 1e-9,
-                          static_cast<double>(span.end - origin) * 1e-9, bar_kind(span.kind),
+      row.bars.push_back({time(start), time(end), bar_kind(span.kind),
                           numbered ? std::to_string(span.microbatch - first_microbatch) : "",
                           tint_of(stages, span.stage)});
+    }
+    if (row.bars.empty()) {
+      row.note = "no trace";
+      row.to = 1e-12;  // no ground: nothing is known
+    } else if (window) {
+      // What a rank did before and after its own traced minibatches is not known.
+      row.from = time(mine.start);
+      row.to = time(mine.end);
     }
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine& line) {
+  return line.step + (counts_minibatches(run) ? replicas_of(run, rank.stage) : 1);
 }
 
 std::string report_html(const RunData& run) {

@@ -30,9 +30,14 @@ Comparison compare(const RunData& run);
 /// The plan's schedule under its own predictions; of the asynchronous one the first `microbatches`
 /// minibatches. Empty if the plan predicts nothing.
 std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches = 0);
-/// The most typical traced step (asynchronous: the window), all ranks on one time line from 0. Empty: no
-/// trace.
+/// Of the traced steps the one that took most nearly the median time (asynchronous: the window), all ranks on
+/// one time line; 0 is where the first rank's work begins, and waiting before it is left out. A rank without
+/// a trace has an empty row that says so. Empty: no trace at all.
 std::vector<GanttRow> measured_rows(const RunData& run);
+
+/// What the job had done when a rank wrote a line, counted from 1: steps, or minibatches where each has its
+/// update.
+std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine& line);
 
 /// The whole page. Works with any part missing; all text from files is escaped.
 std::string report_html(const RunData& run);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "runtime/base/files.h"
@@ -127,7 +128,34 @@ class Reader {
       run.rank = rank;
       run_.ranks.push_back(std::move(run));
     }
-    if (run_.ranks.empty()) run_.notes.push_back("no steps.rank<k>.jsonl: nothing was measured");
+    if (std::ranges::all_of(run_.ranks, [](const RankRun& r) { return r.steps.empty(); }))
+      run_.notes.push_back("no steps.rank<k>.jsonl: nothing was measured");
+    else
+      note_missing("steps.rank", ".jsonl", "not in the figures",
+                   [](const RankRun& r) { return !r.steps.empty(); });
+    if (std::ranges::any_of(run_.ranks, [](const RankRun& r) { return !r.spans.empty(); }))
+      note_missing("trace.rank", ".json", "empty in the measured schedule",
+                   [](const RankRun& r) { return !r.spans.empty(); });
+  }
+
+  /// Names the files of the plan's ranks that others have and they have not.
+  void note_missing(const std::string& prefix, const std::string& suffix, const std::string& consequence,
+                    const std::function<bool(const RankRun&)>& has) {
+    constexpr std::size_t kNamed = 6;
+    std::vector<int> missing;
+    for (int rank = 0; run_.plan && rank < run_.plan->num_ranks(); ++rank) {
+      const auto found = std::ranges::find(run_.ranks, rank, &RankRun::rank);
+      if (found == run_.ranks.end() || !has(*found)) missing.push_back(rank);
+    }
+    if (missing.empty()) return;
+    std::string files;
+    for (std::size_t i = 0; i < std::min(kNamed, missing.size()); ++i)
+      files += (i ? ", " : "") + prefix + std::to_string(missing[i]) + suffix;
+    if (missing.size() > kNamed) files += " and " + std::to_string(missing.size() - kNamed) + " more";
+    const bool one = missing.size() == 1;
+    run_.notes.push_back(files + (one ? " is" : " are") +
+                         " missing or empty: " + (one ? "this rank is " : "these ranks are ") + consequence +
+                         " (of a run on several hosts, copy their files here)");
   }
 
   void read_steps(const fs::path& path, RankRun& rank) {

@@ -138,15 +138,18 @@ double text_width(const std::string& words) {
   return 6.6 * static_cast<double>(words.size());
 }
 
-/// Right-aligned names with a mark each; unnamed and faint series have none.
+/// Right-aligned names of what is drawn, each with a mark like it.
 std::string legend(const std::vector<Series>& series, int width) {
   std::string svg;
   double x = width - kRight;
   for (auto s = series.rbegin(); s != series.rend(); ++s) {
-    if (s->name.empty() || s->style == Series::Style::Faint) continue;
+    if (s->name.empty() || s->points.empty()) continue;
     x -= text_width(s->name);
     svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"20\">", x) + escape_xml(s->name) + "</text>";
-    svg += printed("<rect x=\"%.1f\" y=\"11\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", x - 15) +
+    const bool dots = s->style == Series::Style::Dots, faint = s->style == Series::Style::Faint;
+    svg += (dots ? printed("<circle cx=\"%.1f\" cy=\"16\" r=\"4\" fill=\"", x - 9)
+                 : printed("<rect x=\"%.1f\" y=\"%s\" width=\"14\" height=\"%s\"%s fill=\"", x - 18,
+                           faint ? "15.5" : "15", faint ? "1" : "2", faint ? " opacity=\"0.5\"" : "")) +
            escape_xml(s->colour) + "\"/>";
     x -= 30;
   }
@@ -174,57 +177,6 @@ std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& se
   std::string svg =
       opening(chart.width, chart.height, chart.title) + frame.draw() + legend(shown, chart.width);
   for (const Series& s : shown) svg += draw_series(frame, s);
-  return svg + "</svg>";
-}
-
-std::string stacked_bars_svg(const std::vector<StackedPart>& parts, const std::vector<StackedRow>& rows,
-                             const std::string& unit, double scale, int width) {
-  constexpr int kRow = 34, kBar = 22, kLabel = 128, kLegend = 34;
-  double longest = 0;
-  for (const StackedRow& row : rows) {
-    double sum = 0;
-    for (double value : row.values) sum += value;
-    longest = std::max(longest, sum);
-  }
-  if (!(longest > 0)) longest = 1;
-  const int height = kLegend + kRow * static_cast<int>(rows.size()) + 30, bottom = height - 28;
-  const double per_unit = (width - kLabel - 24) / longest;
-  std::string svg = opening(width, height, "time by part");
-  double at = kLabel;
-  for (const StackedPart& part : parts) {
-    svg += printed("<rect x=\"%.1f\" y=\"7\" width=\"10\" height=\"10\" rx=\"3\" fill=\"", at) +
-           escape_xml(part.colour) + "\"/>";
-    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"16\">", at + 15) + escape_xml(part.name) + "</text>";
-    at += 34 + text_width(part.name);
-  }
-  const double step = round_ticks(0, longest * scale, 8).second / scale;
-  for (double v = 0; v <= longest * (1 + 1e-9); v += step) {
-    svg += printed("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>",
-                   kLabel + v * per_unit, kLabel + v * per_unit, kLegend - 6, bottom);
-    svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>",
-                   kLabel + v * per_unit, height - 10, v * scale);
-  }
-  svg += printed("<text class=\"tick\" x=\"12\" y=\"%d\">", height - 10) + escape_xml(unit) + "</text>";
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const int y = kLegend + kRow * static_cast<int>(r);
-    svg +=
-        printed("<text class=\"label\" x=\"12\" y=\"%d\">", y + 16) + escape_xml(rows[r].label) + "</text>";
-    double x = kLabel;
-    for (std::size_t p = 0; p < parts.size() && p < rows[r].values.size(); ++p) {
-      const double length = rows[r].values[p] * per_unit;
-      if (!(length > 0)) continue;
-      const std::string value = printed("%.4g", rows[r].values[p] * scale);
-      svg +=
-          printed("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, length, kBar) +
-          escape_xml(parts[p].colour) + "\"/>";
-      if (length > text_width(value) + 8)
-        svg += printed("<text class=\"inbar\" x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">", x + length / 2,
-                       y + 15) +
-               value + "</text>";
-      svg += "<title>" + escape_xml(parts[p].name) + " " + value + " " + escape_xml(unit) + "</title></g>";
-      x += length;
-    }
-  }
   return svg + "</svg>";
 }
 

@@ -27,20 +27,6 @@ struct LineChart {
 /// escaped.
 std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& series);
 
-struct StackedPart {
-  std::string name;
-  std::string colour;
-};
-
-struct StackedRow {
-  std::string label;
-  std::vector<double> values;  ///< by part
-};
-
-/// Horizontal bars, one a row, with a legend; `unit` and `scale`: shown = value * scale.
-std::string stacked_bars_svg(const std::vector<StackedPart>& parts, const std::vector<StackedRow>& rows,
-                             const std::string& unit, double scale, int width = 1100);
-
 /// Exponential moving average with bias correction; `window` points have most of the weight.
 std::vector<std::pair<double, double>> smoothed(const std::vector<std::pair<double, double>>& points,
                                                 double window);

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
-#include <mutex>
-#include <set>
 
 #include <ATen/ops/empty.h>
 
@@ -30,6 +28,15 @@ constexpr int kDamagedAlwaysAllowed = 10;
 struct File {
   std::string path;
   int target;
+};
+
+/// The images of a split, by class and name.
+struct Listing {
+  std::string folder;
+  std::vector<File> files;
+  std::vector<std::int64_t> first;  ///< by class: index of its first file; one more at the end
+  std::int64_t left_out = 0;
+  std::vector<std::string> notes;
 };
 
 /// A rectangle of the source in pixels, and whether it is mirrored.
@@ -152,64 +159,84 @@ at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
 
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(std::string root, std::vector<File> files, int classes, int size, bool train)
-      : root_(std::move(root)), files_(std::move(files)), classes_(classes), size_(size), train_(train) {}
+  ImageFolder(Listing listing, int size, bool train)
+      : listing_(std::move(listing)), size_(size), train_(train), oddity_(listing_.files.size()) {}
 
-  std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
+  std::int64_t size() const override { return static_cast<std::int64_t>(listing_.files.size()); }
+  int num_classes() const override { return static_cast<int>(listing_.first.size()) - 1; }
   std::string fingerprint() const override {
     Xxh3 listing;
-    for (const File& file : files_) {
-      listing.add(fs::path(file.path).lexically_relative(root_).generic_string());
+    for (const File& file : listing_.files) {
+      listing.add(fs::path(file.path).lexically_relative(listing_.folder).generic_string());
       listing.add("\n" + std::to_string(file.target) + "\n");
     }
-    return std::to_string(files_.size()) + " images, " + std::to_string(classes_) + " classes, listing " +
+    return std::to_string(size()) + " images, " + std::to_string(num_classes()) + " classes, listing " +
            listing.value().hex().substr(0, 16);
   }
   std::string describe() const override {
-    return root_ + ", " + std::to_string(files_.size()) + " images, " + std::to_string(classes_) + " classes";
+    return listing_.folder + ", " + std::to_string(size()) + " images, " + std::to_string(num_classes()) +
+           " classes";
   }
-  std::map<std::string, std::int64_t> counters() const override {
-    return {{"grey", grey_}, {"cmyk", cmyk_}, {"damaged", damaged_}};
+  std::vector<std::string> notes() const override { return listing_.notes; }
+  std::int64_t left_out() const override { return listing_.left_out; }
+  std::string name_of(std::int64_t index) const override { return file(index).path; }
+  std::map<std::int64_t, unsigned> odd_samples() const override {
+    std::map<std::int64_t, unsigned> odd;
+    for (std::size_t i = 0; i < oddity_.size(); ++i) {
+      if (const unsigned bits = oddity_[i].load())
+        odd.emplace_hint(odd.end(), static_cast<std::int64_t>(i), bits);
+    }
+    return odd;
   }
 
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
-    const File& file = files_[static_cast<std::size_t>(index)];
-    if (!wanted[0]) return {{}, {.number = file.target}};
+    const std::int64_t target = file(index).target;
+    if (!wanted[0]) return {{}, {.number = target}};
     RandomStream random(augment_seed);
-    // A damaged image is replaced by the next whole one; the label stays the file's own, because the rank
-    // that computes the loss does not decode and must agree.
-    for (std::size_t step = 0; step < files_.size(); ++step) {
-      const std::size_t at = (static_cast<std::size_t>(index) + step) % files_.size();
-      Image image;
-      if (decode(files_[at].path, image))
-        return {{.tensor = transform(image, random)}, {.number = file.target}};
+    // A damaged image is replaced by the next whole one of its class, or of the set where the class has none.
+    // The label stays the file's own in any case: the rank that computes the loss does not decode and must
+    // agree.
+    const std::int64_t begin = listing_.first[static_cast<std::size_t>(target)],
+                       end = listing_.first[static_cast<std::size_t>(target) + 1];
+    Image image;
+    for (std::int64_t step = 0; step < end - begin; ++step) {
+      if (decode(begin + (index - begin + step) % (end - begin), image))
+        return {{.tensor = transform(image, random)}, {.number = target}};
     }
-    throw DataError(root_ + ": not one image could be decoded");
+    for (std::int64_t step = end - index; step < size(); ++step) {
+      if (decode((index + step) % size(), image)) return {{.tensor = transform(image, random)}, {.number = target}};
+    }
+    throw DataError(listing_.folder + ": not one image could be decoded");
   }
 
  private:
-  bool decode(const std::string& path, Image& image) const {
-    Result<std::string> bytes = read_file(path, 512 * kMiB);
+  const File& file(std::int64_t index) const { return listing_.files[static_cast<std::size_t>(index)]; }
+
+  bool decode(std::int64_t index, Image& image) const {
+    const Result<std::string> bytes = read_regular_file(file(index).path, 512 * kMiB);
     std::string error;
     if (!bytes)
       error = to_string(bytes.problems());
-    else if (decode_jpeg(*bytes, train_ ? 0 : size_ * 8 / 7, image, error)) {
-      if (image.kind == JpegKind::Grey) ++grey_;
-      if (image.kind == JpegKind::Cmyk) ++cmyk_;
+    else if (decode_jpeg(*bytes, image, error)) {
+      if (image.kind == JpegKind::Grey) note(index, kGreySample);
+      if (image.kind == JpegKind::Cmyk) note(index, kCmykSample);
       return true;
     }
-    note_damage(path, error);
+    if (note(index, kDamagedSample)) report_damage(file(index).path, error);
     return false;
   }
 
-  void note_damage(const std::string& path, const std::string& error) const {
-    std::lock_guard lock(mutex_);
-    if (!seen_damaged_.insert(path).second) return;
-    damaged_ = static_cast<std::int64_t>(seen_damaged_.size());
+  /// True the first time.
+  bool note(std::int64_t index, unsigned bit) const {
+    return !(oddity_[static_cast<std::size_t>(index)].fetch_or(static_cast<std::uint8_t>(bit)) & bit);
+  }
+
+  void report_damage(const std::string& path, const std::string& error) const {
+    const std::int64_t damaged = ++damaged_;
     log_warning("damaged image replaced: " + path + ": " + error);
-    if (damaged_ > kDamagedAlwaysAllowed && double(damaged_) > kMaxDamaged * double(files_.size())) {
-      throw DataError(path + ": " + error + " (" + std::to_string(damaged_) + " of " +
-                          std::to_string(files_.size()) + " images are damaged, more than 1 %)",
+    if (damaged > kDamagedAlwaysAllowed && double(damaged) > kMaxDamaged * double(size())) {
+      throw DataError(path + ": " + error + " (" + std::to_string(damaged) + " of " + std::to_string(size()) +
+                          " images are damaged, more than 1 %)",
                       "repair or remove the files named above");
     }
   }
@@ -227,15 +254,14 @@ class ImageFolder final : public Dataset {
     return shifted(resample(image, crop, size_), random);
   }
 
-  std::string root_;
-  std::vector<File> files_;
-  int classes_;
+  Listing listing_;
   int size_;
   bool train_;
-  mutable std::mutex mutex_;  // guards seen_damaged_
-  mutable std::set<std::string> seen_damaged_;
-  mutable std::atomic<std::int64_t> grey_{0}, cmyk_{0}, damaged_{0};
+  mutable std::vector<std::atomic<std::uint8_t>> oddity_;  // bits of OddSample, by index
+  mutable std::atomic<std::int64_t> damaged_{0};
 };
+
+// ---- what is in the folders ----
 
 bool is_jpeg_name(const fs::path& path) {
   std::string extension = path.extension().string();
@@ -244,24 +270,130 @@ bool is_jpeg_name(const fs::path& path) {
   return extension == ".jpg" || extension == ".jpeg";
 }
 
-std::vector<fs::path> sorted_entries(const fs::path& folder, bool folders, std::error_code& error) {
-  std::vector<fs::path> result;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.is_directory() == folders && entry.path().filename().string()[0] != '.')
-      result.push_back(entry.path());
-  }
-  std::ranges::sort(result);
-  return result;
+bool is_folder(const fs::path& path) {
+  std::error_code error;  // a loop of links is one
+  return fs::is_directory(path, error);
 }
 
-/// The folder that holds the classes of a split.
-fs::path split_folder(const DatasetOptions& options) {
-  const fs::path root = options.path;
-  for (const std::string& name : options.split == "train" ? std::vector<std::string>{"train"}
-                                                          : std::vector<std::string>{"test", "val"}) {
-    if (fs::is_directory(root / name)) return root / name;
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
+/// In the order of their names, hidden ones left out.
+Result<std::vector<fs::directory_entry>> sorted_entries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (!is_hidden(at->path())) entries.push_back(*at);
   }
-  return root;
+  if (error) return Problem{folder.string(), "cannot be read: " + error.message(), "check its permissions"};
+  std::ranges::sort(entries, {}, [](const fs::directory_entry& entry) { return entry.path(); });
+  return entries;
+}
+
+/// Names of the class folders, ascending.
+Result<std::vector<std::string>> class_names(const fs::path& folder) {
+  const auto entries = sorted_entries(folder);
+  if (!entries) return entries.problems();
+  std::vector<std::string> names;
+  Problems problems;
+  for (const fs::directory_entry& entry : *entries) {
+    std::error_code error;
+    if (entry.is_directory(error)) {
+      names.push_back(entry.path().filename().string());
+    } else if (error || !entry.exists(error)) {
+      // A class that vanished would renumber all after it.
+      problems.push_back({entry.path().string(), "is a link that leads to nothing", "mend or remove it"});
+    }
+  }
+  if (!problems.empty()) return problems;
+  return names;
+}
+
+std::string kind_of(fs::file_type type) {
+  switch (type) {
+    case fs::file_type::fifo:
+      return "a FIFO";
+    case fs::file_type::socket:
+      return "a socket";
+    case fs::file_type::block:
+    case fs::file_type::character:
+      return "a device";
+    default:
+      return "a link that leads to nothing";
+  }
+}
+
+/// Adds the images of one class. What has an image's name and is no file is left out and named.
+Status list_class(const fs::path& folder, int target, Listing& listing, std::vector<std::string>& no_files) {
+  const auto entries = sorted_entries(folder);
+  if (!entries) return entries.problems();
+  for (const fs::directory_entry& entry : *entries) {
+    if (!is_jpeg_name(entry.path())) continue;
+    std::error_code error;
+    const fs::file_type type = entry.status(error).type();
+    if (type == fs::file_type::regular) {
+      listing.files.push_back({entry.path().string(), target});
+    } else if (type != fs::file_type::directory) {
+      no_files.push_back(entry.path().string() + " (" + kind_of(type) + ")");
+    }
+  }
+  return Ok{};
+}
+
+/// "a, b, c and 7 more".
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i ? ", " : "") + names[i];
+  return text + (names.size() > kShown ? " and " + std::to_string(names.size() - kShown) + " more" : "");
+}
+
+/// The folder that holds the classes of a split; empty: there is none.
+fs::path split_folder(const fs::path& root, bool train) {
+  if (train) return is_folder(root / "train") ? root / "train" : root;
+  for (const char* name : {"test", "val"}) {
+    if (is_folder(root / name)) return root / name;
+  }
+  return is_folder(root / "train") ? fs::path() : root;
+}
+
+/// Every class of the set must be in a training folder, an evaluation may lack some.
+Result<Listing> list_split(const fs::path& folder, const std::vector<std::string>& classes, bool train) {
+  Listing listing{.folder = folder.string()};
+  Problems problems;
+  const auto present = class_names(folder);
+  if (!present) return present.problems();
+  for (const std::string& name : *present) {
+    if (!std::ranges::binary_search(classes, name))
+      problems.push_back({(folder / name).string(), "is a class that the training set does not have",
+                          "its classes are " + some_of(classes) + "; rename or remove the folder"});
+  }
+  std::vector<std::string> no_files, missing;
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    listing.first.push_back(static_cast<std::int64_t>(listing.files.size()));
+    if (std::ranges::binary_search(*present, classes[c])) {
+      const Status listed = list_class(folder / classes[c], static_cast<int>(c), listing, no_files);
+      if (!listed) append(problems, listed.problems());
+    }
+    if (listing.first.back() < static_cast<std::int64_t>(listing.files.size())) continue;
+    if (train)
+      problems.push_back({(folder / classes[c]).string(), "class folder without .jpg images",
+                          "remove the folder or add images"});
+    missing.push_back(classes[c]);
+  }
+  listing.first.push_back(static_cast<std::int64_t>(listing.files.size()));
+  listing.left_out = static_cast<std::int64_t>(no_files.size());
+  if (listing.files.empty() && problems.empty())
+    problems.push_back({folder.string(), "has no .jpg images", "add some, or give --no-evaluation"});
+  if (!problems.empty()) return problems;
+  if (!missing.empty())
+    listing.notes.push_back(folder.string() + " has no images of " + std::to_string(missing.size()) +
+                            " of the " + std::to_string(classes.size()) + " classes: " + some_of(missing));
+  if (!no_files.empty())
+    listing.notes.push_back("left out " + std::to_string(no_files.size()) +
+                            " named like images that are no files: " + some_of(no_files));
+  return listing;
 }
 
 }  // namespace
@@ -269,42 +401,28 @@ fs::path split_folder(const DatasetOptions& options) {
 Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& options) {
   const std::string hint =
       "expected " + options.path + "/train/CLASS/*.jpg or " + options.path + "/CLASS/*.jpg";
-  std::error_code error;
-  if (!fs::is_directory(options.path, error)) return Problem{options.path, "is not a readable folder", hint};
+  if (!is_folder(options.path)) return Problem{options.path, "is not a readable folder", hint};
   const Shape& shape = options.fields[0].shape;
   const std::int64_t num_classes = options.fields[1].limit;
   if (shape.size() != 3 || shape[0] != 3 || shape[1] != shape[2])
     return Problem{options.path, "the model does not take images", "use --data synthetic for this model"};
-  const fs::path folder = split_folder(options);
-  if (folder == fs::path(options.path) && fs::is_directory(folder / "train"))
-    return Problem{options.path, "has no test or val folder", "add one, or give --no-evaluation"};
-  Problems problems;
-  std::vector<File> files;
-  const auto classes = sorted_entries(folder, /*folders=*/true, error);
-  if (error) return Problem{folder.string(), "cannot be read: " + error.message(), "check its permissions"};
-  for (std::size_t c = 0; c < classes.size(); ++c) {
-    const std::size_t before = files.size();
-    for (const fs::path& file : sorted_entries(classes[c], false, error)) {
-      if (is_jpeg_name(file)) files.push_back({file.string(), static_cast<int>(c)});
-    }
-    if (error)
-      problems.push_back(
-          {classes[c].string(), "cannot be read: " + error.message(), "check its permissions"});
-    else if (files.size() == before)
-      problems.push_back(
-          {classes[c].string(), "class folder without .jpg images", "remove the folder or add images"});
-  }
-  if (classes.empty()) problems.push_back({folder.string(), "has no class folders", hint});
-  if (static_cast<std::int64_t>(classes.size()) > num_classes) {
-    problems.push_back(
-        {folder.string(),
-         "has " + std::to_string(classes.size()) + " classes, the model " + std::to_string(num_classes),
-         "give --classes " + std::to_string(classes.size())});
+  const bool train = options.split == "train";
+  const fs::path folder = split_folder(options.path, train), training = split_folder(options.path, true);
+  if (folder.empty()) return std::shared_ptr<const Dataset>();
+  const auto classes = class_names(training);
+  if (!classes) return classes.problems();
+  if (classes->empty()) return Problem{training.string(), "has no class folders", hint};
+  Result<Listing> listing = list_split(folder, *classes, folder == training);
+  Problems problems = listing ? Problems{} : listing.problems();
+  if (static_cast<std::int64_t>(classes->size()) > num_classes) {
+    problems.push_back({training.string(),
+                        "has " + std::to_string(classes->size()) + " classes, the model " +
+                            std::to_string(num_classes),
+                        "give --classes " + std::to_string(classes->size())});
   }
   if (!problems.empty()) return problems;
   return std::shared_ptr<const Dataset>(
-      std::make_shared<ImageFolder>(folder.string(), std::move(files), static_cast<int>(classes.size()),
-                                    static_cast<int>(shape[1]), options.split == "train"));
+      std::make_shared<ImageFolder>(*std::move(listing), static_cast<int>(shape[1]), train));
 }
 
 }  // namespace millrace

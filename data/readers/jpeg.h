@@ -17,9 +17,20 @@ struct Image {
   std::vector<std::uint8_t> pixels;
 };
 
-/// Decodes at the smallest of the codec's scales (1, 1/2, 1/4, 1/8) whose shorter side is still `at_least`
-/// pixels; 0: full size. False for anything that is not a whole, undamaged JPEG of at most 64 megapixels;
+/// What a file may ask for. A progressive file of a few kilobytes can hold thousands of empty scans, each of
+/// which walks over all pixels: both numbers and their product are bounded.
+struct JpegLimits {
+  std::int64_t pixels = 64 << 20;
+  int scans = 256;  ///< files of common encoders have up to 24
+  std::int64_t scan_pixels = std::int64_t{1} << 30;
+};
+
+/// Decodes the whole image at full size, with a decoder of its own: the result depends on `bytes` alone,
+/// never on what was decoded before. False for anything that is not a whole, undamaged JPEG within `limits`;
 /// `error` says what. Thread-safe.
-bool decode_jpeg(const std::string& bytes, int at_least, Image& image, std::string& error);
+bool decode_jpeg(const std::string& bytes, Image& image, std::string& error, const JpegLimits& limits = {});
+
+/// Start-of-scan markers of a JPEG, thumbnails in its metadata left aside; 0 if it has no marker structure.
+int count_scans(const std::string& bytes);
 
 }  // namespace millrace

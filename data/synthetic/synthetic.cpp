@@ -31,6 +31,8 @@ class Synthetic final : public Dataset {
 
   std::int64_t size() const override { return size_; }
 
+  int num_classes() const override { return static_cast<int>(classes_); }
+
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
     const std::uint64_t seed = derive_seed(options_.seed, options_.split, static_cast<std::uint64_t>(index));
     const auto target = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(classes_));

@@ -28,23 +28,18 @@ bool write_all(int fd, std::string_view content) {
   return true;
 }
 
-}  // namespace
-
-void sync_folder(const std::filesystem::path& folder) {
-  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
-}
-
-Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+/// Reads to the end and closes `fd`, which open() returned (with errno where it is negative).
+Result<std::string> read_opened(const std::filesystem::path& path, int fd, Bytes limit, bool any_kind) {
   if (fd < 0)
     return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
   struct stat info {};
   if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
     ::close(fd);
     return Problem{path.string(), "is a folder, expected a file", {}};
+  }
+  if (!any_kind && !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    return Problem{path.string(), "is no regular file (a FIFO, socket or device)", {}};
   }
   std::string content;
   char buffer[1 << 16];
@@ -64,6 +59,25 @@ Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
   }
   ::close(fd);
   return content;
+}
+
+}  // namespace
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
+  return read_opened(path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC), limit, /*any_kind=*/true);
+}
+
+Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes limit) {
+  // Without O_NONBLOCK the opening of a FIFO would wait for a writer.
+  return read_opened(path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), limit,
+                     /*any_kind=*/false);
 }
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content, Readers readers) {

@@ -14,6 +14,8 @@ namespace millrace {
 
 /// The whole file as bytes; a Problem if absent, unreadable, a folder, or larger than `limit`.
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
+/// The same for a regular file only: a FIFO, a socket or a device is a Problem and never waited for.
+Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
 
 /// Who may read a file that is written: `Private` is for what may hold secrets.
 enum class Readers { Everybody, Private };

@@ -6,20 +6,13 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/median.h"
 
 namespace millrace {
 namespace {
 
 /// Beyond it a link counts as free: no memory is faster, and the planner divides by it.
 constexpr double kMostBandwidth = 1e13;  // bytes/s
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 struct Slope {
   double value = 0;
@@ -63,7 +56,7 @@ ClusterLink typical_of(const std::vector<ClusterLink>& links) {
     bandwidths.push_back(link.bandwidth);
     latencies.push_back(link.latency_s);
   }
-  return {rounded(median_of(std::move(bandwidths))), rounded(median_of(std::move(latencies)))};
+  return {rounded(median(std::move(bandwidths))), rounded(median(std::move(latencies)))};
 }
 
 bool are_alike(const ClusterLink& a, const ClusterLink& b, double tolerance) {
@@ -127,7 +120,7 @@ LineFit fit_line(const std::vector<MessageTime>& points) {
   std::vector<double> rests;
   for (const MessageTime& point : points)
     rests.push_back(point.seconds - static_cast<double>(point.bytes) * fit.seconds_per_byte);
-  fit.intercept_s = median_of(std::move(rests));
+  fit.intercept_s = median(std::move(rests));
   return fit;
 }
 

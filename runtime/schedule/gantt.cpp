@@ -19,7 +19,7 @@ constexpr std::size_t kMostArrows = 400;  // beyond it they hide the bars
 constexpr std::size_t kMostTints = 6;     // chunks that can be told apart by their shade
 constexpr int kBlends = 6;                // levels of a colour in a grid: long runs of equal cells
 constexpr double kDigit = 6.7;            // width of a character at 12 px
-constexpr const char* kIdle = "#eef1f5";
+constexpr const char* kIdle = "#e3e7ec";
 constexpr const char* kDark = "#16202b";  // text on bars: legible on every colour below
 
 struct Kind {
@@ -27,15 +27,17 @@ struct Kind {
   const char* shown;
   const char* colour;
 };
-constexpr std::array<Kind, 9> kKinds{{{"forward", "forward", "#82b4f5"},
-                                      {"backward", "backward", "#74c69b"},
-                                      {"input", "input gradient", "#58c4bd"},
-                                      {"weight", "weight gradient", "#cbd96a"},
-                                      {"reduce", "reduce", "#f3ab6d"},
-                                      {"update", "update", "#bd9be8"},
-                                      {"send", "send", "#f09db0"},
-                                      {"data", "data", "#ecd36c"},
-                                      {"wait", "wait", "#d9dde3"}}};
+constexpr std::array<Kind, 11> kKinds{{{"forward", "forward", "#82b4f5"},
+                                       {"backward", "backward", "#74c69b"},
+                                       {"input", "input gradient", "#58c4bd"},
+                                       {"weight", "weight gradient", "#cbd96a"},
+                                       {"reduce", "reduce", "#f3ab6d"},
+                                       {"update", "update", "#bd9be8"},
+                                       {"send", "send", "#f09db0"},
+                                       {"receive", "receive", "#8d97d8"},
+                                       {"data", "data", "#ecd36c"},
+                                       {"other", "other", "#c9b8a0"},
+                                       {"wait", "wait", kIdle}}};
 constexpr Kind kOther{"", "", "#aab2bc"};
 
 const Kind& kind_named(const std::string& name) {
@@ -61,14 +63,13 @@ double text_width(const std::string& text) {
 class Gantt {
  public:
   Gantt(const std::vector<GanttRow>& rows, const GanttOptions& options) : rows_(rows), options_(options) {
-    double labels = 0, notes = text_width(options.notes);
+    double labels = 0, notes = 0;
     for (const GanttRow& row : rows) {
       bars_ += row.bars.size();
       labels = std::max(labels, text_width(row.label));
-      notes = std::max(notes, text_width(row.note));
+      if (!options.notes.empty()) notes = std::max({notes, text_width(row.note), text_width(options.notes)});
       for (const GanttBar& bar : row.bars) {
         if (options.span <= 0) span_ = std::max(span_, bar.end);
-        kinds_.insert(bar.kind);
       }
     }
     if (options.span > 0) span_ = options.span;
@@ -79,9 +80,11 @@ class Gantt {
     row_ = shown_rows_ <= 24 ? 30 : shown_rows_ <= 64 ? 16 : 8;
     left_ = static_cast<int>(labels) + 26;
     right_ = options.width - kRight - (notes > 0 ? static_cast<int>(notes) + 8 : 0);
-    top_ = 42 + kLegend + (options.subtitle.empty() ? 0 : 18);
-    bottom_ = top_ + row_ * static_cast<int>(shown_rows_);
     per_unit_ = (right_ - left_) / span_;
+    find_kinds();
+    lay_out_legend();
+    top_ = 42 + kLegend * legend_lines_ + (options.subtitle.empty() ? 0 : 18);
+    bottom_ = top_ + row_ * static_cast<int>(shown_rows_);
   }
 
   std::string draw() const {
@@ -105,44 +108,89 @@ class Gantt {
   int y(std::size_t shown_row) const { return top_ + row_ * static_cast<int>(shown_row); }
   int bar_height() const { return row_ >= 16 ? row_ - 4 : row_ - 1; }
 
-  std::string legend() const {
-    std::string svg;
-    double at = 12;
-    const int baseline = top_ - 22;
+  /// Those that can be seen: a bar of a pixel, or many that add up to some.
+  void find_kinds() {
+    std::map<std::string, double> longest, sum;
+    for (const GanttRow& row : rows_) {
+      for (const GanttBar& bar : row.bars) {
+        const double pixels = (bar.end - bar.start) * per_unit_;
+        longest[bar.kind] = std::max(longest[bar.kind], pixels);
+        sum[bar.kind] += pixels;
+      }
+    }
+    for (const auto& [kind, pixels] : longest) {
+      if (pixels >= 1 || sum[kind] >= 10) kinds_.insert(kind);
+    }
+  }
+
+  struct LegendEntry {
+    std::string colour;  ///< empty: words alone
+    std::string name;
+    double x = 0;
+    int line = 0;
+  };
+
+  /// What is in the picture, in lines that fit.
+  void lay_out_legend() {
     const auto entry = [&](const std::string& colour, const std::string& name) {
-      svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", at,
-                     baseline - 10, colour.c_str()) +
-             printed("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", at + 17, baseline) + escape_xml(name) +
-             "</text>";
-      at += 36 + text_width(name);
+      legend_.push_back({.colour = colour, .name = name});
     };
     for (const Kind& kind : kKinds) {
-      if (kinds_.contains(kind.name)) entry(kind.colour, kind.shown);
+      if (kinds_.contains(kind.name) && kind.colour != kIdle) entry(kind.colour, kind.shown);
     }
-    entry(kIdle, "idle");
-    for (std::size_t i = 0; options_.tints.size() > 1 && i < options_.tints.size(); ++i) {
+    if (has_idle_time()) entry(kIdle, "idle");
+    for (std::size_t i = 0; options_.tints.size() > 1 && i < options_.tints.size(); ++i)
       entry(to_hex(tinted(kKinds[0].colour, static_cast<int>(i), options_.tints.size())), options_.tints[i]);
+    if (grid_ && every_ > 1) entry("", "one rank of " + std::to_string(every_) + " shown");
+    if (grid_) entry("", "cells: mean colour of their time");
+    double at = 12;
+    for (LegendEntry& e : legend_) {
+      const double wide = 36 + text_width(e.name);
+      if (at > 12 && at + wide - 19 > options_.width) at = 12, ++legend_lines_;
+      e.x = at;
+      e.line = legend_lines_ - 1;
+      at += wide;
     }
-    if (grid_) {
-      svg += printed("<text x=\"%.1f\" y=\"%d\" fill=\"#52606d\">", at, baseline) +
-             (every_ > 1 ? "one rank of " + std::to_string(every_) + " shown; " : std::string()) +
-             "cells: mean colour of their time</text>";
+  }
+
+  bool has_idle_time() const {
+    return std::ranges::any_of(rows_, [&](const GanttRow& row) {
+      double busy = 0;
+      for (const GanttBar& bar : row.bars) busy += bar.kind == "wait" ? 0 : bar.end - bar.start;
+      return busy < (end_of(row) - row.from) * (1 - 1e-6);
+    });
+  }
+
+  std::string legend() const {
+    std::string svg;
+    for (const LegendEntry& e : legend_) {
+      const int baseline = top_ - 22 - kLegend * (legend_lines_ - 1 - e.line);
+      if (!e.colour.empty())
+        svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", e.x,
+                       baseline - 10, e.colour.c_str());
+      svg += printed("<text x=\"%.1f\" y=\"%d\" fill=\"#1f2933\">", e.colour.empty() ? e.x : e.x + 17,
+                     baseline) +
+             escape_xml(e.name) + "</text>";
     }
     return svg;
   }
 
+  double end_of(const GanttRow& row) const { return row.to > 0 ? row.to : span_; }
+
   std::string grounds() const {
     std::string svg;
     for (std::size_t r = 0; r < shown_rows_; ++r) {
-      svg += printed("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>", left_, y(r) + 1,
-                     right_ - left_, bar_height(), kIdle);
+      const GanttRow& row = rows_[r * every_];
+      svg += printed("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>", x(row.from),
+                     y(r) + 1, std::max(0.0, x(end_of(row)) - x(row.from)), bar_height(), kIdle);
     }
     return svg;
   }
 
   std::string axis() const {
     std::string svg;
-    const double step = round_ticks(0, span_ * options_.scale, 10).second / options_.scale;
+    const int ticks = std::clamp((right_ - left_) / 70, 2, 10);
+    const double step = round_ticks(0, span_ * options_.scale, ticks).second / options_.scale;
     for (double t = 0; t <= span_ * 1.0001; t += step) {
       svg += printed(
           "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#c3cad3\"/><text x=\"%.1f\" y=\"%d\" "
@@ -162,8 +210,9 @@ class Gantt {
       svg += printed("<text x=\"12\" y=\"%.1f\" fill=\"#1f2933\">", baseline) + escape_xml(row.label) +
              "</text>";
       if (row.note.empty()) continue;
-      svg += printed("<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"#52606d\">",
-                     options_.width - kRight, baseline) +
+      const bool inside = options_.notes.empty();
+      svg += printed("<text x=\"%d\" y=\"%.1f\" text-anchor=\"%s\" fill=\"#52606d\">",
+                     inside ? left_ + 4 : options_.width - kRight, baseline, inside ? "start" : "end") +
              escape_xml(row.note) + "</text>";
     }
     if (options_.notes.empty()) return svg;
@@ -190,7 +239,7 @@ class Gantt {
         printed("<g><rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" rx=\"%d\" fill=\"%s\"%s/>",
                 x(bar.start), top + 1, width, bar_height(), width > 6 ? 2 : 0,
                 to_hex(tinted(kind.colour, bar.tint, options_.tints.size())).c_str(),
-                width > 3 ? " stroke=\"#fff\" stroke-width=\"0.8\"" : "");
+                width > 3 && kind.colour != kIdle ? " stroke=\"#fff\" stroke-width=\"0.8\"" : "");
     if (row_ >= 16 && !bar.label.empty() && width > text_width(bar.label) + 2) {
       svg += printed("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\">",
                      x(bar.start) + width / 2, top + bar_height() / 2.0 + 5, kDark) +
@@ -274,6 +323,8 @@ class Gantt {
   double span_ = 0, per_unit_ = 1;
   bool grid_ = false;
   int row_ = 30, left_ = 84, right_ = 0, top_ = 46, bottom_ = 0;
+  std::vector<LegendEntry> legend_;
+  int legend_lines_ = 1;
 };
 
 // ---- simulations

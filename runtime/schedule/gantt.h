@@ -12,7 +12,7 @@ namespace millrace {
 struct GanttBar {
   double start = 0;  ///< seconds (or any unit)
   double end = 0;
-  std::string kind;   ///< forward, backward, input, weight, wait, reduce, update, data, send
+  std::string kind;   ///< a kind of colour_of; waiting is idle time with a tooltip
   std::string label;  ///< inside the bar if it fits; always in the tooltip
   int tint = 0;       ///< 0: the full colour; 1, 2, ...: lighter (the rank's further stages); see tints
 };
@@ -20,7 +20,9 @@ struct GanttBar {
 struct GanttRow {
   std::string label;
   std::vector<GanttBar> bars;
-  std::string note;  ///< right of the row
+  std::string note;  ///< right of the row, inside it where the notes have no heading
+  /// Where the row's idle ground begins and ends; `to` 0: at the right end. Nothing is known outside of it.
+  double from = 0, to = 0;
 };
 
 /// A message on its way from one row to another.
@@ -43,14 +45,17 @@ struct GanttOptions {
   std::vector<std::string> tints;  ///< legend of the tints, if there are several
 };
 
-/// A self-contained <svg> element. Text is escaped. Idle time is the row's grey ground. Up to some thousand
-/// bars are drawn one by one, with tooltips; larger charts as a grid of cells, each with the mean colour of
-/// what its ranks (every n-th) do in its time: below 2 MB for every size.
+/// A self-contained <svg> element. Text is escaped. Idle time is the row's grey ground; the legend has what
+/// the picture shows. Up to some thousand bars are drawn one by one, with tooltips; larger charts as a grid
+/// of cells, each with the mean colour of what its ranks (every n-th) do in its time: below 2 MB for every
+/// size.
 std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& options);
 
 /// A simulation with its figures: stages and chunks, bubble and stash of each rank, messages that take time.
 std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, const std::string& title);
 
+/// Of forward, backward, input, weight, reduce, update, send, receive, data, other, wait: one colour for a
+/// thing in all pictures.
 const char* colour_of(const std::string& kind);
 const char* bar_kind_of(Op op);  ///< GanttBar::kind; "send" for all transfers
 

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
-#include <turbojpeg.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -12,26 +15,11 @@
 #include "data/readers/jpeg.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "tests/data/jpeg_maker.h"
 
 namespace millrace {
 namespace {
 namespace fs = std::filesystem;
-
-std::string jpeg_of(int width, int height, int format, int shade) {
-  const int channels = tjPixelSize[format];
-  std::vector<unsigned char> pixels(static_cast<std::size_t>(width * height * channels));
-  for (std::size_t i = 0; i < pixels.size(); ++i)
-    pixels[i] = static_cast<unsigned char>((shade * 40 + static_cast<int>(i) * 7) % 256);
-  unsigned char* out = nullptr;
-  unsigned long size = 0;
-  tjhandle handle = tjInitCompress();
-  tjCompress2(handle, pixels.data(), width, 0, height, format, &out, &size,
-              format == TJPF_GRAY ? TJSAMP_GRAY : TJSAMP_444, 90, 0);
-  std::string bytes(reinterpret_cast<char*>(out), size);
-  tjFree(out);
-  tjDestroy(handle);
-  return bytes;
-}
 
 constexpr char kAll[] = {1, 1};
 
@@ -134,10 +122,214 @@ TEST_F(ImageFolderTest, GreyCmykAndDamagedFollowThePolicy) {
   const auto dataset = *open();
   for (std::int64_t i = 0; i < dataset->size(); ++i)
     EXPECT_EQ(dataset->get(i, 1, kAll)[0].tensor.sizes().vec(), (std::vector<std::int64_t>{3, 32, 32}));
-  const auto counters = dataset->counters();
-  EXPECT_EQ(counters.at("damaged"), 3);
-  EXPECT_GE(counters.at("grey"), 1);
-  EXPECT_GE(counters.at("cmyk"), 1);
+  const auto odd = dataset->odd_samples();
+  std::map<std::string, unsigned> named;
+  for (const auto& [index, bits] : odd) named[fs::path(dataset->name_of(index)).filename()] = bits;
+  EXPECT_EQ(named, (std::map<std::string, unsigned>{{"grey.jpg", kGreySample},
+                                                    {"cmyk.jpg", kCmykSample},
+                                                    {"cut.jpg", kDamagedSample},
+                                                    {"empty.jpg", kDamagedSample},
+                                                    {"text.jpg", kDamagedSample}}));
+  for (std::int64_t i = 0; i < dataset->size(); ++i) dataset->get(i, 1, kAll);
+  EXPECT_EQ(dataset->odd_samples(), odd) << "distinct files are counted, not readings";
+}
+
+TEST_F(ImageFolderTest, AnImageDoesNotDependOnThoseDecodedBefore) {
+  const std::string whole = jpeg_of(64, 64, TJPF_RGB, 3), other = jpeg_of(64, 64, TJPF_RGB, 4);
+  Image first, again;
+  std::string error;
+  ASSERT_TRUE(decode_jpeg(whole, first, error));
+  for (const std::string& broken :
+       {whole.substr(0, whole.size() / 2), std::string("no image"), without_segments(other, 0xdb),
+        std::string(), other.substr(0, 300), jpeg_of(30, 30, TJPF_CMYK, 1).substr(0, 700)}) {
+    EXPECT_FALSE(decode_jpeg(broken, again, error)) << "tables of the image before must not help";
+    ASSERT_TRUE(decode_jpeg(whole, again, error)) << error;
+    EXPECT_EQ(again.pixels, first.pixels);
+  }
+}
+
+TEST_F(ImageFolderTest, DamageDoesNotSpreadWhateverTheThreads) {
+  for (int i = 0; i < 120; ++i)
+    put("train/class" + std::to_string(i % 3) + "/many" + std::to_string(i) + ".jpg",
+        jpeg_of(33 + i % 5, 41, TJPF_RGB, i));
+  const std::string whole = jpeg_of(64, 64, TJPF_RGB, 3);
+  for (int i = 0; i < 3; ++i) {
+    put("train/class" + std::to_string(i) + "/many5-cut.jpg", whole.substr(0, whole.size() / 2));
+    put("train/class" + std::to_string(i) + "/many7-tableless.jpg",
+        without_segments(jpeg_of(50, 50, TJPF_RGB, 7 + i), 0xdb));
+  }
+  const LoaderOptions base = loader_for({.microbatch = 6, .microbatches_per_step = 1, .seed = 5, .workers = 0});
+  std::vector<Batch> reference;
+  for (int workers : {0, 1, 2, 4}) {
+    const auto dataset = *open();
+    LoaderOptions options = base;
+    options.workers = workers;
+    const auto batches = read_all(dataset, options, 46);
+    if (workers == 0) reference = batches;
+    expect_same(batches, reference);
+    EXPECT_EQ(dataset->odd_samples().size(), 6u) << workers << " workers";
+  }
+}
+
+TEST_F(ImageFolderTest, AnImageOfTheSameClassStandsInForADamagedOne) {
+  put("train/class1/9.jpg", "no image");
+  const auto dataset = *open();
+  const auto index = [&](const std::string& name) {
+    for (std::int64_t i = 0; i < dataset->size(); ++i) {
+      if (dataset->name_of(i) == root_ / name) return i;
+    }
+    return std::int64_t{-1};
+  };
+  EXPECT_TRUE(at::equal(dataset->get(index("train/class1/9.jpg"), 1, kAll)[0].tensor,
+                        dataset->get(index("train/class1/0.jpg"), 1, kAll)[0].tensor));
+  EXPECT_EQ(dataset->get(index("train/class1/9.jpg"), 1, kAll)[1].number, 1);
+}
+
+TEST_F(ImageFolderTest, ClassesOfTheTestSetHaveTheNumbersOfTraining) {
+  fs::remove_all(root_ / "test/class0");
+  const auto test = open("test");
+  ASSERT_TRUE(test) << to_string(test.problems());
+  for (std::int64_t i = 0; i < (*test)->size(); ++i) {
+    const std::string folder = fs::path((*test)->name_of(i)).parent_path().filename();
+    EXPECT_EQ("class" + std::to_string((*test)->get(i, 1, kAll)[1].number), folder);
+  }
+  ASSERT_EQ((*test)->notes().size(), 1u);
+  EXPECT_NE((*test)->notes()[0].find("no images of 1 of the 3 classes: class0"), std::string::npos);
+  EXPECT_TRUE((*open())->notes().empty());
+}
+
+TEST_F(ImageFolderTest, AClassThatTrainingDoesNotHaveIsAnError) {
+  fs::rename(root_ / "test/class2", root_ / "test/klass2");
+  const auto test = open("test");
+  ASSERT_FALSE(test);
+  const std::string message = to_string(test.problems());
+  EXPECT_NE(message.find("test/klass2"), std::string::npos) << message;
+  EXPECT_NE(message.find("is a class that the training set does not have"), std::string::npos) << message;
+  fs::remove_all(root_ / "test");
+  const auto none = open("test");
+  ASSERT_TRUE(none) << "no evaluation is no error";
+  EXPECT_EQ(*none, nullptr);
+}
+
+TEST_F(ImageFolderTest, WhatIsNoFileIsLeftOutAndNeverWaitedFor) {
+  const auto before = *open();
+  ASSERT_EQ(::mkfifo((root_ / "train/class0/fifo.jpg").c_str(), 0600), 0);
+  fs::create_symlink("loop.jpg", root_ / "train/class1/loop.jpg");
+  fs::create_symlink("nowhere", root_ / "train/class1/dangling.jpeg");
+  fs::create_symlink(root_ / "train/class0/0.jpg", root_ / "train/class1/9-link.jpg");
+  fs::create_directories(root_ / "train/class2/folder.jpg");
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  (root_ / "train/class2/socket.jpg").string().copy(address.sun_path, sizeof address.sun_path - 1);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const auto dataset = *open();
+  ::close(socket);
+  EXPECT_EQ(dataset->size(), before->size() + 1) << "a link to a file is a file";
+  EXPECT_EQ(dataset->left_out(), 4);
+  ASSERT_EQ(dataset->notes().size(), 1u);
+  for (const char* part : {"left out 4", "fifo.jpg (a FIFO)", "loop.jpg (a link", "dangling.jpeg (a link",
+                           "socket.jpg (a socket)"})
+    EXPECT_NE(dataset->notes()[0].find(part), std::string::npos) << dataset->notes()[0];
+  for (std::int64_t i = 0; i < dataset->size(); ++i) dataset->get(i, 1, kAll);
+  EXPECT_TRUE(dataset->odd_samples().empty());
+  // Turned into one after the listing.
+  fs::remove(root_ / "train/class0/0.jpg");
+  ASSERT_EQ(::mkfifo((root_ / "train/class0/0.jpg").c_str(), 0600), 0);
+  EXPECT_TRUE(dataset->get(0, 1, kAll)[0].tensor.defined());
+  EXPECT_EQ(dataset->odd_samples(), (std::map<std::int64_t, unsigned>{{0, kDamagedSample}}));
+}
+
+TEST_F(ImageFolderTest, LinksAmongTheFoldersThatLeadNowhereAreProblems) {
+  fs::create_symlink("classX", root_ / "train/classX");
+  const auto dataset = open("train", 9);
+  ASSERT_FALSE(dataset);
+  EXPECT_NE(to_string(dataset.problems()).find("train/classX: is a link that leads to nothing"),
+            std::string::npos)
+      << to_string(dataset.problems());
+  fs::remove_all(root_ / "train");
+  fs::create_symlink("train", root_ / "train");
+  EXPECT_FALSE(open()) << "and no exception";
+}
+
+/// A triangle filter as wide as the shrink factor over the whole image, in double.
+double filtered(const Image& image, int channel, double x0, double y0, double side, int size, int x, int y) {
+  const double scale = side / size, support = std::max(1.0, scale), cx = x0 + (x + 0.5) * scale,
+               cy = y0 + (y + 0.5) * scale;
+  const auto weight = [&](double at, double centre) {
+    return std::max(0.0, 1 - std::abs(at + 0.5 - centre) / support);
+  };
+  double sum = 0, weights = 0;
+  for (int v = 0; v < image.height; ++v) {
+    if (weight(v, cy) == 0) continue;
+    for (int u = 0; u < image.width; ++u) {
+      const double w = weight(u, cx) * weight(v, cy);
+      sum += w * image.pixels[(static_cast<std::size_t>(v) * static_cast<std::size_t>(image.width) +
+                               static_cast<std::size_t>(u)) *
+                                  3 +
+                              static_cast<std::size_t>(channel)];
+      weights += w;
+    }
+  }
+  return sum / weights;
+}
+
+TEST_F(ImageFolderTest, EvaluationSeesTheFullyDecodedImage) {
+  constexpr double kMean[] = {0.485, 0.456, 0.406}, kDeviation[] = {0.229, 0.224, 0.225};
+  put("test/class0/-large.jpg", jpeg_of(420, 300, TJPF_RGB, 1));
+  Image image;
+  std::string error;
+  ASSERT_TRUE(decode_jpeg(jpeg_of(420, 300, TJPF_RGB, 1), image, error));
+  ASSERT_EQ(image.width, 420);
+  for (int size : {32, 96}) {
+    const at::Tensor input = (*open("test", 3, size))->get(0, 1, kAll)[0].tensor;
+    const double side = size > 64 ? 300 * 7 / 8.0 : 300, x0 = (420 - side) / 2, y0 = (300 - side) / 2;
+    const float* value = input.const_data_ptr<float>();
+    for (int c = 0; c < 3; ++c) {
+      for (int y = 0; y < size; y += 5) {
+        for (int x = 0; x < size; x += 5) {
+          const double shown = (value[(c * size + y) * size + x] * kDeviation[c] + kMean[c]) * 255;
+          ASSERT_NEAR(shown, filtered(image, c, x0, y0, side, size, x, y), 0.01)
+              << size << " " << x << " " << y;
+        }
+      }
+    }
+  }
+}
+
+TEST(Jpeg, AsksForNoMoreThanTheLimits) {
+  Image image;
+  std::string error;
+  const std::string progressive = jpeg_of(64, 48, TJPF_RGB, 1, TJFLAG_PROGRESSIVE);
+  const int scans = count_scans(progressive);
+  EXPECT_GT(scans, 5);
+  EXPECT_EQ(count_scans(jpeg_of(64, 48, TJPF_RGB, 1)), 1);
+  ASSERT_TRUE(decode_jpeg(progressive, image, error)) << error;
+  EXPECT_FALSE(decode_jpeg(with_size(progressive, 20'000, 20'000), image, error));
+  EXPECT_NE(error.find("20000x20000 pixels are more than 64 megapixels"), std::string::npos) << error;
+  EXPECT_FALSE(decode_jpeg(progressive, image, error, {.scans = scans - 1}));
+  EXPECT_NE(error.find("scans are more than"), std::string::npos) << error;
+  EXPECT_FALSE(decode_jpeg(progressive, image, error, {.scan_pixels = 64 * 48 * scans - 1}));
+  EXPECT_NE(error.find("64x48 pixels in " + std::to_string(scans) + " scans are too many"), std::string::npos)
+      << error;
+  // Thousands of scans, each over all of 64 megapixels, in some kilobytes.
+  const std::size_t scan = progressive.find("\xff\xda");
+  std::string bomb = with_size(progressive, 8'000, 8'000).substr(0, progressive.size() - 2);
+  for (int i = 0; i < 2'000; ++i) bomb += progressive.substr(scan, 16);
+  EXPECT_FALSE(decode_jpeg(bomb + "\xff\xd9", image, error));
+  EXPECT_NE(error.find("scans are more than 256"), std::string::npos) << error;
+}
+
+TEST(Jpeg, AThumbnailsScansAreNotTheImages) {
+  const std::string inner = jpeg_of(16, 16, TJPF_RGB, 1, TJFLAG_PROGRESSIVE),
+                    outer = jpeg_of(64, 48, TJPF_RGB, 1);
+  const std::size_t length = inner.size() + 2;
+  const std::string segment = {'\xff', '\xe1', static_cast<char>(length >> 8),
+                               static_cast<char>(length & 255)};
+  const std::string both = outer.substr(0, 2) + segment + inner + outer.substr(2);
+  Image image;
+  std::string error;
+  EXPECT_TRUE(decode_jpeg(both, image, error)) << error;
+  EXPECT_EQ(count_scans(both), 1);
 }
 
 TEST_F(ImageFolderTest, TooManyDamagedImagesAreAnError) {
@@ -197,8 +389,9 @@ TEST(RealData, DecodesEveryImageNetSample) {
       make_dataset({.path = root + "/imagenet-sample", .split = "train", .fields = image_fields(224, 1000)});
   ASSERT_TRUE(dataset) << to_string(dataset.problems());
   EXPECT_EQ((*dataset)->size(), 200);
+  EXPECT_EQ((*dataset)->num_classes(), 200);
   for (std::int64_t i = 0; i < 200; i += 4) EXPECT_TRUE((*dataset)->get(i, 1, kAll)[0].tensor.defined());
-  EXPECT_EQ((*dataset)->counters().at("damaged"), 0);
+  for (const auto& [index, bits] : (*dataset)->odd_samples()) EXPECT_EQ(bits & kDamagedSample, 0u) << index;
   fs::remove_all(root);
 }
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 
+#include "experiments/figures.h"
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
+#include "experiments/time_bars.h"
+#include "runtime/base/median.h"
 #include "runtime/schedule/svg.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/experiments/example_run.h"
@@ -61,12 +64,12 @@ TEST_F(Report, ShowsEveryPart) {
   const std::string html = report_html(run);
   for (const char* part :
        {"<title>vgg16", ">Plan</h2>", ">Predicted and measured</h2>", ">Schedule</h2>", ">Simulated<",
-        ">Measured, step 1", ">Progress</h2>", ">Loss<", ">Throughput<", ">Where the time went</h2>",
+        ">Measured, step ", ">Progress</h2>", ">Loss<", ">Throughput<", ">Where the time went</h2>",
         ">Ranks</h2>", "Stage 2", "ranks 0–1", "1.56 MiB", "features.13", "evaluation", "83.0 %"}) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(html.find(">Notes</h2>"), std::string::npos);
-  EXPECT_EQ(count(html, "class=\"gantt"), 2u);
+  EXPECT_EQ(count(html, "class=\"gantt"), 4u) << "simulated and measured, wide and narrow";
   EXPECT_EQ(first_bad_tag(html), "");
 }
 
@@ -161,6 +164,187 @@ TEST_F(Report, MeasuredRowsAreOneStepFromZero) {
   EXPECT_EQ(start, 0);
 }
 
+TEST_F(Report, MeasuredTimeBeginsWithWorkAndEndsWithIt) {
+  example::write_run(folder_.path(), example::plan());
+  RunData run = read();
+  const std::int64_t second = 1'000'000'000;
+  for (RankRun& rank : run.ranks) {
+    // Waiting since long before the step, and a message that is under way long after it.
+    for (std::int64_t step : {10, 11, 12}) {
+      const auto found = std::ranges::find(rank.spans, step, &Span::step);
+      ASSERT_NE(found, rank.spans.end());
+      Span wait = *found, send = *found;
+      wait.kind = SpanKind::Wait, wait.start -= 5 * second, wait.end = found->start;
+      send.kind = SpanKind::Send, send.end = send.start + 9 * second;
+      rank.spans.push_back(wait);
+      rank.spans.push_back(send);
+    }
+  }
+  double work_start = 1e9, work_end = 0, end = 0;
+  const std::vector<GanttRow> rows = measured_rows(run);
+  for (const GanttRow& row : rows) {
+    for (const GanttBar& bar : row.bars) {
+      EXPECT_GE(bar.start, 0) << bar.kind;
+      end = std::max(end, bar.end);
+      if (bar.kind == "wait" || bar.kind == "send") continue;
+      work_start = std::min(work_start, bar.start);
+      work_end = std::max(work_end, bar.end);
+    }
+  }
+  EXPECT_EQ(work_start, 0);
+  EXPECT_EQ(end, work_end);
+  for (const GanttRow& row : rows) EXPECT_EQ(row.to, work_end);
+}
+
+TEST_F(Report, TheStepShownIsTheOneNearestToTheMedian) {
+  example::write_run(folder_.path(), example::plan());
+  RunData run = read();
+  const double typical = compare(run).measured_step_s;
+  // Two of the three traced steps become far longer: the median of the traced is no typical step.
+  for (RankRun& rank : run.ranks) {
+    for (Span& span : rank.spans) {
+      if (span.step != 11 && span.kind == SpanKind::Update) span.end += 3'000'000'000;
+    }
+  }
+  EXPECT_NE(report_html(run).find(">Measured, step 12<"), std::string::npos) << "steps are counted from 1";
+  for (const GanttRow& row : measured_rows(run)) EXPECT_LT(row.to, 2 * typical);
+}
+
+TEST_F(Report, StepsAreCountedAlikeEverywhere) {
+  for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::PipeDream}) {
+    Plan plan = example::plan(kind);
+    // The last stage is replicated: asynchronously each line of its log is a minibatch of each replica.
+    plan.stages[2].ranks = {RankId(3), RankId(4)};
+    example::write_run(folder_.path(), plan, 40);
+    RunData run = read();
+    const bool each = kind == ScheduleKind::PipeDream;
+    for (RankRun& rank : run.ranks) {
+      if (!each || rank.stage == 1) continue;
+      for (std::size_t i = 0; i < rank.steps.size(); ++i)
+        rank.steps[i].step = static_cast<std::int64_t>(2 * i);
+    }
+    const std::int64_t done = each ? 80 : 40;
+    EXPECT_EQ(done_after(run, run.ranks[4], run.ranks[4].steps.back()), done);
+    const std::string html = report_html(run);
+    EXPECT_NE(html.find(each ? "<span>Minibatches</span><b>80</b>" : "<span>Steps</span><b>40</b>"),
+              std::string::npos);
+    EXPECT_NE(html.find("<tr><td>rank 4</td><td>2</td><td>" + std::to_string(done) + "</td>"),
+              std::string::npos);
+    EXPECT_NE(html.find("{\"step\":" + std::to_string(done) + ",\"loss\":"), std::string::npos)
+        << "the last loss";
+  }
+}
+
+TEST_F(Report, WhatARankDidNotLeaveIsNamed) {
+  example::write_run(folder_.path(), example::plan(), 20);
+  std::filesystem::remove(folder_.path("trace.rank1.json"));
+  std::filesystem::remove(folder_.path("steps.rank2.jsonl"));
+  const RunData run = read();
+  const std::string html = report_html(run);
+  EXPECT_NE(html.find("trace.rank1.json is missing or empty: this rank is empty in the measured schedule"),
+            std::string::npos);
+  EXPECT_NE(html.find("steps.rank2.jsonl is missing or empty: this rank is not in the figures"),
+            std::string::npos);
+  const std::vector<GanttRow> rows = measured_rows(run);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[1].note, "no trace");
+  EXPECT_TRUE(rows[1].bars.empty());
+  EXPECT_NE(html.find(">no trace<"), std::string::npos);
+}
+
+TEST_F(Report, AScheduleThatCannotBeShownSaysWhy) {
+  Plan plan = example::plan(ScheduleKind::PipeDream);
+  for (PlanStage& stage : plan.stages) stage.forward_s = stage.backward_s = 0;
+  example::write_run(folder_.path(), plan, 20);
+  for (int rank = 0; rank < 4; ++rank)
+    std::filesystem::remove(folder_.path("trace.rank" + std::to_string(rank) + ".json"));
+  const std::string html = report_html(read());
+  for (const char* part :
+       {">Schedule</h2>", "No trace.rank", "Nothing is simulated: the plan predicts no times"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+}
+
+TEST_F(Report, TheMedianIsTheSummarys) {
+  example::write_run(folder_.path(), example::plan(), 5);  // the first warms up: four count
+  const RunData run = read();
+  std::vector<double> seconds;
+  for (const StepLine& line : loss_rank(run)->steps) seconds.push_back(line.step_s);
+  seconds.erase(seconds.begin());
+  std::ranges::sort(seconds);
+  EXPECT_NE(seconds[1], seconds[2]);
+  EXPECT_EQ(compare(run).measured_step_s, (seconds[1] + seconds[2]) / 2);
+  EXPECT_EQ(compare(run).measured_step_s, median(seconds)) << "what the trainer writes into the summary";
+}
+
+TEST_F(Report, OneThingHasOneColourInAllCharts) {
+  example::write_run(folder_.path(), example::plan());
+  const std::string html = report_html(read());
+  for (const char* kind : {"forward", "backward", "reduce", "update"}) {
+    const std::string colour = colour_of(kind);
+    EXPECT_NE(html.find("fill=\"" + colour + "\""), std::string::npos) << kind << ": plan and schedules";
+    EXPECT_NE(html.find("background:" + colour), std::string::npos) << kind << ": where the time went";
+  }
+  // Every colour of a bar is one of the kinds' (the page's own is idle time's).
+  for (std::size_t at = html.find("background:#"); at != std::string::npos;
+       at = html.find("background:#", at + 1)) {
+    const std::string colour = html.substr(at + 11, 7);
+    bool known = false;
+    for (const char* kind :
+         {"forward", "backward", "input", "weight", "reduce", "update", "send", "receive", "data", "other"})
+      known |= colour == colour_of(kind);
+    EXPECT_TRUE(known) << colour;
+  }
+}
+
+TEST_F(Report, OddFilesOfTheDataAreShown) {
+  example::write_run(folder_.path(), example::plan(), 5);
+  Json summary = *read_json(folder_.path("summary.json"));
+  summary["data_files"] = Json::object({{"train", Json::object({{"samples", 24},
+                                                                {"classes", 3},
+                                                                {"grey", 1},
+                                                                {"cmyk", 0},
+                                                                {"damaged", 2},
+                                                                {"left_out", 4},
+                                                                {"damaged_files", "no list"}})},
+                                        {"test", 7}});
+  example::write(folder_.path("summary.json"), summary.dump());
+  EXPECT_NE(report_html(read()).find(
+                "<tr><td>train</td><td>24</td><td>3</td><td>1</td><td>0</td><td>2</td><td>4</td></tr>"),
+            std::string::npos);
+}
+
+TEST(Gantt, TheLegendHasWhatThePictureShows) {
+  const auto legend = [](const std::vector<GanttBar>& bars) {
+    const std::string svg = gantt_svg({{.label = "rank 0", .bars = bars}}, {.title = "t", .span = 2});
+    std::string names;
+    for (const char* name : {"forward", "backward", "wait", "data", "idle"}) {
+      if (svg.find(">" + std::string(name) + "</text>") != std::string::npos)
+        names += std::string(name) + " ";
+    }
+    return names;
+  };
+  EXPECT_EQ(legend({{0, 1, "forward", "0"}, {1, 2, "backward", "0"}}), "forward backward ");
+  EXPECT_EQ(legend({{0, 1, "forward", "0"}}), "forward idle ");
+  EXPECT_EQ(legend({{0, 1, "forward", "0"}, {1, 2, "wait", ""}}), "forward idle ") << "waiting is idle time";
+  EXPECT_EQ(legend({{0, 2, "forward", "0"}, {1, 1.00001, "data", ""}}), "forward ") << "thinner than a line";
+}
+
+TEST(Gantt, ANarrowPictureBreaksItsLegend) {
+  std::vector<GanttBar> bars;
+  for (const char* kind : {"forward", "backward", "input", "weight", "reduce", "update", "send", "data"})
+    bars.push_back({double(bars.size()), double(bars.size() + 1), kind, ""});
+  const std::string svg =
+      gantt_svg({{.label = "rank 0", .bars = bars}}, {.title = "t", .width = 380, .span = 10});
+  for (std::size_t at = svg.find("<text x=\""); at != std::string::npos;
+       at = svg.find("<text x=\"", at + 1)) {
+    const std::size_t open = svg.find('>', at), close = svg.find('<', open);
+    const bool middle = svg.substr(at, open - at).find("middle") != std::string::npos;
+    const double wide = 6.7 * static_cast<double>(close - open - 1);
+    EXPECT_LE(std::stod(svg.substr(at + 9)) + (middle ? wide / 2 : wide), 381)
+        << svg.substr(open, close - open);
+  }
+}
+
 TEST_F(Report, WorksWithAnyPartMissing) {
   const char* const files[] = {"plan.json", "summary.json", "steps.rank0.jsonl", "steps.rank3.jsonl",
                                "trace.rank1.json"};
@@ -220,7 +404,6 @@ TEST(SvgChart, OddInputDrawsSomething) {
     EXPECT_EQ(first_bad_tag(svg), "");
     EXPECT_LT(svg.size(), 20'000u);
   }
-  EXPECT_EQ(first_bad_tag(stacked_bars_svg({}, {}, "ms", 1)), "");
 }
 
 TEST(SvgChart, TicksAreRoundAndCoverTheRange) {
@@ -245,8 +428,76 @@ TEST(PlanDrawing, Texts) {
   EXPECT_EQ(ranks_text({RankId(3)}), "rank 3");
   EXPECT_EQ(ranks_text({RankId(0), RankId(1), RankId(2)}), "ranks 0–2");
   EXPECT_EQ(ranks_text({RankId(0), RankId(4)}), "ranks 0, 4");
-  EXPECT_EQ(duration_text(0.0123), "12.3 ms");
-  EXPECT_EQ(duration_text(2), "2 s");
+  EXPECT_EQ(duration_figure(0.0123), "12.3 ms");
+  EXPECT_EQ(duration_figure(2), "2.00 s");
+  EXPECT_EQ(duration_figure(0.00014345), "143 µs");
+}
+
+TEST(PlanDrawing, EveryBoxIsWithinTheWidth) {
+  Plan plan = example::plan();
+  for (int stages : {1, 2, 4, 5, 8, 17}) {
+    plan.stages.resize(static_cast<std::size_t>(stages), plan.stages[1]);
+    plan.crossings.clear();
+    for (int s = 1; s < stages; ++s) plan.crossings.push_back({StageId(s - 1), StageId(s), 4096});
+    if (stages > 5) {
+      plan.crossings.push_back({StageId(0), StageId(stages - 1), 4096});
+      plan.crossings.push_back({StageId(1), StageId(3), 4096});
+      plan.crossings.push_back({StageId(1), StageId(6), 4096});
+    }
+    for (int width : {1096, 380}) {
+      const std::string svg = plan_svg(plan, width);
+      EXPECT_EQ(first_bad_tag(svg), "");
+      EXPECT_EQ(count(svg, "class=\"box\""), static_cast<std::size_t>(stages));
+      EXPECT_EQ(count(svg, "class=\"arrow\""), plan.crossings.size());
+      double picture_width = 0, picture_height = 0;
+      ASSERT_EQ(std::sscanf(svg.c_str() + svg.find("viewBox"), "viewBox=\"0 0 %lf %lf", &picture_width,
+                            &picture_height),
+                2);
+      EXPECT_LE(picture_width, width);
+      for (std::size_t at = svg.find("class=\"box\""); at != std::string::npos;
+           at = svg.find("class=\"box\"", at + 1)) {
+        double x, y, w, h;
+        ASSERT_EQ(
+            std::sscanf(svg.c_str() + at, "class=\"box\" x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"",
+                        &x, &y, &w, &h),
+            4);
+        EXPECT_LE(x + w, picture_width);
+        EXPECT_LE(y + h, picture_height);
+      }
+      for (std::size_t at = svg.find(" d=\"M"); at != std::string::npos; at = svg.find(" d=\"M", at + 1)) {
+        if (svg.compare(at, 7, " d=\"M0 ") == 0) continue;  // the arrow head
+        const char* point = svg.c_str() + at + 4;
+        int x = 0, y = 0, used = 0;
+        while (std::sscanf(point, "%*[ML]%d %d%n", &x, &y, &used) == 2) {
+          EXPECT_TRUE(x >= 0 && x <= picture_width && y >= 0 && y <= picture_height)
+              << stages << ": " << x << " " << y;
+          point += used;
+        }
+      }
+    }
+  }
+}
+
+TEST(TimeBars, ShowWhatThereIs) {
+  EXPECT_EQ(time_bars_html({}, {}), "");
+  const std::string html =
+      time_bars_html({{"a<b", "#111111"}, {"none", "#222222"}}, {{"r&1", {2, 0}}, {"r2", {1, 1e-9}}});
+  EXPECT_EQ(first_bad_tag(html), "");
+  EXPECT_NE(html.find("a&lt;b"), std::string::npos);
+  EXPECT_EQ(html.find("none"), std::string::npos) << "not in the legend either";
+}
+
+TEST(Figures, HaveThreeDigits) {
+  EXPECT_EQ(figure(0), "0.000");
+  EXPECT_EQ(figure(0.2104), "0.210");
+  EXPECT_EQ(figure(4.236), "4.24");
+  EXPECT_EQ(figure(9.996), "10.0");
+  EXPECT_EQ(figure(31.77), "31.8");
+  EXPECT_EQ(figure(99.97), "100");
+  EXPECT_EQ(figure(305.04), "305");
+  EXPECT_EQ(figure(10'441), "10,441");
+  EXPECT_EQ(figure(-1'234'567), "-1,234,567");
+  EXPECT_EQ(figure(NAN), "–");
 }
 
 TEST(PlanDrawing, DrawsEveryCrossingOnce) {
