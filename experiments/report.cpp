@@ -81,7 +81,7 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
     const CostModel model(*run.profile, cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
     shape = model.shape_of(stages, microbatches);
-    costs = model.costs_of(stages, shape);
+    costs = model.costs_of(stages, shape, plan.schedule);
   } else {
     if (!has_predicted_times(plan)) return std::nullopt;
     costs = predicted_costs(plan, shape, cluster);
@@ -89,7 +89,7 @@ std::optional<Simulation> simulation_of(const RunData& run, int microbatches) {
   shape.update_every = shape_of(plan).update_every;
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
   if (!schedule || !check(*schedule, shape, Transport::Buffered).empty()) return std::nullopt;
-  return simulate(*schedule, shape, costs);
+  return simulate(*schedule, shape, costs, {.host = ports_of(cluster)});
 }
 
 const char* bar_kind(SpanKind kind) {

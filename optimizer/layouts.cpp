@@ -265,10 +265,10 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     }
     layout.memory.push_back(memory / layout.chunks);
     layout.sheets.push_back(std::move(sheets));
-    layout.rings.emplace_back(cluster, stage);
     left *= 1 - 1 / layout.rounds.back();
     rate += 1 / layout.rounds.back();
   }
+  layout.reduces = all_reduce_costs(cluster, model.conditions().host, layout.ranks);
   if (layout.chunks > 1) share_stash(kind, shape, layout);
   // Fill and drain pass the whole of the earlier stages only where a backward is one action.
   const bool fills =
