@@ -9,7 +9,7 @@ namespace {
 constexpr double kRounding = 1 - 1e-12;
 // The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
 constexpr double kAsynchronousSlack = 0.9;
-constexpr double kMostActions = 10'000'000;  // of a whole search
+constexpr double kMostActions = 5'000'000;  // of a whole search
 
 }  // namespace
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
-#include "runtime/base/all_reduce_route.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
@@ -121,42 +119,42 @@ std::vector<int> ports_of(const ClusterSpec& cluster) {
 
 AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>& ports,
                              const std::vector<RankId>& ranks, int sharing)
-    : sharing_(sharing) {
-  std::map<int, int> members;
-  for (RankId rank : ranks) {
-    hosts_.push_back(ports.empty() ? 0 : ports[static_cast<std::size_t>(rank.value)]);
-    ++members[hosts_.back()];
-  }
-  for (const auto& [host, own] : members) {
-    const double pairs = static_cast<double>(own) * static_cast<double>(hosts_.size() - own);
-    pairs_over_port_ = std::max(pairs_over_port_, pairs);
-  }
-  for (std::size_t i = 0; ranks.size() > 1 && i < ranks.size(); ++i) {
+    : members_(static_cast<double>(ranks.size())), sharing_(sharing) {
+  if (ranks.size() < 2) return;
+  std::vector<int> hosts;
+  for (RankId rank : ranks) hosts.push_back(ports.empty() ? 0 : ports[static_cast<std::size_t>(rank.value)]);
+  route_ = all_reduce_route(hosts, kDirectSumBytes + 1);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::size_t next = (i + 1) % ranks.size();
     const ClusterLink link = cluster.link(ranks[i], ranks[next]);
     const double s_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(ranks[i], ranks[next]);
-    Slowest& slowest = hosts_[i] == hosts_[next] ? inside_ : between_;
+    Slowest& slowest = hosts[i] == hosts[next] ? inside_ : between_;
     slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
     slowest.s_per_byte = std::max(slowest.s_per_byte, s_per_byte);
+  }
+  std::ranges::sort(hosts);
+  for (auto host = hosts.begin(); host != hosts.end();) {
+    const auto next = std::upper_bound(host, hosts.end(), *host);
+    const auto own = static_cast<double>(next - host);
+    pairs_over_port_ = std::max(pairs_over_port_, own * (members_ - own));
+    host = next;
   }
 }
 
 double AllReduceCost::seconds(Bytes bytes) const {
-  if (bytes == 0 || hosts_.size() < 2) return 0;
-  const AllReduceRoute route = all_reduce_route(hosts_, bytes);
-  const auto members = static_cast<double>(hosts_.size());
+  if (bytes == 0 || members_ < 2) return 0;
   const auto size = static_cast<double>(bytes);
   const double latency = std::max(inside_.latency_s, between_.latency_s);
   // A rank's own messages, and those of all ranks of a host over its port.
   const auto exchange = [&](double part) {
-    return std::max((members - 1) * part * std::max(inside_.s_per_byte, between_.s_per_byte),
+    return std::max((members_ - 1) * part * std::max(inside_.s_per_byte, between_.s_per_byte),
                     sharing_ * pairs_over_port_ * part * between_.s_per_byte);
   };
-  if (route.way == AllReduceWay::Direct) return latency + exchange(size);
-  if (route.way == AllReduceWay::Scatter) return 2 * (latency + exchange(size / members));
-  const double chunks = route.chunks;
-  const double pieces = route.pieces;
-  const auto segments = static_cast<double>(route.segments.size() - 1);
+  if (route_.way == AllReduceWay::Direct || bytes <= kDirectSumBytes) return latency + exchange(size);
+  if (route_.way == AllReduceWay::Scatter) return 2 * (latency + exchange(size / members_));
+  const double chunks = route_.chunks;
+  const double pieces = all_reduce_pieces(route_.chunks, bytes);
+  const auto segments = static_cast<double>(route_.segments.size() - 1);
   const double inside = 2 * (inside_.latency_s + (chunks - 1) / chunks * size * inside_.s_per_byte);
   // There and back, which only two hosts do at the same time: one in the middle sends both ways at once.
   const double times = segments == 2 ? (pieces + 1) / pieces : 2 * (pieces + segments - 2) / pieces;
@@ -169,18 +167,23 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 
 std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
                                             const std::vector<std::vector<RankId>>& ranks_of_stage) {
-  std::map<int, int> users;  // stages whose all-reduce uses the host's port
-  std::vector<std::set<int>> hosts;
-  for (const std::vector<RankId>& ranks : ranks_of_stage) {
-    std::set<int>& own = hosts.emplace_back();
-    for (RankId rank : ranks) own.insert(ports.empty() ? 0 : ports[static_cast<std::size_t>(rank.value)]);
+  std::vector<std::vector<int>> hosts(ranks_of_stage.size());
+  std::vector<int> users;  // by host: stages whose all-reduce uses its port
+  for (std::size_t s = 0; s < ranks_of_stage.size() && !ports.empty(); ++s) {
+    std::vector<int>& own = hosts[s];
+    for (RankId rank : ranks_of_stage[s]) own.push_back(ports[static_cast<std::size_t>(rank.value)]);
+    std::ranges::sort(own);
+    own.erase(std::unique(own.begin(), own.end()), own.end());
     if (own.size() < 2) own.clear();
-    for (int host : own) ++users[host];
+    for (int host : own) {
+      users.resize(std::max(users.size(), static_cast<std::size_t>(host) + 1));
+      ++users[static_cast<std::size_t>(host)];
+    }
   }
   std::vector<AllReduceCost> costs;
   for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
     int sharing = 1;
-    for (int host : hosts[s]) sharing = std::max(sharing, users[host]);
+    for (int host : hosts[s]) sharing = std::max(sharing, users[static_cast<std::size_t>(host)]);
     costs.emplace_back(cluster, ports, ranks_of_stage[s], sharing);
   }
   return costs;

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/all_reduce_route.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/plan/plan.h"
@@ -97,7 +98,8 @@ class AllReduceCost {
     double latency_s = 0;
     double s_per_byte = 0;
   };
-  std::vector<int> hosts_;    // by member
+  double members_ = 0;
+  AllReduceRoute route_;      // of many bytes
   Slowest inside_, between_;  // of the links between members that follow each other, on a host and over hosts
   double pairs_over_port_ = 0;  // of members, at the busiest port
   double sharing_ = 1;

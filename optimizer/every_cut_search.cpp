@@ -67,7 +67,7 @@ void EveryCutSearch::descend(const CutSpace& space, const Layout& layout, int s,
     // A split backward leaves the weight gradients for the drain.
     const bool whole = layout.kind == ScheduleKind::OneFOneB || layout.kind == ScheduleKind::GPipe;
     if (!asynchronous && space.next_bytes(b) >= 0) {
-      const double hop = bounds_.hop(layout, s, space.next_bytes(b));
+      const double hop = StageBounds::hop(layout, s, space.next_bytes(b));
       double forward = 0;
       double backward = 0;
       for (int sheet : layout.sheets[s]) {

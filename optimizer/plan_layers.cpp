@@ -23,10 +23,10 @@ namespace {
 // not.
 constexpr double kGroupActions = 200'000;  // of its likeliest cuts; of moving these; and of all its cuts
 constexpr double kGroupPlaces = 300'000;   // partial cuts
-constexpr double kChunkActions = 100'000;  // of a group with several stages per rank
 constexpr double kClimbActions = 1'000'000;
+constexpr double kChunkActions = 100'000;  // of a group with several stages per rank
 constexpr std::size_t kChunkLayouts = 16;  // of a group
-constexpr std::size_t kLikelyChunkCuts = 6;
+constexpr std::size_t kLikelyChunkCuts = 8;
 constexpr std::size_t kImprovedChunkCuts = 3;
 constexpr std::size_t kOrderedPlans =
     4;  // of each number of stages, whose actions are ordered by their costs
@@ -335,20 +335,29 @@ class Search {
     for (const Open& o : group.open) {
       if (!candidates_.worth(*o.layout, o.bound) && looked >= kOthers) continue;
       ++looked;
-      std::vector<std::vector<int>> likely{o.cuts};
-      if (o.space->is_linear()) {
-        likely.push_back(greedy_cuts(model_, bounds_, *o.space, *o.layout).cuts);
-      } else if (candidates_.worth(*o.layout, o.bound)) {
-        likely.push_back(cuts_with_messages(*o.space, *o.layout));
-      }
-      for (std::vector<int>& cuts : likely) {
-        const double found = candidates_.consider(*o.space, *o.layout, cuts);
-        if (found >= least) continue;
-        least = found;
-        best = {o.layout, o.space, o.bound, std::move(cuts)};
-      }
+      Open tried = o;
+      const double found = look_at(tried);
+      if (found >= least) continue;
+      least = found;
+      best = std::move(tried);
     }
     return best;
+  }
+
+  /// Seconds for a microbatch of the best likely cut of the layout, which it gets.
+  double look_at(Open& open) {
+    std::vector<std::vector<int>> likely;
+    if (!open.cuts.empty() || open.layout->stages() == 1) likely.push_back(open.cuts);
+    likely.push_back(open.space->is_linear() ? greedy_cuts(model_, bounds_, *open.space, *open.layout).cuts
+                                             : cuts_with_messages(*open.space, *open.layout));
+    double least = kInfinite;
+    for (std::vector<int>& cuts : likely) {
+      const double found = candidates_.consider(*open.space, *open.layout, cuts);
+      if (found >= least) continue;
+      least = found;
+      open.cuts = std::move(cuts);
+    }
+    return least;
   }
 
   /// Balanced also against the busiest wire, and with what follows the last backward.
@@ -402,16 +411,15 @@ class Search {
     for (int round = 0; round < kMostClimbs; ++round) {
       const Found start = candidates_.best();
       std::vector<RankId> devices;
-      for (const CutStage& stage : start.stages) {
+      for (const CutStage& stage : start.stages)
         devices.insert(devices.end(), stage.ranks.begin(), stage.ranks.end());
-      }
       for (const std::vector<int>& replicas : neighbours_of(replicas_of(start.stages))) {
         if (!allowed(replicas)) continue;
         const std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
         if (!layout || !candidates_.worth(*layout, layout->floor_s)) continue;
         for (const CutSpace& space : spaces_) {
-          if (space.is_linear())
-            candidates_.consider(space, *layout, greedy_cuts(model_, bounds_, space, *layout).cuts);
+          Open tried{&*layout, &space, layout->floor_s, {}};
+          look_at(tried);
           search.run(space, *layout, places);
         }
       }

@@ -5,12 +5,6 @@
 #include "optimizer/found.h"
 
 namespace millrace {
-namespace {
-
-constexpr std::size_t kMostPairs = 64;  // of ranks that are compared for the quickest
-
-}  // namespace
-
 Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute,
                           Messages messages) const {
   const bool sure = messages == Messages::Sure;
@@ -82,14 +76,10 @@ double StageBounds::reduce_and_update(const CutSpace& space, const Layout& layou
   return reduce + update;
 }
 
-double StageBounds::hop(const Layout& layout, int s, Bytes bytes) const {
-  const auto& from = layout.ranks[s];
-  const auto& to = layout.ranks[s + 1];
-  if (from.size() * to.size() > kMostPairs) return 0;
-  double least = kInfinite;
-  for (RankId a : from) {
-    for (RankId b : to) least = std::min(least, transfer_seconds(model_.cluster(), a, b, bytes));
-  }
+double StageBounds::hop(const Layout& layout, int s, Bytes bytes) {
+  double least = layout.hops[s].empty() ? 0 : kInfinite;
+  for (const ClusterLink& link : layout.hops[s])
+    least = std::min(least, link.latency_s + static_cast<double>(bytes) / link.bandwidth);
   return least;
 }
 

@@ -37,7 +37,7 @@ class StageBounds {
   double reduce_and_update(const CutSpace& space, const Layout& layout, int s, int a, int b) const;
   /// One message from stage s to the next over the quickest pair of ranks: a bound must hold whichever
   /// replicas meet.
-  double hop(const Layout& layout, int s, Bytes bytes) const;
+  static double hop(const Layout& layout, int s, Bytes bytes);
 
  private:
   const CostModel& model_;

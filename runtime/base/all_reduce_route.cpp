@@ -11,6 +11,11 @@ constexpr std::int64_t kMostPieces = 8;
 
 }  // namespace
 
+int all_reduce_pieces(int chunks, std::int64_t bytes) {
+  const std::int64_t chunk = (bytes + chunks - 1) / chunks;
+  return static_cast<int>(std::clamp(chunk / kPieceBytes, std::int64_t{1}, kMostPieces));
+}
+
 AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t bytes) {
   const auto members = static_cast<int>(hosts.size());
   AllReduceRoute route;
@@ -33,8 +38,7 @@ AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t byte
   }
   route.way = AllReduceWay::Chain;
   route.chunks = largest;
-  const std::int64_t chunk = (bytes + largest - 1) / largest;
-  route.pieces = static_cast<int>(std::clamp(chunk / kPieceBytes, std::int64_t{1}, kMostPieces));
+  route.pieces = all_reduce_pieces(largest, bytes);
   return route;
 }
 

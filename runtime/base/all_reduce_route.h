@@ -30,6 +30,9 @@ struct AllReduceRoute {
 /// Up to here every rank gets every rank's whole tensor: one round trip instead of two.
 inline constexpr std::int64_t kDirectSumBytes = 32 << 10;
 
+/// Pieces of a chunk of a chain.
+int all_reduce_pieces(int chunks, std::int64_t bytes);
+
 /// `hosts`: of each member, in their order; equal numbers share a host. `bytes`: of the tensor.
 AllReduceRoute all_reduce_route(const std::vector<int>& hosts, std::int64_t bytes);
 

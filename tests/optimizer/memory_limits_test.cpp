@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 
-#include "optimizer/pipedream_planner.h"
 #include "tests/optimizer/memory_limits.h"
 
 namespace millrace {
@@ -15,13 +14,6 @@ TEST(MemoryLimits, NothingThatFitsIsRefusedOrMissed) {
   EXPECT_GT(counts.answered, 200);
   EXPECT_GT(counts.refused, 20);
   EXPECT_GT(counts.recomputing, 50);
-}
-
-Result<LayerGraph> recorded_profile(const char* folder, const std::string& name) {
-  const Result<PipeDreamGraph> graph =
-      read_pipedream_graph(std::string(folder) + "/pipedream-profiles/" + name + "/graph.txt");
-  if (!graph) return graph.problems();
-  return layer_graph(*graph, name);
 }
 
 // Bytes over a border of vgg16 rise and fall by a factor of 32.
