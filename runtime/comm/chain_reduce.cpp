@@ -114,15 +114,17 @@ void ChainReduce::hand_back(const Owned& own) {
 
 void ChainReduce::run() {
   post_gathering();
-  // A result overwrites what was sent to be added: not before it has left.
-  for (auto& message : sends_) message->wait();
+  std::vector<std::unique_ptr<Pending>> gathered = std::move(sends_);
   sends_.clear();
+  for (Owned& own : owned_) sum(own);
+  // A result overwrites what was sent to be added: not before it has left. No wait is for a rank that waits
+  // for this one: sums need posted messages only, and all ranks come here once they have made theirs.
+  for (auto& message : gathered) message->wait();
   std::vector<std::unique_ptr<Pending>> results;
   each_piece([&](int chunk, int piece, const at::Tensor& mine) {
     if (const int from = owner(segment_, chunk); from != rank_)
       results.push_back(receive(Message::Spread, from, chunk, piece, mine));
   });
-  for (Owned& own : owned_) sum(own);
   for (Owned& own : owned_) {
     if (!own.result) continue;
     own.result->wait();
