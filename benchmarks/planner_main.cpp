@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/planner.h"
+#include "optimizer/pipedream_planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

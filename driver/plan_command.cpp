@@ -10,6 +10,7 @@
 #include "driver/plan_explanation.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/partition_drawing.h"
+#include "optimizer/pipedream_planner.h"
 #include "optimizer/planner.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -24,7 +25,7 @@ constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-m
                                            "activation-compression"};
 constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages", "microbatches",
                                        "schedule", "out",     "recompute", "reduce", "rule",
-                                       "explain",  "compare", "emit-conf", "draw"};
+                                       "explain",  "compare", "emit-conf", "draw",   "effort"};
 
 // ---- PipeDream mode
 // ---------------------------------------------------------------------------------------------
@@ -146,6 +147,7 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
     }
   }
   options.chunks = static_cast<int>(arguments.integer("chunks", 0, 64));
+  options.effort = arguments.number("effort", 0.01, 1e6);
   options.recompute =
       static_cast<Recompute>(choice(arguments, "recompute", {"never", "auto", "always"}, problems));
   options.costs.reduce =
@@ -217,7 +219,8 @@ double step_in_a_run(const Plan& plan, CostModel& model) {
   const PipelineShape shape = shape_of(plan);
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
   if (!schedule) return plan.predicted_step_s;
-  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape));
+  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape, plan.schedule),
+                     model.conditions());
 }
 
 void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
@@ -425,6 +428,12 @@ CommandSpec plan_spec() {
        .help = "Stages of each rank, for interleaved and zb-h1 (the V schedules have 2); 1: only schedules "
                "with one; 0 chooses.",
        .fallback = "0",
+       .group = "Our profiles"},
+      {.name = "effort",
+       .value = "X",
+       .help = "Times the work after which a search that is not done gives what it has found (--explain says "
+               "whether that was so).",
+       .fallback = "1",
        .group = "Our profiles"},
       {.name = "recompute",
        .value = "WHEN",

@@ -94,7 +94,8 @@ std::vector<Flag> simulation_subject_flags() {
        .group = conditions},
       {.name = "ranks-per-host",
        .value = "N",
-       .help = "N ranks share a port for each direction to other hosts; 0: every pair has its own wire.",
+       .help = "N ranks share a port for each direction to other hosts; 0: the hosts of --cluster, else "
+               "every pair has its own wire.",
        .fallback = "0",
        .group = conditions},
       {.name = "reduce-buckets",

@@ -152,6 +152,7 @@ void read_conditions(Arguments& arguments, SimulationSubject& subject, Problems&
       read_straggler(text, options.slowdown, problems);
   }
   const auto per_host = static_cast<std::size_t>(arguments.integer("ranks-per-host", 0, kMostSimulatedRanks));
+  if (per_host > 0) options.host.clear();  // of the cluster
   for (std::size_t r = 0; per_host > 0 && r < ranks; ++r)
     options.host.push_back(static_cast<int>(r / per_host));
   const std::string sends = arguments.string("sends");
@@ -199,7 +200,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
     const CostModel model(*graph, *cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
     subject.shape = model.shape_of(stages, microbatches);
-    subject.costs = model.costs_of(stages, subject.shape);
+    subject.costs = model.costs_of(stages, subject.shape, plan.schedule);
     for (const StageMemory& memory : model.memory_of(stages)) {
       subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters));
       subject.options.state_bytes.push_back(static_cast<double>(memory.once()));
@@ -210,6 +211,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
     subject.costs = predicted_costs(plan, subject.shape, *cluster);
   }
   read_bytes_of_plan(plan, subject);
+  subject.options.host = ports_of(*cluster);
   read_conditions(arguments, subject, problems);
   append(problems, arguments.problems());
   if (!problems.empty()) return problems;

@@ -86,7 +86,7 @@ Result<Simulation> simulation_of(const RunData& run, int microbatches) {
     const CostModel model(*run.profile, cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
     shape = model.shape_of(stages, microbatches);
-    costs = model.costs_of(stages, shape);
+    costs = model.costs_of(stages, shape, plan.schedule);
   } else {
     if (!has_predicted_times(plan))
       return no_simulation("the plan predicts no times (one that millrace plan makes of a profile does)");
@@ -96,7 +96,7 @@ Result<Simulation> simulation_of(const RunData& run, int microbatches) {
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
   if (!schedule) return schedule.problems();
   if (Problems problems = check(*schedule, shape, Transport::Buffered); !problems.empty()) return problems;
-  return simulate(*schedule, shape, costs);
+  return simulate(*schedule, shape, costs, {.host = ports_of(cluster)});
 }
 
 const char* bar_kind(SpanKind kind) {

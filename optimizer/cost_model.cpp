@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "optimizer/planner.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
@@ -39,11 +38,29 @@ bool same_shape(const PipelineShape& a, const PipelineShape& b) {
          a.ranks_of_stage == b.ranks_of_stage && a.links == b.links;
 }
 
+/// Of what an order by cost follows from.
+bool same_times(const ScheduleCosts& a, const ScheduleCosts& b) {
+  return a.forward == b.forward && a.backward_input == b.backward_input &&
+         a.backward_weight == b.backward_weight;
+}
+
 /// Microbatches of the replica that has most.
 double rounds_of(ScheduleKind kind, int microbatches, std::size_t replicas) {
   const auto r = static_cast<int>(replicas);
   if (is_asynchronous(kind)) return static_cast<double>(microbatches) / r;
   return (microbatches + r - 1) / r;
+}
+
+/// By rank: seconds in which it computes.
+std::map<int, double> busy_seconds(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages,
+                                   const ScheduleCosts& costs) {
+  std::map<int, double> busy;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const double seconds = rounds_of(kind, microbatches, stages[s].ranks.size()) *
+                           (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]);
+    for (RankId rank : stages[s].ranks) busy[rank.value] += seconds;
+  }
+  return busy;
 }
 
 /// The shape with the updates that a plan of this kind has: PipeDream-2BW's follow each step.
@@ -66,6 +83,22 @@ std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
   return most;
 }
 
+/// Whether the weight gradients of the last microbatch have a pass of their own (in DualPipeV of most
+/// stages).
+bool splits_backwards(ScheduleKind kind) {
+  return kind == ScheduleKind::ZeroBubbleH1 || kind == ScheduleKind::ZeroBubbleH2 || is_v_shaped(kind) ||
+         kind == ScheduleKind::AutoOrder;
+}
+
+/// So many microbatches that a rank's stash has reached what it is in any longer step: every replica has more
+/// than the longest warm-up and its lag (twice the ranks each, schedules.md).
+int enough_to_fill(ScheduleKind kind, const PipelineShape& shape) {
+  if (is_asynchronous(kind)) return asynchronous_run(shape).second;
+  int most = 1;
+  for (const auto& ranks : shape.ranks_of_stage) most = std::max(most, static_cast<int>(ranks.size()));
+  return std::min(shape.microbatches, most * (4 * shape.num_ranks() + 4));
+}
+
 }  // namespace
 
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes) {
@@ -74,31 +107,86 @@ double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes by
   return link.latency_s + size / link.bandwidth + size * cluster.copy_seconds_per_byte(a, b);
 }
 
-RingCost::RingCost(const ClusterSpec& cluster, const std::vector<RankId>& ranks)
-    : ranks_(static_cast<double>(ranks.size())) {
-  for (std::size_t i = 0; ranks.size() > 1 && i < ranks.size(); ++i) {
-    const RankId a = ranks[i];
-    const RankId b = ranks[(i + 1) % ranks.size()];
-    ClusterLink link = cluster.link(a, b);
-    if (const double copy = cluster.copy_seconds_per_byte(a, b); copy > 0) {
-      link.bandwidth = 1 / (1 / link.bandwidth + copy);
-    }
-    if (std::find(links_.begin(), links_.end(), link) == links_.end()) links_.push_back(link);
+std::vector<int> ports_of(const ClusterSpec& cluster) {
+  std::vector<int> ports;
+  if (cluster.hosts.size() > 1) {
+    for (int r = 0; r < cluster.num_ranks(); ++r) ports.push_back(cluster.host_of(RankId(r)));
+  } else if (cluster.levels.size() > 1) {
+    for (int r = 0; r < cluster.num_ranks(); ++r) ports.push_back(r / cluster.levels.front().count);
+  }
+  return ports;
+}
+
+AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>& ports,
+                             const std::vector<RankId>& ranks, int sharing)
+    : members_(static_cast<double>(ranks.size())), sharing_(sharing) {
+  if (ranks.size() < 2) return;
+  std::vector<int> hosts;
+  for (RankId rank : ranks) hosts.push_back(ports.empty() ? 0 : ports[static_cast<std::size_t>(rank.value)]);
+  route_ = all_reduce_route(hosts, kDirectSumBytes + 1);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t next = (i + 1) % ranks.size();
+    const ClusterLink link = cluster.link(ranks[i], ranks[next]);
+    const double s_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(ranks[i], ranks[next]);
+    Slowest& slowest = hosts[i] == hosts[next] ? inside_ : between_;
+    slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
+    slowest.s_per_byte = std::max(slowest.s_per_byte, s_per_byte);
+  }
+  std::ranges::sort(hosts);
+  for (auto host = hosts.begin(); host != hosts.end();) {
+    const auto next = std::upper_bound(host, hosts.end(), *host);
+    const auto own = static_cast<double>(next - host);
+    pairs_over_port_ = std::max(pairs_over_port_, own * (members_ - own));
+    host = next;
   }
 }
 
-double RingCost::seconds(Bytes bytes) const {
-  if (bytes == 0) return 0;
-  double worst = 0;
-  for (const ClusterLink& link : links_) {
-    const double moved = 2 * (ranks_ - 1) / ranks_ * static_cast<double>(bytes);
-    worst = std::max(worst, 2 * (ranks_ - 1) * link.latency_s + moved / link.bandwidth);
-  }
-  return worst;
+double AllReduceCost::seconds(Bytes bytes) const {
+  if (bytes == 0 || members_ < 2) return 0;
+  const auto size = static_cast<double>(bytes);
+  const double latency = std::max(inside_.latency_s, between_.latency_s);
+  // A rank's own messages, and those of all ranks of a host over its port.
+  const auto exchange = [&](double part) {
+    return std::max((members_ - 1) * part * std::max(inside_.s_per_byte, between_.s_per_byte),
+                    sharing_ * pairs_over_port_ * part * between_.s_per_byte);
+  };
+  if (route_.way == AllReduceWay::Direct || bytes <= kDirectSumBytes) return latency + exchange(size);
+  if (route_.way == AllReduceWay::Scatter) return 2 * (latency + exchange(size / members_));
+  const double chunks = route_.chunks;
+  const double pieces = all_reduce_pieces(route_.chunks, bytes);
+  const auto segments = static_cast<double>(route_.segments.size() - 1);
+  const double inside = 2 * (inside_.latency_s + (chunks - 1) / chunks * size * inside_.s_per_byte);
+  // There and back, which only two hosts do at the same time: one in the middle sends both ways at once.
+  const double times = segments == 2 ? (pieces + 1) / pieces : 2 * (pieces + segments - 2) / pieces;
+  return inside + 2 * (segments - 1) * between_.latency_s + sharing_ * times * size * between_.s_per_byte;
 }
 
 double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes) {
-  return RingCost(cluster, ranks).seconds(bytes);
+  return AllReduceCost(cluster, ports_of(cluster), ranks).seconds(bytes);
+}
+
+std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
+                                            const std::vector<std::vector<RankId>>& ranks_of_stage) {
+  std::vector<std::vector<int>> hosts(ranks_of_stage.size());
+  std::vector<int> users;  // by host: stages whose all-reduce uses its port
+  for (std::size_t s = 0; s < ranks_of_stage.size() && !ports.empty(); ++s) {
+    std::vector<int>& own = hosts[s];
+    for (RankId rank : ranks_of_stage[s]) own.push_back(ports[static_cast<std::size_t>(rank.value)]);
+    std::ranges::sort(own);
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+    if (own.size() < 2) own.clear();
+    for (int host : own) {
+      users.resize(std::max(users.size(), static_cast<std::size_t>(host) + 1));
+      ++users[static_cast<std::size_t>(host)];
+    }
+  }
+  std::vector<AllReduceCost> costs;
+  for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
+    int sharing = 1;
+    for (int host : hosts[s]) sharing = std::max(sharing, users[static_cast<std::size_t>(host)]);
+    costs.emplace_back(cluster, ports, ranks_of_stage[s], sharing);
+  }
+  return costs;
 }
 
 Bytes StageMemory::total() const {
@@ -128,6 +216,8 @@ CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOp
   if (const Result<std::vector<int>> order = graph.topological_order()) {
     for (std::size_t at = 0; at < order->size(); ++at) place_[(*order)[at]] = static_cast<int>(at);
   }
+  conditions_.host = ports_of(cluster);
+  conditions_.peaks = false;
   make_sheets();
 }
 
@@ -252,35 +342,41 @@ double CostModel::message_seconds(const CutStage& from, const CutStage& to, Byte
 }
 
 /// The buckets of StageExecutor, filled from the last layer to the first, leave one after the other while the
-/// last backward goes on; what is not done when it ends is exposed.
-double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, const RingCost& ring) const {
+/// last backward goes on, or where backwards are split the last pass over weight gradients; what is not done
+/// when it ends is exposed.
+double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, const AllReduceCost& cost,
+                                 ScheduleKind kind) const {
   if (stage.ranks.size() < 2) return 0;
   Bytes all = 0;
   for (int i : stage.nodes) all += graph_.nodes[i].parameter_bytes;
-  if (options_.reduce == ReduceModel::Serial) return ring.seconds(all);
+  if (options_.reduce == ReduceModel::Serial) return cost.seconds(all);
+  const bool split = splits_backwards(kind);
   double now = 0;
   double wire = 0;
   Bytes bucket = 0;
   for (std::size_t k = stage.nodes.size(); k-- > 0;) {
     const int i = stage.nodes[k];
-    now += sheet.backward_input[i] + sheet.backward_weight[i];
+    now += sheet.backward_weight[i] + (split ? 0 : sheet.backward_input[i]);
     bucket += graph_.nodes[i].parameter_bytes;
     if (bucket < options_.bucket_bytes && k > 0) continue;
-    wire = std::max(wire, now) + ring.seconds(bucket);
+    wire = std::max(wire, now) + cost.seconds(bucket);
     bucket = 0;
   }
   return std::max(0.0, wire - now);
 }
 
-ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const {
+ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
+                                  ScheduleKind kind) const {
   ScheduleCosts costs;
+  const std::vector<AllReduceCost> reduces =
+      all_reduce_costs(cluster_, conditions_.host, shape.ranks_of_stage);
   for (const CutStage& stage : stages) {
     const bool last = &stage == &stages.back();
     double slowest = -1;
     double update = 0;
     Bytes parameters = 0;
     for (int i : stage.nodes) parameters += graph_.nodes[i].parameter_bytes;
-    const RingCost ring(cluster_, stage.ranks);
+    const AllReduceCost& reduce = reduces[costs.forward.size()];
     costs.forward.push_back(0);
     costs.backward_input.push_back(0);
     costs.backward_weight.push_back(0);
@@ -301,14 +397,14 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
       }
       if (stage.recompute) input += forward - (last ? sheet.loss_s : 0);
       update = std::max(update, sheet.update_s_per_byte * static_cast<double>(parameters));
-      costs.reduce.back() = std::max(costs.reduce.back(), exposed_reduce(stage, sheet, ring));
+      costs.reduce.back() = std::max(costs.reduce.back(), exposed_reduce(stage, sheet, reduce, kind));
       if (forward + input + weight <= slowest) continue;
       slowest = forward + input + weight;
       costs.forward.back() = forward;
       costs.backward_input.back() = input;
       costs.backward_weight.back() = weight;
     }
-    if (last) costs.reduce.back() += ring.seconds(kLossSums);
+    if (last) costs.reduce.back() += reduce.seconds(kLossSums);
     costs.update.push_back(update);
   }
   const Borders borders = borders_of(stages);
@@ -340,7 +436,8 @@ Result<Schedule> CostModel::schedule_for(ScheduleKind kind, const PipelineShape&
 Result<const Schedule*> CostModel::prepared(ScheduleKind kind, const PipelineShape& shape,
                                             const ScheduleCosts& costs) {
   const auto found = std::find_if(prepared_.begin(), prepared_.end(), [&](const Prepared& p) {
-    return p.kind == kind && kind != ScheduleKind::AutoOrder && same_shape(p.shape, shape);
+    const bool same_order = kind != ScheduleKind::AutoOrder || same_times(p.costs, costs);
+    return p.kind == kind && same_order && same_shape(p.shape, shape);
   });
   if (found != prepared_.end()) return &found->schedule;
   Result<Schedule> schedule = schedule_for(kind, shape, costs);
@@ -348,7 +445,7 @@ Result<const Schedule*> CostModel::prepared(ScheduleKind kind, const PipelineSha
   if (prepared_.size() == kKeptSchedules) prepared_.erase(prepared_.begin());
   // Making a schedule takes about as long as running it.
   for (const auto& actions : schedule->ranks) simulated_actions_ += static_cast<long>(actions.size());
-  prepared_.push_back({kind, shape, std::move(*schedule)});
+  prepared_.push_back({kind, shape, costs, std::move(*schedule)});
   return &prepared_.back().schedule;
 }
 
@@ -356,29 +453,42 @@ Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape,
   const Result<const Schedule*> schedule = prepared(kind, shape, costs);
   if (!schedule) return schedule.problems();
   for (const auto& actions : (*schedule)->ranks) simulated_actions_ += static_cast<long>(actions.size());
-  return simulate(**schedule, shape, costs);
+  return simulate(**schedule, shape, costs, conditions_);
 }
 
-/// Warm-up depths as make_schedule has them (pipedream.md 5.2): they fix what a rank holds at least.
 Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape) {
-  StashCounts counts;
-  const int world = shape.num_ranks();
-  const bool chunks = shape.has_chunks();
-  int before = 0;
-  for (int s = 0; s < shape.num_stages(); ++s) {
-    const int r = shape.replicas(StageId(s));
-    if (!is_asynchronous(kind) && r > shape.microbatches) {
+  const int stages = shape.num_stages();
+  for (int s = 0; s < stages; ++s) {
+    if (!is_asynchronous(kind) && shape.replicas(StageId(s)) > shape.microbatches)
       return Problem{"", "more replicas than microbatches", {}};
-    }
-    const int own = (shape.microbatches + r - 1) / r;
-    const int depth = chunks || kind == ScheduleKind::AutoOrder ? 1 : (world - 1 - before) / r + 1;
-    counts.microbatches.push_back(kind == ScheduleKind::GPipe ? own
-                                  : is_asynchronous(kind)     ? depth
-                                                              : std::min(own, depth));
-    counts.versions.push_back(kind == ScheduleKind::PipeDream ? depth : 1);
-    before += r;
   }
-  return counts;
+  const auto of_each = static_cast<std::size_t>(stages);
+  // Several stages on a rank, or an order that follows from the costs: a microbatch at least.
+  if (shape.has_chunks() || kind == ScheduleKind::AutoOrder)
+    return StashCounts{std::vector(of_each, 1), std::vector(of_each, 1), std::vector(of_each, 1)};
+  std::vector<int> key{static_cast<int>(kind), shape.microbatches};
+  for (int s = 0; s < stages; ++s) key.push_back(shape.replicas(StageId(s)));
+  const auto known = stashes_.find(key);
+  if (known != stashes_.end()) return known->second;
+  StashCounts counts;
+  if (kind == ScheduleKind::GPipe) {
+    for (int s = 0; s < stages; ++s) {
+      const int r = shape.replicas(StageId(s));
+      counts.microbatches.push_back((shape.microbatches + r - 1) / r);
+    }
+    counts.versions = counts.open_backwards = std::vector(of_each, 1);
+  } else {
+    PipelineShape counted = with_updates(kind, shape);
+    counted.links.clear();  // no computation changes its place for them
+    counted.microbatches = enough_to_fill(kind, counted);
+    const Result<Schedule> schedule = make_schedule(kind, counted);
+    if (!schedule) return schedule.problems();
+    const Peaks peaks = peaks_of(*schedule, counted);
+    counts.microbatches = most_per_stage(counted, peaks.stash);
+    counts.versions = most_per_stage(counted, peaks.versions);
+    counts.open_backwards = most_open_backwards(*schedule, stages);
+  }
+  return stashes_.emplace(std::move(key), std::move(counts)).first->second;
 }
 
 Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
@@ -431,56 +541,63 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
 }
 
 /// A rank with several stages holds them all: its peak follows its list action by action.
-void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
-                            const std::vector<CutStage>& stages, const Simulation& simulation,
-                            StepEstimate& estimate) {
-  const std::vector<int> stashed = most_per_stage(shape, simulation.peak_stash);
-  const std::vector<int> versions = most_per_stage(shape, simulation.peak_versions);
-  const bool recomputes =
-      std::any_of(stages.begin(), stages.end(), [](const CutStage& stage) { return stage.recompute; });
-  const bool chunks = shape.has_chunks();
-  const Schedule* schedule = nullptr;  // for as many microbatches as were simulated last: enough
-  if (chunks || recomputes) {
-    PipelineShape simulated = shape;
-    if (is_asynchronous(kind)) simulated.microbatches = asynchronous_run(shape).second;
-    const Result<const Schedule*> found = prepared(kind, simulated, costs);
-    MILLRACE_CHECK(found.has_value(), to_string(found.problems()));
-    schedule = *found;
-  }
-  const std::vector<int> open =
-      recomputes ? most_open_backwards(*schedule, shape.num_stages()) : std::vector<int>(stages.size(), 1);
+std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const PipelineShape& shape,
+                                          const std::vector<CutStage>& stages, const StashCounts& counts) {
   SimulationOptions bytes;
   std::vector<StageMemory> memories = memory_of(stages);
+  std::vector<Bytes> peaks;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     StageMemory& memory = memories[s];
-    memory.versions = versions[s];
-    memory.stashed = stashed[s];
-    memory.open_backwards = open[s];
-    estimate.parameter_bytes.push_back(memory.parameters);
-    estimate.peak_bytes.push_back(memory.total());
+    memory.versions = counts.versions[s];
+    memory.stashed = counts.microbatches[s];
+    memory.open_backwards = counts.open_backwards[s];
+    peaks.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(memory.parameters));
     bytes.state_bytes.push_back(static_cast<double>(memory.once()));
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
   }
-  if (!chunks) return;
-  const std::vector<double> peaks = peak_bytes_of(*schedule, shape, bytes);
+  if (!shape.has_chunks()) return peaks;
+  const std::vector<double> by_rank = peak_bytes_of(*schedule, shape, bytes);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     double peak = 0;
-    for (RankId rank : stages[s].ranks) peak = std::max(peak, peaks[static_cast<std::size_t>(rank.value)]);
-    estimate.peak_bytes[s] = static_cast<Bytes>(peak);
+    for (RankId rank : stages[s].ranks) peak = std::max(peak, by_rank[static_cast<std::size_t>(rank.value)]);
+    peaks[s] = static_cast<Bytes>(peak);
   }
+  return peaks;
+}
+
+Result<std::vector<Bytes>> CostModel::peaks(ScheduleKind kind, int microbatches,
+                                            const std::vector<CutStage>& stages) {
+  PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
+  if (!shape.has_chunks() && kind != ScheduleKind::AutoOrder) {
+    const Result<StashCounts> counts = stash(kind, shape);
+    if (!counts) return counts.problems();
+    return peaks_under(nullptr, shape, stages, *counts);
+  }
+  const ScheduleCosts costs = costs_of(stages, shape, kind);
+  const Result<const Schedule*> schedule = prepared(kind, shape, costs);
+  if (!schedule) return schedule.problems();
+  const Peaks held = peaks_of(**schedule, shape);
+  return peaks_under(*schedule, shape, stages,
+                     {.microbatches = most_per_stage(shape, held.stash),
+                      .versions = most_per_stage(shape, held.versions),
+                      .open_backwards = most_open_backwards(**schedule, shape.num_stages())});
 }
 
 Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
                                          const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
-  const ScheduleCosts costs = costs_of(stages, shape);
+  const ScheduleCosts costs = costs_of(stages, shape, kind);
   StepEstimate estimate;
   Simulation simulation;
   const Result<double> step = step_seconds(kind, shape, costs, &simulation);
   if (!step) return step.problems();
   estimate.step_s = *step;
   Borders borders = borders_of(stages);
+  for (const StageMemory& memory : memory_of(stages)) estimate.parameter_bytes.push_back(memory.parameters);
+  Result<std::vector<Bytes>> peaks = this->peaks(kind, microbatches, stages);
+  if (!peaks) return peaks.problems();
+  estimate.peak_bytes = *std::move(peaks);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     double bubble = 1;
     for (RankId rank : stages[s].ranks) bubble = std::min(bubble, simulation.bubble_fraction[rank.value]);
@@ -488,7 +605,6 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
     estimate.forward_s.push_back(costs.forward[s]);
     estimate.backward_s.push_back(costs.backward_input[s] + costs.backward_weight[s]);
   }
-  fill_memory(kind, shape, costs, stages, simulation, estimate);
   estimate.reduce_s = costs.reduce;
   estimate.update_s = costs.update;
   estimate.crossings = std::move(borders.crossings);
@@ -499,11 +615,20 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
   return estimate;
 }
 
+double CostModel::busiest_rank_s(ScheduleKind kind, int microbatches,
+                                 const std::vector<CutStage>& stages) const {
+  const ScheduleCosts costs = costs_of(stages, shape_of(stages, microbatches), kind);
+  double busiest = 0;
+  for (const auto& [rank, seconds] : busy_seconds(kind, microbatches, stages, costs))
+    busiest = std::max(busiest, seconds);
+  return busiest;
+}
+
 // The step again without transfers, then without all-reduces, then without updates: what each adds.
 Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                            const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
-  ScheduleCosts costs = costs_of(stages, shape);
+  ScheduleCosts costs = costs_of(stages, shape, kind);
   StepBreakdown parts;
   double before = 0;
   const auto without = [&](std::vector<double>* term, double& part) -> Problems {
@@ -521,12 +646,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                                              {&costs.update, &parts.update_s}}) {
     if (Problems problems = without(term, *part); !problems.empty()) return problems;
   }
-  std::map<int, double> busy;  // by rank
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const double seconds = rounds_of(kind, microbatches, stages[s].ranks.size()) *
-                           (costs.forward[s] + costs.backward_input[s] + costs.backward_weight[s]);
-    for (RankId rank : stages[s].ranks) busy[rank.value] += seconds;
-  }
+  const std::map<int, double> busy = busy_seconds(kind, microbatches, stages, costs);
   double busiest = 0;
   double rate = 0;
   for (const auto& [rank, seconds] : busy) {

@@ -7,17 +7,19 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/all_reduce_route.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/plan/plan.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/schedule/simulate.h"
 
 namespace millrace {
 
 /// How the all-reduce of a replicated stage is charged.
 enum class ReduceModel {
-  Overlapped,  ///< as the runtime does it: buckets leave while the last backward goes on; what is left then
-               ///< counts
+  Overlapped,  ///< as the runtime does it: buckets leave while the last pass over weight gradients goes on;
+               ///< what is left then counts
   Serial,      ///< one all-reduce of all gradients after the last backward
 };
 
@@ -63,30 +65,50 @@ struct StepBreakdown {
   double step_s = 0;
 };
 
-/// How many microbatches and weight versions the ranks of each stage hold: exact for GPipe, 1F1B and
-/// PipeDream, at least for the others. Follows from the order of actions alone, not from the costs.
+/// How many microbatches and weight versions the ranks of each stage hold. Follows from the order of actions
+/// alone, not from the costs.
 struct StashCounts {
   std::vector<int> microbatches;
   std::vector<int> versions;
+  std::vector<int> open_backwards;  ///< from an input gradient to its weight gradient
 };
 
 /// Seconds for `bytes` between two ranks: latency + bytes / bandwidth of the link that joins them, and the
 /// copies between device and host where the cluster names them.
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes);
 
-/// Ring all-reduce over `ranks` in their order: 2 (r-1) latency + 2 (r-1)/r bytes / bandwidth on the slowest
-/// of its links.
-class RingCost {
+/// By rank: whose port to the other hosts it uses. The hosts of the cluster, or of symmetric levels the
+/// innermost components; empty where every pair of ranks has a wire of its own (one host, one level).
+std::vector<int> ports_of(const ClusterSpec& cluster);
+
+/// The runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h) on the slowest of
+/// the links that it takes: direct latency + (r-1) bytes / bandwidth, in chunks 2 latency + 2 (r-1)/r bytes /
+/// bandwidth; host after host the chunks inside the hosts, and between h of them 2 (h-1) latency + 2
+/// (p+h-2)/p bytes / bandwidth for p pieces ((p+1)/p between two). `sharing`: so many all-reduces at a time
+/// share a host's port.
+class AllReduceCost {
  public:
-  RingCost() = default;
-  RingCost(const ClusterSpec& cluster, const std::vector<RankId>& ranks);
+  AllReduceCost() = default;
+  AllReduceCost(const ClusterSpec& cluster, const std::vector<int>& ports, const std::vector<RankId>& ranks,
+                int sharing = 1);
   double seconds(Bytes bytes) const;  ///< 0 for a single rank or no bytes
 
  private:
-  double ranks_ = 1;
-  std::vector<ClusterLink> links_;  // distinct; copies folded into the bandwidth
+  struct Slowest {
+    double latency_s = 0;
+    double s_per_byte = 0;
+  };
+  double members_ = 0;
+  AllReduceRoute route_;      // of many bytes
+  Slowest inside_, between_;  // of the links between members that follow each other, on a host and over hosts
+  double pairs_over_port_ = 0;  // of members, at the busiest port
+  double sharing_ = 1;
 };
 double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes);
+
+/// By stage: what its all-reduce costs while those of the other stages use the same ports.
+std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
+                                            const std::vector<std::vector<RankId>>& ranks_of_stage);
 
 /// What a rank of a stage holds. `incoming` and `outgoing`: bytes of the tensors that cross its borders for
 /// one microbatch. parameters x (versions + gradients + rule copies) + the stash + 2 (incoming + outgoing)
@@ -118,7 +140,11 @@ class CostModel {
   /// Execution order, as the runtime has it whatever order a plan lists them in (make_layout sorts).
   void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
-  ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const;
+  /// `kind` says which pass of the last backward the all-reduces overlap.
+  ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
+                         ScheduleKind kind) const;
+  /// The hosts whose ports messages share.
+  const SimulationOptions& conditions() const { return conditions_; }
 
   /// The predictions of a copy; see predict().
   Plan predict(const Plan& plan);
@@ -127,8 +153,13 @@ class CostModel {
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   /// Of each stage, for one version and one stashed microbatch.
   std::vector<StageMemory> memory_of(const std::vector<CutStage>& stages) const;
+  /// What no order of its actions takes less than.
+  double busiest_rank_s(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
+  /// Exact for one stage per rank in a fixed order; at least, for the others.
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);
+  /// Bytes of each stage's fullest rank, as estimate() has them. Nothing is simulated.
+  Result<std::vector<Bytes>> peaks(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
 
   /// Costs differ by kind of device: sheet 0 is the profile as it is. All ranks of a sheet are equal.
   int num_sheets() const { return static_cast<int>(sheets_.size()); }
@@ -154,6 +185,7 @@ class CostModel {
   struct Prepared {
     ScheduleKind kind = ScheduleKind::OneFOneB;
     PipelineShape shape;
+    ScheduleCosts costs;
     Schedule schedule;
   };
   /// Tensors over the borders of the stages.
@@ -163,14 +195,15 @@ class CostModel {
   };
   void make_sheets();
   Borders borders_of(const std::vector<CutStage>& stages) const;
-  double exposed_reduce(const CutStage& stage, const Sheet& sheet, const RingCost& ring) const;
+  double exposed_reduce(const CutStage& stage, const Sheet& sheet, const AllReduceCost& cost,
+                        ScheduleKind kind) const;
   double message_seconds(const CutStage& from, const CutStage& to, Bytes bytes, int microbatches) const;
   Result<Schedule> schedule_for(ScheduleKind kind, const PipelineShape& shape,
                                 const ScheduleCosts& costs) const;
   Result<const Schedule*> prepared(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
   Bytes workspace_of(std::vector<int> nodes) const;
-  void fill_memory(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs,
-                   const std::vector<CutStage>& stages, const Simulation& simulation, StepEstimate& estimate);
+  std::vector<Bytes> peaks_under(const Schedule* schedule, const PipelineShape& shape,
+                                 const std::vector<CutStage>& stages, const StashCounts& counts);
   Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
   Result<double> step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
                               Simulation* last);
@@ -178,6 +211,7 @@ class CostModel {
   const LayerGraph& graph_;
   const ClusterSpec& cluster_;
   const CostOptions options_;
+  SimulationOptions conditions_;
   std::unordered_map<std::string, int> node_index_;
   std::vector<Sheet> sheets_;
   std::vector<int> sheet_of_rank_;
@@ -185,7 +219,12 @@ class CostModel {
   std::vector<int> producers_edges_;                     // edge indices by producer
   std::vector<Prepared> prepared_;                       // the last few schedules
   std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not asked for yet
+  std::map<std::vector<int>, StashCounts> stashes_;      // by kind, microbatches, replicas
   long simulated_actions_ = 0;
 };
+
+/// What the cost model says of any plan (also one written by hand): fills the predictions of a copy.
+Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
+             const CostOptions& options = {});
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 #include "optimizer/cut_space.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <queue>
 #include <unordered_set>
@@ -146,6 +147,7 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
     space.compute_[k].back() += model.loss_s(k);
   }
   space.order_ = std::move(order);
+  space.make_workspaces(model);
   const std::size_t layers = space.order_.size();
   std::vector<int> place(graph.nodes.size());
   for (std::size_t at = 0; at < layers; ++at) place[space.order_[at]] = static_cast<int>(at);
@@ -167,6 +169,33 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
   space.live_.assign(layers + 1, 0);
   for (std::size_t b = 1; b <= layers; ++b) space.live_[b] = space.live_[b - 1] + change[b];
   return space;
+}
+
+void CutSpace::make_workspaces(const CostModel& model) {
+  std::vector<int> executed = order_;
+  model.sort_by_execution(executed);
+  const std::vector<LayerNode>& nodes = model.graph().nodes;
+  const bool any = std::ranges::any_of(nodes, [](const LayerNode& n) { return n.workspace_bytes > 0; });
+  if (!any || executed != order_) return;
+  std::vector<Bytes>& single = workspaces_.emplace_back();
+  for (std::size_t i = 0; i < order_.size(); ++i)
+    single.push_back(nodes[order_[i]].workspace_bytes + saved_[i + 1]);
+  for (std::size_t width = 1; 2 * width <= order_.size(); width *= 2) {
+    std::vector<Bytes> doubled;
+    const std::vector<Bytes>& half = workspaces_.back();
+    for (std::size_t i = 0; i + 2 * width <= order_.size(); ++i)
+      doubled.push_back(std::max(half[i], half[i + width]));
+    workspaces_.push_back(std::move(doubled));
+  }
+}
+
+// Layers behind one have freed what they saved when its backward comes.
+Bytes CutSpace::workspace(int a, int b) const {
+  if (workspaces_.empty() || a >= b) return 0;
+  const auto width = static_cast<unsigned>(b - a);
+  const int level = std::bit_width(width) - 1;
+  const std::vector<Bytes>& most = workspaces_[static_cast<std::size_t>(level)];
+  return std::max<Bytes>(0, std::max(most[a], most[b - (1 << level)]) - saved_[b]);
 }
 
 std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::vector<int>& order,

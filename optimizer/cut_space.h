@@ -39,18 +39,25 @@ class CutSpace {
   /// Bytes of the tensors that are needed on the other side of the cut `b`, each once.
   Bytes live_bytes(int b) const { return live_[b]; }
 
+  /// The most bytes that the backward of a stage needs beyond what it has freed by then; 0 where layers are
+  /// not in execution order (at least, then).
+  Bytes workspace(int a, int b) const;
+
   /// Layers between two states, in execution order.
   std::vector<int> layers(int a, int b) const;
 
  private:
   explicit CutSpace(const CostModel& model);
   void push_state(const CostModel& model, int node);  // linear: the state after one more layer
+  void make_workspaces(const CostModel& model);
 
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete: by state, bits are positions of order_
   std::vector<std::vector<bool>> inside_;            // complete: [a][b]
   std::vector<std::vector<double>> forward_, backward_, compute_;  // by sheet, by state
   std::vector<Bytes> parameters_, saved_, next_, live_;            // by state
+  // [k][i]: the most of workspace + saved up to there, of 2^k layers from the i-th on. Empty: none needs any.
+  std::vector<std::vector<Bytes>> workspaces_;
 };
 
 /// Whether each layer reads the one before it: then the graph has one topological order, and its prefixes are

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "optimizer/level_solver.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream_planner.h"
 
 namespace millrace {
 namespace {

@@ -235,6 +235,28 @@ void share_stash(ScheduleKind kind, const PipelineShape& shape, Layout& layout) 
 
 }  // namespace
 
+namespace {
+
+constexpr std::size_t kMostPairs = 64;
+
+/// Distinct links between the ranks of two stages, copies between device and host in their bandwidth.
+std::vector<ClusterLink> links_between(const ClusterSpec& cluster, const std::vector<RankId>& from,
+                                       const std::vector<RankId>& to) {
+  std::vector<ClusterLink> links;
+  if (from.size() * to.size() > kMostPairs) return links;
+  for (RankId a : from) {
+    for (RankId b : to) {
+      ClusterLink link = cluster.link(a, b);
+      if (const double copy = cluster.copy_seconds_per_byte(a, b); copy > 0)
+        link.bandwidth = 1 / (1 / link.bandwidth + copy);
+      if (std::find(links.begin(), links.end(), link) == links.end()) links.push_back(link);
+    }
+  }
+  return links;
+}
+
+}  // namespace
+
 Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, ScheduleKind kind,
                            int microbatches, std::vector<std::vector<RankId>> ranks, double compute_s,
                            bool chain) {
@@ -265,10 +287,12 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     }
     layout.memory.push_back(memory / layout.chunks);
     layout.sheets.push_back(std::move(sheets));
-    layout.rings.emplace_back(cluster, stage);
     left *= 1 - 1 / layout.rounds.back();
     rate += 1 / layout.rounds.back();
   }
+  layout.reduces = all_reduce_costs(cluster, model.conditions().host, layout.ranks);
+  for (std::size_t s = 0; s + 1 < layout.ranks.size(); ++s)
+    layout.hops.push_back(links_between(cluster, layout.ranks[s], layout.ranks[s + 1]));
   if (layout.chunks > 1) share_stash(kind, shape, layout);
   // Fill and drain pass the whole of the earlier stages only where a backward is one action.
   const bool fills =

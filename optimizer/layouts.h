@@ -20,7 +20,9 @@ struct Layout {
   std::vector<double> rounds;            // microbatches of the replica that has most; a share if asynchronous
   std::vector<Bytes> memory;             // of its smallest rank, shared by its chunks; 0: unlimited
   std::vector<std::vector<int>> sheets;  // distinct kinds of device, by the cost model's number
-  std::vector<RingCost> rings;
+  std::vector<AllReduceCost> reduces;
+  std::vector<std::vector<ClusterLink>>
+      hops;            // to the next stage: distinct links; none if there are many pairs
   double floor_s = 0;  // no cut of any graph with this much compute is faster (docs/planning.md)
 
   int stages() const { return static_cast<int>(ranks.size()); }

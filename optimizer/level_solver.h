@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "optimizer/antichain.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream_planner.h"
 
 namespace millrace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "optimizer/planner.h"
+#include "optimizer/pipedream_planner.h"
 
 namespace millrace {
 namespace {

@@ -1,15 +1,15 @@
 // Our planner: antichain cuts with replication and placement, ranked by the simulated step. Every cut of a
 // space is a candidate; lower bounds leave only few to simulate (docs/planning.md).
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
-#include <tuple>
 
+#include "optimizer/candidates.h"
 #include "optimizer/chunk_cuts.h"
-#include "optimizer/cost_model.h"
-#include "optimizer/cut_space.h"
-#include "optimizer/layouts.h"
+#include "optimizer/every_cut_search.h"
+#include "optimizer/greedy_cuts.h"
+#include "optimizer/least_memory.h"
+#include "optimizer/local_moves.h"
 #include "optimizer/pipedream_seeds.h"
 #include "optimizer/planner.h"
 #include "optimizer/refusal.h"
@@ -17,55 +17,52 @@
 namespace millrace {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-// A bound this close to the best cannot hide a better cut worth finding.
-constexpr double kRounding = 1 - 1e-12;
-constexpr double kEqualTimes = 1e-10;
-// The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
-constexpr double kAsynchronousSlack = 0.9;
-// Work limits, in counts so that the same call gives the same plan on any machine.
-constexpr long kMostActions = 3'000'000;
-constexpr long kMostLargeActions = 1'500'000;  // where not every cut is searched
-constexpr long kMostChunkActions = 1'000'000;  // on top, for schedules with several stages per rank
-constexpr std::size_t kMostChunkLayouts = 64;
-constexpr std::size_t kLikelyChunkCuts = 6;
-constexpr std::size_t kImprovedChunkLayouts = 3;
-constexpr std::size_t kOrderedPlans = 4;   // whose actions are ordered by their costs
-constexpr int kMostOrderedPlaces = 2'000;  // stages x microbatches of them
-constexpr long kMostPlaces = 4'000'000;
+// Work limits, in counts so that the same call gives the same plan on any machine. Each group of layouts,
+// those of one schedule and number of stages, has its own: a search over fewer groups looks at no more of
+// them, so that a schedule or a number of stages by name finds nothing that the search over all of them does
+// not.
+constexpr double kGroupActions = 200'000;  // of its likeliest cuts; of moving these; and of all its cuts
+constexpr double kGroupPlaces = 300'000;   // partial cuts
+constexpr double kClimbActions = 1'000'000;
+constexpr double kChunkActions = 100'000;  // of a group with several stages per rank
+constexpr std::size_t kChunkLayouts = 16;  // of a group
+constexpr std::size_t kLikelyChunkCuts = 8;
+constexpr std::size_t kImprovedChunkCuts = 3;
+constexpr std::size_t kOrderedPlans =
+    4;  // of each number of stages, whose actions are ordered by their costs
+constexpr int kMostOrderedPlaces = 2'000;             // stages x microbatches of them
 constexpr std::int64_t kMostTableWork = 100'000'000;  // of all layouts' tables together
 constexpr std::int64_t kMostTable = 4'000'000;        // entries of one
-constexpr std::size_t kFirstLayouts = 100;            // of each schedule, whose cuts a large search looks at
-constexpr int kBisections = 40;
+constexpr std::size_t kFirstLayouts = 16;             // of each group, whose cuts a large search looks at
 constexpr int kMostClimbs = 8;
 constexpr std::size_t kOthers = 8;
 
-struct Found {
-  double per_microbatch = kInfinite;
-  ScheduleKind kind = ScheduleKind::OneFOneB;
-  int microbatches = 1;
-  std::vector<CutStage> stages;
+/// A layout, a space, and a cut to begin with.
+struct Open {
+  const Layout* layout = nullptr;
+  const CutSpace* space = nullptr;
+  double bound = kInfinite;
+  std::vector<int> cuts;
+  bool searched = false;
 };
 
-// What tells two ways of planning apart, whatever the cut.
-using Way = std::tuple<int, int, std::vector<int>>;
-Way way_of(const Found& found) {
-  std::vector<int> replicas;
-  for (const CutStage& stage : found.stages) replicas.push_back(static_cast<int>(stage.ranks.size()));
-  return {static_cast<int>(found.kind), found.microbatches, std::move(replicas)};
-}
+/// Layouts of one schedule and number of stages, by their bounds.
+struct Group {
+  std::vector<Open> open;
+  double bound() const { return open.front().bound / open.front().layout->microbatches; }
+};
 
 class Search {
  public:
   Search(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
          Effort effort = Effort::Best)
       : effort_(effort),
-        allowed_places_(effort == Effort::Quick ? kMostPlaces / 20 : kMostPlaces),
-        allowed_actions_(effort == Effort::Quick ? kMostActions / 10 : kMostActions),
         graph_(graph),
         cluster_(cluster),
         options_(options),
         model_(graph, cluster, options.costs),
+        bounds_(model_, options_),
+        candidates_(model_, options_, effort),
         orders_(topological_orders(graph)),
         ranks_(options.straight && options.stages > 0 ? options.stages : cluster.num_ranks()) {}
 
@@ -75,23 +72,52 @@ class Search {
     make_chunked_layouts();
     if (layouts_.empty() && chunked_.empty()) return no_layout();
     make_spaces();
+    if (effort_ == Effort::AnyPlan && candidates_.has_limits()) {
+      look_for_room();
+    } else {
+      search();
+    }
+    nothing_fitted_ = candidates_.best().stages.empty();
+    if (nothing_fitted_) return Problem{"--memory", "no plan fits", ""};
+    return answer();
+  }
+  /// Whether run() failed for want of memory.
+  bool nothing_fitted() const { return nothing_fitted_; }
+  /// Then: what is needed at least.
+  std::optional<LeastNeed> least_need() {
+    const LeastMemory least = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::Bytes);
+    if (least.plan.stages.empty()) return std::nullopt;
+    return LeastNeed{static_cast<Bytes>(least.worst), least.proved};
+  }
+
+ private:
+  void search() {
+    try_single_stages();
     for (const std::vector<CutStage>& seed : seeds_) consider_everywhere(seed);
     if (small_enough()) {
       search_all();
     } else {
       search_some();
     }
-    if (!every_cut_) move_layers();
+    if (!fits_at_all_) return;
+    if (!every_cut_) {
+      candidates_.allow(work(kGroupActions));
+      move_layers(candidates_, model_);
+    }
     search_chunks();
     order_by_costs();
-    nothing_fitted_ = best_.stages.empty();
-    if (nothing_fitted_) return Problem{"--memory", "no plan fits", ""};
-    return answer();
+    if (candidates_.best().stages.empty()) look_for_room();
   }
-  /// Whether run() failed for want of memory.
-  bool nothing_fitted() const { return nothing_fitted_; }
 
- private:
+  long work(double count) const { return static_cast<long>(std::min(1e15, count * options_.effort)); }
+
+  /// The plan that leaves most room. False: it does not fit, and so no candidate does.
+  bool look_for_room() {
+    const LeastMemory least = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits);
+    if (least.worst <= 1) candidates_.consider_always(least.plan);
+    return least.worst <= 1 || !least.proved;
+  }
+
   // ---- spaces and layouts
   // ------------------------------------------------------------------------------
 
@@ -218,293 +244,186 @@ class Search {
     bool tables = true;
     for (const Layout& layout : layouts_) {
       for (const CutSpace& space : spaces_) {
-        work += layout.stages() * space.pairs();
+        // Limits of memory may make a table look at many ends of a stage.
+        const std::int64_t n = space.states();
+        const std::int64_t tried = candidates_.has_limits() ? n * n / 8 : 0;
+        work += layout.stages() * std::max(space.pairs(), tried);
         tables = tables && static_cast<std::int64_t>(layout.stages()) * space.states() <= kMostTable;
       }
     }
-    return tables && work <= (effort_ == Effort::Quick ? kMostTableWork / 20 : kMostTableWork);
-  }
-
-  // ---- costs of one stage
-  // ------------------------------------------------------------------------------
-
-  // At least what a rank holds: messages that are not sure to cross are left out.
-  Bytes memory_of(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute) const {
-    return StageMemory{.parameters = space.parameters(a, b),
-                       .saved = space.saved(a, b),
-                       .incoming = s > 0 ? std::max<Bytes>(0, space.next_bytes(a)) : 0,
-                       .outgoing = s + 1 < layout.stages() ? std::max<Bytes>(0, space.next_bytes(b)) : 0,
-                       .versions = layout.stash.versions[s],
-                       .stashed = layout.stash.microbatches[s],
-                       .rule_copies = options_.costs.rule_copies,
-                       .recompute = recompute}
-        .total();
-  }
-  bool recomputes(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
-    if (options_.recompute != Recompute::Auto) return options_.recompute == Recompute::Always;
-    const Bytes limit = layout.memory[s];
-    return limit > 0 && memory_of(space, layout, s, a, b, false) > limit;
-  }
-  bool fits(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
-    const Bytes limit = layout.memory[s];
-    if (limit == 0) return true;
-    const bool recompute = options_.recompute != Recompute::Never;
-    return memory_of(space, layout, s, a, b, recompute) <= limit ||
-           (options_.recompute == Recompute::Auto && memory_of(space, layout, s, a, b, false) <= limit);
-  }
-  double compute(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
-    double slowest = 0;
-    const bool again = recomputes(space, layout, s, a, b);
-    for (int sheet : layout.sheets[s]) {
-      double seconds = space.compute_s(sheet, a, b);
-      if (again) seconds += space.forward_s(sheet, a, b) - (b == space.last() ? model_.loss_s(sheet) : 0);
-      slowest = std::max(slowest, seconds);
-    }
-    return slowest;
-  }
-  double busy(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
-    return layout.rounds[s] * compute(space, layout, s, a, b);
-  }
-  // At least what follows the last backward of the stage on its own ranks.
-  double reduce_and_update(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
-    const Bytes bytes = space.parameters(a, b);
-    double reduce = layout.rings[s].seconds(bytes);
-    double least_backward = kInfinite;
-    double update = 0;
-    for (int sheet : layout.sheets[s]) {
-      double backward = space.backward_s(sheet, a, b);
-      if (options_.recompute != Recompute::Never) backward += space.forward_s(sheet, a, b);
-      least_backward = std::min(least_backward, backward);
-      update = std::max(update, model_.update_s_per_byte(sheet) * static_cast<double>(bytes));
-    }
-    // Overlapped, the reduction cannot start before the backward does.
-    if (options_.costs.reduce == ReduceModel::Overlapped) reduce = std::max(0.0, reduce - least_backward);
-    return reduce + update;
-  }
-  // The quickest pair of ranks: a bound must hold whichever replicas meet.
-  double hop_bound(const Layout& layout, int s, Bytes bytes) const {
-    double least = kInfinite;
-    const auto& from = layout.ranks[s];
-    const auto& to = layout.ranks[s + 1];
-    if (from.size() * to.size() > 64) return 0;
-    for (RankId a : from) {
-      for (RankId b : to) least = std::min(least, transfer_seconds(cluster_, a, b, bytes));
-    }
-    return least;
+    return tables && work <= kMostTableWork;
   }
 
   // ---- every cut of every layout: tables, then branch and bound
   // -----------------------------------------------------------
 
+  /// Data parallelism, whatever the work limits: a step of many microbatches may exceed them by itself.
+  void try_single_stages() {
+    if (spaces_.empty()) return;
+    for (const Layout& layout : layouts_) {
+      if (layout.stages() != 1) continue;
+      Found found{.kind = layout.kind, .microbatches = layout.microbatches, .stages = {}};
+      CutStage& stage = found.stages.emplace_back();
+      stage.nodes = spaces_.front().layers(0, spaces_.front().last());
+      model_.sort_by_execution(stage.nodes);
+      stage.ranks = layout.ranks[0];
+      stage.recompute = options_.recompute == Recompute::Always;
+      candidates_.consider_always(std::move(found));
+    }
+  }
+
+  static std::vector<Group> grouped(std::vector<Open> open) {
+    std::map<std::pair<ScheduleKind, int>, Group> by_key;
+    for (Open& one : open) {
+      Group& group = by_key[{one.layout->kind, one.layout->stages()}];
+      group.open.push_back(std::move(one));
+    }
+    std::vector<Group> groups;
+    for (auto& [key, group] : by_key) {
+      std::stable_sort(group.open.begin(), group.open.end(), [](const Open& a, const Open& b) {
+        return a.bound / a.layout->microbatches < b.bound / b.layout->microbatches;
+      });
+      groups.push_back(std::move(group));
+    }
+    std::stable_sort(groups.begin(), groups.end(),
+                     [](const Group& a, const Group& b) { return a.bound() < b.bound(); });
+    return groups;
+  }
+
   void search_all() {
-    struct Open {
-      const Layout* layout;
-      const CutSpace* space;
-      double bound;
-      std::vector<int> cuts;
-    };
     std::vector<Open> open;
     for (const CutSpace& space : spaces_) {
       for (const Layout& layout : layouts_) {
-        fill_bottlenecks(space, layout);
-        const double bound = std::max(table_[0], layout.floor_s);
-        if (bound < kInfinite) open.push_back({&layout, &space, bound, balanced_cuts(space, layout)});
+        fill_bottlenecks(table_, bounds_, model_, space, layout);
+        const double bound = std::max(table_.least(), layout.floor_s);
+        if (bound == kInfinite) continue;
+        open.push_back({&layout, &space, bound, balanced_cuts(space, layout)});
       }
     }
-    std::stable_sort(open.begin(), open.end(), [](const Open& a, const Open& b) {
-      return a.bound / a.layout->microbatches < b.bound / b.layout->microbatches;
-    });
-    // The most balanced cut of each layout first: a good plan early makes the bounds bite.
-    std::size_t looked = 0;
-    for (const Open& o : open) {
-      if (!worth(*o.layout, o.bound) && looked >= kOthers) continue;
-      ++looked;
-      consider(*o.space, *o.layout, o.cuts);
-      if (o.space->is_linear()) consider(*o.space, *o.layout, greedy_cuts(*o.space, *o.layout));
-    }
-    for (const Open& o : open) {
-      if (!worth(*o.layout, o.bound)) continue;
-      fill_bottlenecks(*o.space, *o.layout);
-      cuts_.clear();
-      descend(*o.space, *o.layout, 0, 0, 0, 0);
+    std::vector<Group> groups = grouped(std::move(open));
+    std::map<const Group*, Open> likeliest;
+    for (Group& group : groups) likeliest[&group] = look_at_likely_cuts(group);
+    if (candidates_.best().stages.empty() && !look_for_room()) {
+      fits_at_all_ = false;
+      return;
     }
     every_layout_ = true;
+    for (Group& group : groups) {
+      if (const Open& likely = likeliest[&group]; likely.layout != nullptr) {
+        candidates_.allow(work(kGroupActions));
+        if (candidates_.worth(*likely.layout, likely.layout->floor_s))
+          move_cuts(candidates_, *likely.space, *likely.layout, likely.cuts, kInfinite);
+      }
+      every_layout_ = search_group(group) && every_layout_;
+    }
     climb_replications();
   }
 
-  /// Where not every replication was a candidate: from the best one to its neighbours while that helps.
-  void climb_replications() {
-    if (ranks_ <= kRanksForEveryReplication || options_.straight || best_.stages.empty()) return;
-    for (int round = 0; round < kMostClimbs; ++round) {
-      const Found start = best_;
-      std::vector<RankId> devices;
-      for (const CutStage& stage : start.stages) {
-        devices.insert(devices.end(), stage.ranks.begin(), stage.ranks.end());
-      }
-      for (const std::vector<int>& replicas : neighbours_of(std::get<2>(way_of(start)))) {
-        if (!allowed(replicas)) continue;
-        const std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
-        if (!layout || !worth(*layout, layout->floor_s)) continue;
-        for (const CutSpace& space : spaces_) {
-          fill_bottlenecks(space, *layout);
-          if (!worth(*layout, table_[0])) continue;
-          if (space.is_linear()) consider(space, *layout, greedy_cuts(space, *layout));
-          cuts_.clear();
-          descend(space, *layout, 0, 0, 0, 0);
-        }
-      }
-      if (best_.per_microbatch >= start.per_microbatch) break;
-    }
+  std::vector<int> balanced_cuts(const CutSpace& space, const Layout& layout) {
+    return table_.cuts(space, layout.stages(), [&](int s, int a, int b) {
+      return bounds_.fits(space, layout, s, a, b) ? bounds_.busy(space, layout, s, a, b) : kInfinite;
+    });
   }
 
-  /// One rank from one stage to another; a stage split in two; two stages joined.
-  static std::vector<std::vector<int>> neighbours_of(const std::vector<int>& replicas) {
-    std::vector<std::vector<int>> result;
-    const std::size_t stages = replicas.size();
-    for (std::size_t i = 0; i < stages; ++i) {
-      for (std::size_t j = 0; j < stages; ++j) {
-        if (i == j || replicas[i] == 1) continue;
-        result.push_back(replicas);
-        --result.back()[i];
-        ++result.back()[j];
-      }
-      for (int first = 1; first < replicas[i]; ++first) {
-        result.push_back(replicas);
-        result.back()[i] = first;
-        result.back().insert(result.back().begin() + static_cast<std::ptrdiff_t>(i) + 1, replicas[i] - first);
-      }
-      if (i + 1 == stages) continue;
-      result.push_back(replicas);
-      result.back()[i] += replicas[i + 1];
-      result.back().erase(result.back().begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    }
-    return result;
-  }
-
-  double& bottleneck(const CutSpace& space, int s, int a) {
-    return table_[static_cast<std::size_t>(s) * static_cast<std::size_t>(space.states()) +
-                  static_cast<std::size_t>(a)];
-  }
-
-  /// table[s][a]: the least, over all cuts, of the slowest of the stages s.. on the layers behind state a.
-  void fill_bottlenecks(const CutSpace& space, const Layout& layout) {
-    const int stages = layout.stages();
-    table_.assign(static_cast<std::size_t>(stages) * static_cast<std::size_t>(space.states()), kInfinite);
-    for (int s = stages - 1; s >= 0; --s) {
-      for (int a = 0; a < space.last(); ++a) {
-        if (s == 0 && a > 0) break;
-        double& best = bottleneck(space, s, a);
-        if (s + 1 == stages) {
-          if (fits(space, layout, s, a, space.last())) best = busy(space, layout, s, a, space.last());
-        } else if (space.is_linear() && options_.recompute != Recompute::Auto) {
-          best = bisected(space, layout, s, a);
-        } else {
-          for (int b = a + 1; b < space.last(); ++b) {
-            if (!space.nested(a, b)) continue;
-            if (layout.rounds[s] * space.compute_s(layout.sheets[s][0], a, b) >= best) {
-              if (layout.sheets[s].front() == 0) break;  // states are numbered by sheet 0
-              continue;
-            }
-            if (!fits(space, layout, s, a, b)) continue;
-            best = std::min(best, std::max(busy(space, layout, s, a, b), bottleneck(space, s + 1, b)));
-          }
-        }
-      }
-    }
-  }
-
-  /// One stage grows with its end and the rest shrinks: the best end is where they meet.
-  double bisected(const CutSpace& space, const Layout& layout, int s, int a) {
-    int low = a + 1;
-    int high = space.last() - (layout.stages() - s - 1);  // a layer for each stage that follows
-    if (low > high) return kInfinite;
-    const auto grown = [&](int b) {
-      return !fits(space, layout, s, a, b) || busy(space, layout, s, a, b) >= bottleneck(space, s + 1, b);
-    };
-    while (low < high) {
-      const int middle = low + (high - low) / 2;
-      grown(middle) ? high = middle : low = middle + 1;
-    }
-    double best = kInfinite;
-    for (int b : {low - 1, low}) {
-      if (b <= a || !fits(space, layout, s, a, b)) continue;
-      best = std::min(best, std::max(busy(space, layout, s, a, b), bottleneck(space, s + 1, b)));
+  /// The most balanced cut of each layout, and those that are so with their messages: a good plan early makes
+  /// the bounds bite. The best of them.
+  Open look_at_likely_cuts(const Group& group) {
+    candidates_.allow(work(kGroupActions));
+    Open best;
+    double least = kInfinite;
+    std::size_t looked = 0;
+    for (const Open& o : group.open) {
+      if (!candidates_.worth(*o.layout, o.bound) && looked >= kOthers) continue;
+      ++looked;
+      Open tried = o;
+      const double found = look_at(tried);
+      if (found >= least) continue;
+      least = found;
+      best = std::move(tried);
     }
     return best;
   }
 
-  std::vector<int> balanced_cuts(const CutSpace& space, const Layout& layout) {
-    std::vector<int> cuts;
-    int a = 0;
-    for (int s = 0; s + 1 < layout.stages(); ++s) {
-      double best = kInfinite;
-      int cut = -1;
-      for (int b = a + 1; b < space.last(); ++b) {
-        if (!space.nested(a, b) || !fits(space, layout, s, a, b)) continue;
-        const double slowest = std::max(busy(space, layout, s, a, b), bottleneck(space, s + 1, b));
-        if (slowest < best) std::tie(best, cut) = std::pair(slowest, b);
-      }
-      cuts.push_back(cut);
-      a = cut;
+  /// Seconds for a microbatch of the best likely cut of the layout, which it gets.
+  double look_at(Open& open) {
+    std::vector<std::vector<int>> likely;
+    if (!open.cuts.empty() || open.layout->stages() == 1) likely.push_back(open.cuts);
+    likely.push_back(open.space->is_linear() ? greedy_cuts(model_, bounds_, *open.space, *open.layout).cuts
+                                             : cuts_with_messages(*open.space, *open.layout));
+    double least = kInfinite;
+    for (std::vector<int>& cuts : likely) {
+      const double found = candidates_.consider(*open.space, *open.layout, cuts);
+      if (found >= least) continue;
+      least = found;
+      open.cuts = std::move(cuts);
     }
-    return cuts;
+    return least;
   }
 
-  bool worth(const Layout& layout, double bound) const {
-    const double slack = is_asynchronous(layout.kind) ? kAsynchronousSlack : 1;
-    return bound < kInfinite && slack * bound / layout.microbatches < best_.per_microbatch * kRounding;
+  /// Balanced also against the busiest wire, and with what follows the last backward.
+  std::vector<int> cuts_with_messages(const CutSpace& space, const Layout& layout) {
+    const auto wire = [&](int s, int b) {
+      return std::min(layout.rounds[s], layout.rounds[s + 1]) *
+             transfer_seconds(cluster_, layout.ranks[s].back(), layout.ranks[s + 1].front(),
+                              space.live_bytes(b));
+    };
+    const auto seconds = [&](int s, int a, int b) {
+      if (!bounds_.fits(space, layout, s, a, b)) return kInfinite;
+      const double own =
+          bounds_.busy(space, layout, s, a, b) + bounds_.reduce_and_update(space, layout, s, a, b);
+      return s + 1 < layout.stages() ? std::max(own, wire(s, b)) : own;
+    };
+    table_.fill(space, layout.stages(), model_.num_sheets() == 1, seconds,
+                [&](int s, int a, int b) { return bounds_.least_busy(space, layout, s, a, b); });
+    return table_.cuts(space, layout.stages(), seconds);
   }
 
-  // Stage s gets layers from state `a` on. `fill`: at least what passes before its first forward; `drain`: at
-  // least what follows its last backward upstream.
-  void descend(const CutSpace& space, const Layout& layout, int s, int a, double fill, double drain) {
-    const bool asynchronous = is_asynchronous(layout.kind);
-    const int last = space.last();
-    if (s + 1 == layout.stages()) {
-      if (!fits(space, layout, s, a, last)) return;
-      const double own = asynchronous ? 0 : reduce_and_update(space, layout, s, a, last);
-      if (worth(layout, fill + busy(space, layout, s, a, last) + std::max(drain, own))) {
-        consider(space, layout, cuts_);
+  /// Every layout gets its share of the group's work, then those that need more what is left. Whether all are
+  /// searched.
+  bool search_group(Group& group) {
+    EveryCutSearch search(candidates_, bounds_, model_);
+    long places = work(kGroupPlaces);
+    const long end = model_.simulated_actions() + work(kGroupActions);
+    const auto layouts = static_cast<long>(group.open.size());
+    bool all = true;
+    for (bool first : {true, false}) {
+      all = true;
+      for (Open& o : group.open) {
+        if (o.searched || !candidates_.worth(*o.layout, o.bound)) continue;
+        const long left = end - model_.simulated_actions();
+        candidates_.allow(first ? work(kGroupActions) / (2 * layouts) : left);
+        long share = first ? work(kGroupPlaces) / (2 * layouts) : places;
+        const long given = share;
+        o.searched = search.run(*o.space, *o.layout, share);
+        places -= given - share;
+        all = all && o.searched;
       }
-      return;
     }
-    const bool ordered = space.is_linear() || model_.num_sheets() == 1;
-    for (int b = a + 1; b < last; ++b) {
-      if (places_ >= allowed_places_ || cut_short_) return;
-      ++places_;
-      if (!space.nested(a, b)) continue;
-      if (!fits(space, layout, s, a, b)) {
-        if (space.is_linear()) break;
-        continue;
-      }
-      const double stage = busy(space, layout, s, a, b);
-      const double own = asynchronous ? 0 : reduce_and_update(space, layout, s, a, b);
-      if (!worth(layout, fill + stage)) {
-        if (ordered) break;
-        continue;
-      }
-      if (!worth(layout, fill + stage + std::max(drain, own))) continue;
-      double next_fill = 0;
-      double next_drain = 0;
-      // A split backward leaves the weight gradients for the drain.
-      const bool whole = layout.kind == ScheduleKind::OneFOneB || layout.kind == ScheduleKind::GPipe;
-      if (!asynchronous && space.next_bytes(b) >= 0) {
-        const double hop = hop_bound(layout, s, space.next_bytes(b));
-        double forward = 0;
-        double backward = 0;
-        for (int sheet : layout.sheets[s]) {
-          forward = std::max(forward, space.forward_s(sheet, a, b));
-          backward = std::max(backward, space.backward_s(sheet, a, b));
+    return all;
+  }
+
+  /// Where not every replication was a candidate: from the best one to its neighbours while that helps.
+  void climb_replications() {
+    if (ranks_ <= kRanksForEveryReplication || options_.straight || candidates_.best().stages.empty()) return;
+    EveryCutSearch search(candidates_, bounds_, model_);
+    candidates_.allow(work(kClimbActions));
+    long places = work(kGroupPlaces);
+    for (int round = 0; round < kMostClimbs; ++round) {
+      const Found start = candidates_.best();
+      std::vector<RankId> devices;
+      for (const CutStage& stage : start.stages)
+        devices.insert(devices.end(), stage.ranks.begin(), stage.ranks.end());
+      for (const std::vector<int>& replicas : neighbours_of(replicas_of(start.stages))) {
+        if (!allowed(replicas)) continue;
+        const std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
+        if (!layout || !candidates_.worth(*layout, layout->floor_s)) continue;
+        for (const CutSpace& space : spaces_) {
+          Open tried{&*layout, &space, layout->floor_s, {}};
+          look_at(tried);
+          search.run(space, *layout, places);
         }
-        // With different devices the first microbatch may meet a quicker replica.
-        if (layout.sheets[s].size() > 1) forward = backward = 0;
-        next_fill = fill + forward + hop;
-        if (whole) next_drain = backward + hop + std::max(drain, own);
       }
-      if (!worth(layout, next_fill + bottleneck(space, s + 1, b) + next_drain)) continue;
-      cuts_.push_back(b);
-      descend(space, layout, s + 1, b, next_fill, next_drain);
-      cuts_.pop_back();
+      if (candidates_.best().per_microbatch >= start.per_microbatch) break;
     }
   }
 
@@ -512,287 +431,61 @@ class Search {
   // ---------------------------------------------------------------------
 
   void search_some() {
-    allowed_actions_ = std::min(allowed_actions_, kMostLargeActions);
     add_free_replications();
-    struct Open {
-      const Layout* layout;
-      const CutSpace* space;
-      std::vector<int> cuts;
-      double bound;
-    };
+    std::map<std::pair<ScheduleKind, int>, std::size_t> looked_at;
     std::vector<Open> open;
-    std::size_t looked = 0;
-    std::map<ScheduleKind, std::size_t> looked_at;
     for (const Layout& layout : layouts_) {
-      if (looked_at[layout.kind]++ >= kFirstLayouts) continue;
+      if (looked_at[{layout.kind, layout.stages()}]++ >= kFirstLayouts) continue;
       for (const CutSpace& space : spaces_) {
         if (!space.is_linear()) continue;
-        double reached = kInfinite;
-        std::vector<int> cuts = greedy_cuts(space, layout, &reached);
-        if (reached < kInfinite) open.push_back({&layout, &space, std::move(cuts), reached});
+        GreedyCuts greedy = greedy_cuts(model_, bounds_, space, layout);
+        if (greedy.reached_s < kInfinite)
+          open.push_back({&layout, &space, greedy.reached_s, std::move(greedy.cuts)});
       }
     }
-    std::stable_sort(open.begin(), open.end(), [](const Open& a, const Open& b) {
-      return a.bound / a.layout->microbatches < b.bound / b.layout->microbatches;
-    });
-    looked = 0;
-    for (const Open& o : open) {
-      if (!worth(*o.layout, o.layout->floor_s) && looked >= kOthers) continue;
-      ++looked;
-      consider(*o.space, *o.layout, o.cuts);
-    }
-    for (const Open& o : open) {
-      if (way_of(best_) !=
-          Way{static_cast<int>(o.layout->kind), o.layout->microbatches, replicas_of(*o.layout)})
-        continue;
-      improve(*o.space, *o.layout, o.cuts, kInfinite);
-      break;
-    }
-  }
-
-  static std::vector<int> replicas_of(const Layout& layout) {
-    std::vector<int> replicas;
-    for (const auto& stage : layout.ranks) replicas.push_back(static_cast<int>(stage.size()));
-    return replicas;
-  }
-
-  /// The cut of least X such that every stage ends its own work, the fill before and the tail behind it
-  /// counted, within X. Taking as many layers as X allows is best for the stages that follow
-  /// (docs/planning.md).
-  std::vector<int> greedy_cuts(const CutSpace& space, const Layout& layout, double* reached = nullptr) {
-    double low = layout.floor_s;
-    double high = 4 * all_slowest(space) * layout.microbatches + 1;
-    std::vector<int> best;
-    double found = kInfinite;
-    if (std::vector<int> cuts; take_greedily(space, layout, high, cuts)) {
-      best = cuts;
-      found = high;
-      for (int i = 0; i < kBisections && high - low > 1e-7 * high; ++i) {
-        const double middle = (low + high) / 2;
-        if (take_greedily(space, layout, middle, cuts)) {
-          best = cuts;
-          found = high = middle;
-        } else {
-          low = middle;
-        }
+    std::vector<Group> groups = grouped(std::move(open));
+    for (const Group& group : groups) {
+      candidates_.allow(work(kGroupActions));
+      const Open* best = nullptr;
+      double least = kInfinite;
+      for (const Open& o : group.open) {
+        if (!candidates_.worth(*o.layout, o.layout->floor_s)) continue;
+        const double found = candidates_.consider(*o.space, *o.layout, o.cuts);
+        if (found >= least) continue;
+        least = found;
+        best = &o;
       }
+      if (best == nullptr) continue;
+      candidates_.allow(work(kGroupActions));
+      move_cuts(candidates_, *best->space, *best->layout, best->cuts, least);
     }
-    if (reached != nullptr) *reached = found;
-    return best;
+    if (candidates_.best().stages.empty()) fits_at_all_ = look_for_room();
   }
 
-  double all_slowest(const CutSpace& space) const {
-    double slowest = 0;
-    for (int k = 0; k < model_.num_sheets(); ++k)
-      slowest = std::max(slowest, space.compute_s(k, 0, space.last()));
-    return slowest;
-  }
-
-  bool take_greedily(const CutSpace& space, const Layout& layout, double limit,
-                     std::vector<int>& cuts) const {
-    const bool asynchronous = is_asynchronous(layout.kind);
-    cuts.clear();
-    int a = 0;
-    double fill = 0;
-    for (int s = 0; s < layout.stages(); ++s) {
-      const int most = space.last() - (layout.stages() - s - 1);
-      const auto within = [&](int b) {
-        return fits(space, layout, s, a, b) &&
-               fill + busy(space, layout, s, a, b) + reduce_and_update(space, layout, s, a, b) <= limit;
-      };
-      if (s + 1 == layout.stages()) return within(space.last());
-      int low = a;  // the last end that is within
-      for (int high = most; low < high;) {
-        const int middle = low + (high - low + 1) / 2;
-        within(middle) ? low = middle : high = middle - 1;
-      }
-      double hop = 0;
-      for (; low > a; --low) {
-        hop = transfer_seconds(cluster_, layout.ranks[s].back(), layout.ranks[s + 1].front(),
-                               space.live_bytes(low));
-        if (fill + hop * std::min(layout.rounds[s], layout.rounds[s + 1]) <= limit) break;
-      }
-      if (low <= a) return false;
-      if (!asynchronous && layout.chunks == 1) fill += compute(space, layout, s, a, low) + 2 * hop;
-      cuts.push_back(low);
-      a = low;
-    }
-    return false;
-  }
-
-  /// Replications from the other side: the fewest ranks with which all layers end within X, for the least X
-  /// that needs no more ranks than there are. Linear orders only; sizes in steps above 64 ranks.
+  /// Replications that are no choice of layouts.h; they are looked at first.
   void add_free_replications() {
     if (options_.straight || options_.stages > 0 || ranks_ <= kRanksForEveryReplication) return;
-    const CutSpace* space = nullptr;
-    for (const CutSpace& s : spaces_) space = space == nullptr && s.is_linear() ? &s : space;
-    if (space == nullptr) return;
+    const auto space = std::ranges::find_if(spaces_, &CutSpace::is_linear);
+    if (space == spaces_.end()) return;
     for (ScheduleKind kind : kinds()) {
       for (int microbatches : microbatch_counts()) {
-        std::vector<int> replicas = free_replication(*space, kind, microbatches);
+        std::vector<int> replicas = free_replication(model_, *space, kind, microbatches, ranks_);
         if (replicas.empty()) continue;
         const std::size_t before = layouts_.size();
         for (const std::vector<RankId>& devices : device_orders(cluster_)) {
           add_layout(kind, microbatches, replicas, devices);
         }
-        // These are looked at first.
         std::rotate(layouts_.begin(), layouts_.begin() + static_cast<std::ptrdiff_t>(before), layouts_.end());
       }
     }
   }
 
-  std::vector<int> free_replication(const CutSpace& space, ScheduleKind kind, int microbatches) const {
-    const int most = is_asynchronous(kind) ? ranks_ : std::min(ranks_, microbatches);
-    std::vector<int> sizes;
-    for (int r = 1; r <= most; r = ranks_ <= 64 ? r + 1 : std::max(r + 1, r * 3 / 2 / 2 * 2))
-      sizes.push_back(r);
-    std::vector<RingCost> rings;
-    for (int r : sizes) {
-      std::vector<RankId> ranks;
-      for (int i = 0; i < r; ++i) ranks.push_back(RankId(i));
-      rings.emplace_back(cluster_, ranks);
-    }
-    constexpr int kPlaces = 1000;
-    const int stride = (space.last() + kPlaces - 1) / kPlaces;
-    std::vector<int> places;
-    for (int at = 0; at < space.last(); at += stride) places.push_back(at);
-    places.push_back(space.last());
-    const int n = static_cast<int>(places.size());
-    const double rank_update = model_.update_s_per_byte(0);
-    std::vector<int> need(n), taken(n), size(n);
-    const auto feasible = [&](double limit) {
-      need[n - 1] = 0;
-      for (int i = n - 2; i >= 0; --i) {
-        need[i] = ranks_ + 1;
-        const int a = places[i];
-        const double fill = is_asynchronous(kind) ? 0 : space.compute_s(0, 0, a);
-        for (std::size_t k = 0; k < sizes.size(); ++k) {
-          const int r = sizes[k];
-          const double rounds =
-              is_asynchronous(kind) ? static_cast<double>(microbatches) / r : (microbatches + r - 1) / r;
-          const auto within = [&](int j) {
-            const int b = places[j];
-            const Bytes bytes = space.parameters(a, b);
-            double reduce = rings[k].seconds(bytes);
-            if (options_.costs.reduce == ReduceModel::Overlapped)
-              reduce = std::max(0.0, reduce - space.backward_s(0, a, b));
-            return fill + rounds * space.compute_s(0, a, b) + reduce +
-                       rank_update * static_cast<double>(bytes) <=
-                   limit;
-          };
-          int low = i;
-          for (int high = n - 1; low < high;) {
-            const int middle = low + (high - low + 1) / 2;
-            within(middle) ? low = middle : high = middle - 1;
-          }
-          if (low == i || need[low] + r >= need[i]) continue;
-          need[i] = need[low] + r;
-          taken[i] = low;
-          size[i] = r;
-        }
-      }
-      return need[0] <= ranks_;
-    };
-    double low = all_compute_s_ * microbatches / ranks_;
-    double high = 2 * all_compute_s_ * microbatches + 1;
-    if (!feasible(high)) return {};
-    for (int i = 0; i < 20; ++i) {
-      const double middle = (low + high) / 2;
-      feasible(middle) ? high = middle : low = middle;
-    }
-    feasible(high);
-    std::vector<int> replicas;
-    for (int i = 0; i < n - 1; i = taken[i]) replicas.push_back(size[i]);
-    // Ranks that are left widen the first stages: they fill first.
-    const int left = ranks_ - std::accumulate(replicas.begin(), replicas.end(), 0);
-    for (int i = 0; i < left; ++i) {
-      const auto least = std::min_element(replicas.begin(), replicas.end());
-      if (*least >= most) return {};
-      ++*least;
-    }
-    return replicas;
-  }
-
-  /// Moves single cuts while that helps.
-  void improve(const CutSpace& space, const Layout& layout, std::vector<int> cuts, double known) {
-    for (int move = std::max(1, space.states() / 64); move >= 1; move /= 2) {
-      for (std::size_t i = 0; i < cuts.size() && !spent(); ++i) {
-        for (int step : {-move, move}) {
-          std::vector<int> moved = cuts;
-          moved[i] += step;
-          const int before = i == 0 ? 0 : cuts[i - 1];
-          const int after = i + 1 == cuts.size() ? space.last() : cuts[i + 1];
-          if (moved[i] <= before || moved[i] >= after) continue;
-          if (!space.nested(before, moved[i]) || !space.nested(moved[i], after)) continue;
-          const double found = consider(space, layout, moved);
-          if (found >= known) continue;
-          known = found;
-          cuts = moved;
-        }
-      }
-    }
-  }
-
-  /// Single layers from one stage to the next or the one before, while that helps: cuts that are no prefix of
-  /// any order searched.
-  void move_layers() {
-    if (best_.stages.size() < 2) return;
-    std::vector<std::vector<int>> readers(graph_.nodes.size()), sources(graph_.nodes.size());
-    for (const LayerEdge& edge : graph_.edges) {
-      readers[edge.producer].push_back(edge.consumer);
-      sources[edge.consumer].push_back(edge.producer);
-    }
-    for (bool moved = true; moved && !spent();) {
-      moved = false;
-      std::vector<int> stage_of(graph_.nodes.size());
-      for (std::size_t s = 0; s < best_.stages.size(); ++s) {
-        for (int node : best_.stages[s].nodes) stage_of[node] = static_cast<int>(s);
-      }
-      for (int node = 0; node < static_cast<int>(stage_of.size()) && !spent(); ++node) {
-        const int stage = stage_of[node];
-        const auto later = [&](int other) { return stage_of[other] > stage; };
-        const auto earlier = [&](int other) { return stage_of[other] < stage; };
-        const bool last = stage + 1 == static_cast<int>(best_.stages.size());
-        if (!last && std::ranges::all_of(readers[node], later) && move_layer(node, stage, stage + 1)) {
-          stage_of[node] = stage + 1;
-          moved = true;
-        } else if (stage > 0 && std::ranges::all_of(sources[node], earlier) &&
-                   move_layer(node, stage, stage - 1)) {
-          stage_of[node] = stage - 1;
-          moved = true;
-        }
-      }
-    }
-  }
-
-  /// Whether the plan with the layer moved is the best now.
-  bool move_layer(int node, int from, int to) {
-    Found found = best_;
-    std::vector<int>& nodes = found.stages[from].nodes;
-    if (nodes.size() == 1) return false;
-    nodes.erase(std::find(nodes.begin(), nodes.end(), node));
-    found.stages[to].nodes.push_back(node);
-    model_.sort_by_execution(found.stages[to].nodes);
-    const std::size_t layers = best_.stages[from].nodes.size();
-    consider(std::move(found));
-    return best_.stages[from].nodes.size() != layers;
-  }
-
   // ---- several stages per rank, and orders by cost
   // -----------------------------------------------------------------------------------------------------
 
-  /// Balanced cuts of the likeliest layouts, the best of them improved step by step.
+  /// Balanced cuts of the likeliest layouts of each group, the best of them improved step by step.
   void search_chunks() {
-    finished_ = every_layout_ && !cut_short_ && places_ < allowed_places_;
-    cut_short_ = false;
-    allowed_actions_ =
-        model_.simulated_actions() + (effort_ == Effort::Quick ? kMostChunkActions / 10 : kMostChunkActions);
-    struct Tried {
-      const Layout* layout;
-      const CutSpace* space;
-      std::vector<int> cuts;
-      double per_microbatch;
-    };
+    finished_ = every_layout_;
     // Cuts that are balanced and no more may send much: prefixes of orders send less than any sets.
     std::vector<CutSpace> orders;
     for (const std::vector<int>& order : orders_) {
@@ -802,161 +495,81 @@ class Search {
     for (const std::vector<CutSpace>* some : {&orders, &spaces_}) {
       for (const CutSpace& space : *some) spaces.push_back(&space);
     }
-    std::vector<Tried> tried;
-    std::size_t looked = 0;
-    for (const Layout& layout : chunked_) {
-      if (!worth(layout, layout.floor_s)) continue;
-      if (looked++ == kMostChunkLayouts) break;
-      for (const CutSpace* at : spaces) {
-        const CutSpace& space = *at;
-        for (std::vector<int>& cuts : chunk_cuts(space, layout)) {
-          const double found = consider(space, layout, cuts);
-          if (found < kInfinite) tried.push_back({&layout, at, std::move(cuts), found});
+    std::vector<Open> open;
+    for (const Layout& layout : chunked_) open.push_back({&layout, nullptr, layout.floor_s, {}});
+    for (const Group& group : grouped(std::move(open))) {
+      candidates_.allow(work(kChunkActions));
+      std::vector<std::pair<double, Open>> tried;
+      std::size_t looked = 0;
+      for (const Open& o : group.open) {
+        if (!candidates_.worth(*o.layout, o.bound)) continue;
+        if (looked++ == kChunkLayouts) break;
+        for (const CutSpace* space : spaces) {
+          for (std::vector<int>& cuts : chunk_cuts(*space, *o.layout)) {
+            const double found = candidates_.consider(*space, *o.layout, cuts);
+            if (found < kInfinite) tried.push_back({found, {o.layout, space, o.bound, std::move(cuts)}});
+          }
         }
       }
-    }
-    std::stable_sort(tried.begin(), tried.end(),
-                     [](const Tried& a, const Tried& b) { return a.per_microbatch < b.per_microbatch; });
-    for (std::size_t i = 0; i < tried.size() && i < kImprovedChunkLayouts; ++i) {
-      improve(*tried[i].space, *tried[i].layout, tried[i].cuts, tried[i].per_microbatch);
+      std::ranges::stable_sort(tried, {}, [](const auto& one) { return one.first; });
+      for (std::size_t i = 0; i < tried.size() && i < kImprovedChunkCuts; ++i) {
+        candidates_.allow(work(kChunkActions));
+        const Open& from = tried[i].second;
+        move_cuts(candidates_, *from.space, *from.layout, from.cuts, tried[i].first);
+      }
     }
   }
 
   std::vector<std::vector<int>> chunk_cuts(const CutSpace& space, const Layout& layout) {
     if (space.is_linear()) {
-      return likely_chunk_cuts(model_, space, layout, greedy_cuts(space, layout), kLikelyChunkCuts);
+      return likely_chunk_cuts(model_, space, layout, greedy_cuts(model_, bounds_, space, layout).cuts,
+                               kLikelyChunkCuts);
     }
-    fill_bottlenecks(space, layout);
-    if (table_[0] == kInfinite) return {};
+    fill_bottlenecks(table_, bounds_, model_, space, layout);
+    if (table_.least() == kInfinite) return {};
     return {balanced_cuts(space, layout)};
   }
 
-  /// The best plans again with the order that list_schedule finds for their costs.
+  /// The best plans of each number of stages again with the order that list_schedule finds for their costs.
   void order_by_costs() {
     if (!chooses_schedule()) return;
     std::vector<Found> found;
-    for (const auto& [way, plan] : by_way_) {
+    for (const auto& [way, plan] : candidates_.by_way()) {
       if (!plan.stages.empty()) found.push_back(plan);
     }
     std::stable_sort(found.begin(), found.end(), better);
     const bool asked = options_.schedule.has_value();
-    if (asked) best_ = {};
-    cut_short_ = false;
-    std::size_t ordered = 0;
+    if (asked) candidates_.forget_best();
+    candidates_.allow(work(kGroupActions));
+    std::map<std::size_t, std::size_t> ordered;  // by number of stages
     for (Found& plan : found) {
       const auto places = static_cast<long>(plan.stages.size()) * plan.microbatches;
       if (!asked && (plan.stages.size() < 2 || places > kMostOrderedPlaces)) continue;
-      if (ordered++ == kOrderedPlans) break;
+      if (ordered[plan.stages.size()] == kOrderedPlans) continue;
+      const double least = model_.busiest_rank_s(plan.kind, plan.microbatches, plan.stages);
+      if (least / plan.microbatches >= candidates_.best().per_microbatch) continue;
+      ++ordered[plan.stages.size()];
       plan.kind = ScheduleKind::AutoOrder;
       const double fixed = plan.per_microbatch;
       const Way way = way_of(plan);
-      if (consider(std::move(plan)) > fixed * (1 - kEqualTimes) && !asked) by_way_.erase(way);
+      if (candidates_.consider(std::move(plan)) > fixed * (1 - kEqualTimes) && !asked)
+        candidates_.forget_way(way);
     }
-  }
-
-  // ---- candidates
-  // --------------------------------------------------------------------------------------
-
-  std::vector<CutStage> stages_at(const CutSpace& space, const Layout& layout,
-                                  const std::vector<int>& cuts) const {
-    std::vector<CutStage> stages(layout.stages());
-    for (int s = 0; s < layout.stages(); ++s) {
-      const int a = s == 0 ? 0 : cuts[s - 1];
-      const int b = s + 1 == layout.stages() ? space.last() : cuts[s];
-      stages[s].nodes = space.layers(a, b);
-      model_.sort_by_execution(stages[s].nodes);
-      stages[s].ranks = layout.ranks[s];
-      stages[s].recompute = recomputes(space, layout, s, a, b);
-    }
-    return stages;
-  }
-
-  /// Its time for a microbatch; infinite if it is not a plan.
-  double consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts) {
-    if (static_cast<int>(cuts.size()) + 1 != layout.stages() || spent()) return kInfinite;
-    if (std::find(cuts.begin(), cuts.end(), -1) != cuts.end()) return kInfinite;
-    return consider(
-        {.kind = layout.kind, .microbatches = layout.microbatches, .stages = stages_at(space, layout, cuts)});
   }
 
   /// A seed under every schedule and microbatch count.
   void consider_everywhere(const std::vector<CutStage>& stages) {
-    std::vector<int> replicas;
-    for (const CutStage& stage : stages) replicas.push_back(static_cast<int>(stage.ranks.size()));
+    const std::vector<int> replicas = replicas_of(stages);
     if (!allowed(replicas) || std::accumulate(replicas.begin(), replicas.end(), 0) != ranks_) return;
     for (ScheduleKind kind : kinds(replicas.size())) {
       for (int m : microbatch_counts()) {
         if (!is_asynchronous(kind) && *std::max_element(replicas.begin(), replicas.end()) > m) continue;
         Found found{.kind = kind, .microbatches = m, .stages = stages};
         for (CutStage& stage : found.stages) stage.recompute = options_.recompute == Recompute::Always;
-        consider(std::move(found));
+        candidates_.allow(work(kGroupActions));
+        candidates_.consider(std::move(found));
       }
     }
-  }
-
-  // Sums round differently under two schedules: equal times are told apart by the plans themselves.
-  static bool better(const Found& a, const Found& b) {
-    if (b.stages.empty()) return true;
-    if (a.per_microbatch < b.per_microbatch * (1 - kEqualTimes)) return true;
-    if (a.per_microbatch > b.per_microbatch * (1 + kEqualTimes)) return false;
-    const auto simplicity = [](const Found& f) {
-      std::vector<std::size_t> sizes;
-      std::vector<int> ranks;
-      for (const CutStage& stage : f.stages) {
-        sizes.push_back(stage.nodes.size());
-        for (RankId rank : stage.ranks) ranks.push_back(rank.value);
-      }
-      const int kind = f.kind == ScheduleKind::OneFOneB ? -1 : static_cast<int>(f.kind);
-      return std::tuple(f.stages.size(), kind, f.microbatches, sizes, ranks);
-    };
-    return simplicity(a) < simplicity(b);
-  }
-
-  /// Whether the simulations that may be done are done. The first plan is always looked at.
-  bool spent() {
-    const bool found = !best_.stages.empty();
-    cut_short_ = cut_short_ || (found && effort_ != Effort::Best) ||
-                 ((found || effort_ == Effort::Quick) && model_.simulated_actions() > allowed_actions_);
-    return cut_short_;
-  }
-
-  /// Simulates one candidate and keeps the better: less time, then fewer stages, then earlier cuts.
-  double consider(Found found) {
-    if (spent()) return kInfinite;
-    Result<StepEstimate> estimate = model_.estimate(found.kind, found.microbatches, found.stages);
-    if (!estimate) return kInfinite;
-    ++simulated_;
-    if (!made_to_fit(found, *estimate)) return kInfinite;
-    const double per_microbatch = found.per_microbatch = estimate->step_s / found.microbatches;
-    Found& of_its_way = by_way_[way_of(found)];
-    if (better(found, of_its_way)) of_its_way = found;
-    if (better(found, best_)) best_ = std::move(found);
-    return per_microbatch;
-  }
-
-  /// Whether all stages fit; stages that do not and may, recompute.
-  bool made_to_fit(Found& found, StepEstimate& estimate) {
-    bool changed = false;
-    bool all = true;
-    for (int round = 0; round < 2; ++round) {
-      all = true;
-      for (std::size_t s = 0; s < found.stages.size(); ++s) {
-        for (RankId rank : found.stages[s].ranks) {
-          const Bytes limit = memory_limit(options_, cluster_, rank);
-          if (limit == 0 || estimate.peak_bytes[s] <= limit) continue;
-          if (round == 0 && options_.recompute == Recompute::Auto && !found.stages[s].recompute) {
-            found.stages[s].recompute = changed = true;
-          }
-          all = false;
-          break;
-        }
-      }
-      if (all || !changed || round == 1) break;
-      Result<StepEstimate> again = model_.estimate(found.kind, found.microbatches, found.stages);
-      if (!again) return false;
-      estimate = std::move(*again);
-    }
-    return all;
   }
 
   // ---- answers
@@ -980,11 +593,11 @@ class Search {
 
   Result<PlannerAnswer> answer() {
     PlannerAnswer answer;
-    answer.plan = plan_of(best_);
+    answer.plan = plan_of(candidates_.best());
     if (Problems problems = validate(answer.plan, graph_); !problems.empty()) return problems;
     std::vector<const Found*> others;
-    for (const auto& [way, found] : by_way_) {
-      if (!found.stages.empty() && way != way_of(best_)) others.push_back(&found);
+    for (const auto& [way, found] : candidates_.by_way()) {
+      if (!found.stages.empty() && way != way_of(candidates_.best())) others.push_back(&found);
     }
     std::stable_sort(others.begin(), others.end(),
                      [](const Found* a, const Found* b) { return better(*a, *b); });
@@ -997,7 +610,7 @@ class Search {
                      .finished = finished_,
                      .layouts = static_cast<int>(layouts_.size()),
                      .chunked = static_cast<int>(chunked_.size()),
-                     .simulated = simulated_,
+                     .simulated = candidates_.simulated(),
                      .floor_s = floor()};
     return answer;
   }
@@ -1009,7 +622,7 @@ class Search {
       const Result<StepBreakdown> made = model_.breakdown(found.kind, found.microbatches, found.stages);
       return made ? *made : StepBreakdown{};
     };
-    answer.parts = parts(best_);
+    answer.parts = parts(candidates_.best());
     for (const Found& found : other_) {
       answer.others.push_back({plan_of(found), parts(found)});
       if (reasons == Reasons::RunnerUp) break;
@@ -1027,7 +640,7 @@ class Search {
     for (const std::vector<Layout>* layouts : {&layouts_, &chunked_}) {
       for (const Layout& layout : *layouts) least = std::min(least, layout.floor_s / layout.microbatches);
     }
-    return least < kInfinite ? least * best_.microbatches : 0;
+    return least < kInfinite ? least * candidates_.best().microbatches : 0;
   }
 
   Result<PlannerAnswer> no_layout() const {
@@ -1039,19 +652,19 @@ class Search {
   }
 
   const Effort effort_;
-  const long allowed_places_;
-  long allowed_actions_;
   const LayerGraph& graph_;
   const ClusterSpec& cluster_;
   const PlannerOptions& options_;
   CostModel model_;
+  const StageBounds bounds_;
+  Candidates candidates_;
   const double all_compute_s_ = all_compute();  ///< of one microbatch
   std::vector<std::vector<int>> orders_;
   const int ranks_;  // straight with a stage count uses that many
   bool chain_ = false;
   bool every_cut_ = false;
   bool every_layout_ = false;
-  bool cut_short_ = false;
+  bool fits_at_all_ = true;
   bool finished_ = false;
   bool nothing_fitted_ = false;
   std::optional<CutSpace> complete_;
@@ -1059,13 +672,8 @@ class Search {
   std::vector<std::vector<CutStage>> seeds_;
   std::vector<Layout> layouts_;
   std::vector<Layout> chunked_;
-  std::vector<double> table_;
-  std::vector<int> cuts_;
-  Found best_;
-  std::map<Way, Found> by_way_;
+  MinimaxTable table_;
   std::vector<Found> other_;
-  int simulated_ = 0;
-  long places_ = 0;
 };
 
 Problems check_profiles(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {
@@ -1127,7 +735,7 @@ Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& clus
   Result<PlannerAnswer> answer = search.run();
   if (answer && reasons) search.explain(*answer, *reasons);
   if (answer || !search.nothing_fitted()) return answer;
-  return nothing_fits(graph, cluster, options,
+  return nothing_fits(graph, cluster, options, search.least_need(),
                       [&](const ClusterSpec& other_cluster, const PlannerOptions& other,
                           Effort effort) -> std::optional<Plan> {
                         if (!check_options(graph, other_cluster, other).empty()) return std::nullopt;

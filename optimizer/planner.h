@@ -1,4 +1,4 @@
-// Cuts a profile into a plan. LibTorch-free.
+// Cuts our own profiles into plans. LibTorch-free.
 #pragma once
 
 #include <optional>
@@ -9,43 +9,9 @@
 #include "runtime/base/result.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
-#include "runtime/plan/pipedream_formats.h"
 #include "runtime/plan/plan.h"
 
 namespace millrace {
-
-/// PipeDream's planner, exact (docs: pipedream mode). Levels innermost first.
-struct PipeDreamOptions {
-  std::vector<int> machines;
-  std::vector<double> bandwidths;  ///< bytes/s, one per level
-  bool straight = false;
-  bool use_fewer_machines = false;
-  std::optional<double> memory_bytes;            ///< set: the memory test is on
-  std::optional<double> activation_compression;  ///< unset: transfers are free
-};
-
-struct PipeDreamStage {
-  double compute_time_s = 0;       ///< not divided by the replication
-  int replication = 1;             ///< product over levels
-  std::vector<std::string> nodes;  ///< ids, in file order
-};
-
-struct PipeDreamAnswer {
-  double single_machine_time_s = 0;
-  double data_parallel_time_s = 0;
-  double pipeline_time_s = 0;
-  std::vector<PipeDreamStage> stages;
-};
-
-/// Deterministic: ties by (time, fewer stages, earlier split). Problem on level lists that do not match,
-/// no plan within memory, ...
-Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options);
-
-/// What the cost model says of given stages (`nodes` and `replication` are read; times are not), gathered
-/// into the levels in the best way. Problem if they are not cuts of the graph or do not fit machines or
-/// memory.
-Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options,
-                                  const std::vector<PipeDreamStage>& stages);
 
 /// Whether a stage may forget its activations and compute them again before the backward.
 enum class Recompute {
@@ -64,6 +30,7 @@ struct PlannerOptions {
   Bytes memory_per_rank = 0;             ///< 0: the cluster's
   Recompute recompute = Recompute::Never;
   CostOptions costs;
+  double effort = 1;  ///< factor on every limit of work
   /// Graphs with at most this many sets of layers that a cut can separate are searched over all of them,
   /// wider ones over prefixes of some topological orders.
   int most_states = 2000;
@@ -110,15 +77,5 @@ enum class Reasons {
 /// The same with its reasons.
 Result<PlannerAnswer> explain_plan(const LayerGraph& graph, const ClusterSpec& cluster,
                                    const PlannerOptions& options, Reasons reasons = Reasons::All);
-
-/// What the cost model says of any plan (also one written by hand): fills the predictions of a copy.
-Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
-             const CostOptions& options = {});
-
-/// PipeDream's graph as a profile: milliseconds become seconds, the backward is halved into its two parts,
-/// what a layer outputs is what it keeps; `__getitem__` and the like are ordinary layers. Times of the update
-/// and the loss are not in the file. Problem on a cycle or negative numbers.
-Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& model);
-PipeDreamGraph pipedream_graph_of(const LayerGraph& graph);
 
 }  // namespace millrace

@@ -27,11 +27,13 @@ bool has_predicted_times(const Plan& plan) {
 
 ScheduleCosts predicted_costs(const Plan& plan, const PipelineShape& shape, const ClusterSpec& cluster) {
   ScheduleCosts costs;
+  const std::vector<AllReduceCost> reduces =
+      all_reduce_costs(cluster, ports_of(cluster), shape.ranks_of_stage);
   for (const PlanStage& stage : plan.stages) {
     costs.forward.push_back(stage.forward_s);
     costs.backward_input.push_back(stage.backward_s / 2);
     costs.backward_weight.push_back(stage.backward_s / 2);
-    costs.reduce.push_back(all_reduce_seconds(cluster, stage.ranks, stage.parameter_bytes));
+    costs.reduce.push_back(reduces[costs.reduce.size()].seconds(stage.parameter_bytes));
   }
   for (const StageLink& link : shape.all_links()) {
     const Bytes bytes = bytes_of(plan, link);

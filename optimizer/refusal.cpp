@@ -9,14 +9,6 @@ namespace {
 
 constexpr int kMostRankFactor = 8;
 constexpr int kMostRanksTried = 64;
-// The least memory is exact for small models, else within one percent.
-constexpr std::size_t kExactLayers = 64;
-
-Bytes peak_of(const Plan& plan) {
-  Bytes peak = 0;
-  for (const PlanStage& stage : plan.stages) peak = std::max(peak, stage.peak_bytes);
-  return peak;
-}
 
 Bytes smallest_limit(const ClusterSpec& cluster, const PlannerOptions& options) {
   if (options.memory_per_rank > 0) return options.memory_per_rank;
@@ -33,29 +25,6 @@ std::string list_of(const std::vector<int>& numbers) {
   for (std::size_t i = 0; i < numbers.size() && i < 8; ++i)
     text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
   return numbers.size() > 8 ? text + ", ..." : text;
-}
-
-/// The least memory for every rank with which a plan was found. A plan's own peak is a limit that it meets.
-std::optional<Bytes> least_memory(const LayerGraph& graph, const ClusterSpec& cluster,
-                                  const PlannerOptions& options, Bytes limit, const TryPlan& attempt) {
-  ClusterSpec unlimited = cluster;
-  unlimited.memory_per_rank = 0;
-  for (DeviceKind& kind : unlimited.kinds) kind.memory = 0;
-  PlannerOptions tried = options;
-  tried.memory_per_rank = 0;
-  const std::optional<Plan> any = attempt(unlimited, tried, Effort::AnyPlan);
-  if (!any) return std::nullopt;
-  Bytes high = peak_of(*any);
-  Bytes low = limit;  // does not fit
-  while (high - low > (graph.nodes.size() <= kExactLayers ? 1 : high / 100)) {
-    tried.memory_per_rank = low + (high - low) / 2;
-    if (const std::optional<Plan> plan = attempt(cluster, tried, Effort::Quick)) {
-      high = std::max(low + 1, std::min(tried.memory_per_rank, peak_of(*plan)));
-    } else {
-      low = tried.memory_per_rank;
-    }
-  }
-  return high;
 }
 
 /// The cluster with `factor` times its outermost components (form with levels), or with more hosts like its
@@ -93,13 +62,13 @@ std::optional<int> fewest_more(const ClusterSpec& cluster, const PlannerOptions&
   int low = 0;
   int high = 1;
   for (; is_tried(high); high *= 2) {
-    if (attempt(wider(cluster, high), tried, Effort::Quick)) break;
+    if (attempt(wider(cluster, high), tried, Effort::AnyPlan)) break;
     low = high;
   }
   if (!is_tried(high)) return std::nullopt;
   while (high - low > 1) {
     const int middle = low + (high - low) / 2;
-    attempt(wider(cluster, middle), tried, Effort::Quick) ? high = middle : low = middle;
+    attempt(wider(cluster, middle), tried, Effort::AnyPlan) ? high = middle : low = middle;
   }
   return high;
 }
@@ -107,15 +76,17 @@ std::optional<int> fewest_more(const ClusterSpec& cluster, const PlannerOptions&
 }  // namespace
 
 Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
-                     const TryPlan& attempt) {
+                     const std::optional<LeastNeed>& least, const TryPlan& attempt) {
   const Bytes limit = smallest_limit(cluster, options);
   std::vector<std::string> changes;
   std::string smallest;
-  if (const auto least = least_memory(graph, cluster, options, limit, attempt)) {
-    smallest = (graph.nodes.size() <= kExactLayers ? "; the smallest needs " : "; the least found needs ") +
-               std::to_string(*least) + " (" + bytes_text(*least) + ")";
-    changes.push_back("--memory " + std::to_string(*least) + " (" + bytes_text(*least - limit) +
-                      " more on each rank)");
+  if (least) {
+    smallest = (least->proved ? "; the smallest needs " : "; the least found needs ") +
+               std::to_string(least->bytes) + " (" + bytes_text(least->bytes) + ")";
+    // Where ranks have limits of their own, the least may be below the smallest of them.
+    changes.push_back("--memory " + std::to_string(least->bytes) +
+                      (least->bytes > limit ? " (" + bytes_text(least->bytes - limit) + " more on each rank)"
+                                            : " on every rank"));
   }
   PlannerOptions tried = options;
   if (options.recompute == Recompute::Never) {

@@ -10,17 +10,22 @@ namespace millrace {
 
 enum class Effort {
   Best,     ///< the best plan
-  AnyPlan,  ///< the first that fits
-  Quick,    ///< the first that fits, or none after a fraction of the work
+  AnyPlan,  ///< the one that holds least
 };
 
 /// Plans with other options or another cluster; nothing if that fits no better.
 using TryPlan = std::function<std::optional<Plan>(const ClusterSpec&, const PlannerOptions&, Effort)>;
 
-/// A Problem whose hint lists the smallest change of each kind with which `attempt` found a plan: more
-/// memory, recomputing, more ranks, another number of stages, fewer microbatches, another schedule, a lighter
-/// update rule.
+/// What the fullest rank of the plan that holds least needs.
+struct LeastNeed {
+  Bytes bytes = 0;
+  bool proved = false;  ///< no candidate needs less
+};
+
+/// A Problem that says what is needed at least, and whose hint lists the smallest change of each kind with
+/// which `attempt` found a plan: more memory, recomputing, more ranks, another number of stages, fewer
+/// microbatches, another schedule, a lighter update rule. `least`: where some plan exists at all.
 Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
-                     const TryPlan& attempt);
+                     const std::optional<LeastNeed>& least, const TryPlan& attempt);
 
 }  // namespace millrace

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/communicator.h"
 
@@ -19,6 +20,8 @@ class Channel {
   virtual int size() const = 0;
   virtual std::chrono::milliseconds deadline() const = 0;
   virtual bool buffers_sends() const = 0;  ///< see Communicator
+  /// By rank: a number of its host, the same on all ranks. Empty: one host, or not known.
+  virtual std::vector<int> hosts() const { return {}; }
   /// `tensor` is contiguous and must not change before the Pending is done.
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
   virtual void abort(const std::string& reason) noexcept = 0;
@@ -32,6 +35,9 @@ class NothingPending final : public Pending {
 
 /// The seven functions of a Communicator over a channel.
 std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel);
+
+/// Ranks as threads of this process; index = rank.
+std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline);
 
 /// "rank 1: RECV_F of stage 1 from rank 0: nothing for 10.0 s (deadline 10.0 s)".
 std::string wait_message(int rank, const Transfer& transfer, std::chrono::steady_clock::time_point start,

@@ -13,9 +13,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/base/all_reduce_route.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/comm/chain_reduce.h"
 #include "runtime/comm/channel.h"
 #include "runtime/comm/ordered_sum.h"
 
@@ -25,6 +27,7 @@ namespace {
 // Tags: the user's in bits 0..47, collectives with bit 48 set, the subgroup's name in bits 49..63.
 constexpr std::uint64_t kCollective = std::uint64_t{1} << 48;
 constexpr int kGroupShift = 49;
+constexpr int kSequenceShift = 20;  // tags of one collective: 2^20, more than a chain of 4,096 ranks has
 
 class AllOf final : public Pending {
  public:
@@ -126,6 +129,8 @@ class ChannelCommunicator final : public Communicator {
     const auto found = std::ranges::find(members_, channel_->rank());
     MILLRACE_CHECK(found != members_.end(), "rank " << channel_->rank() << " is not a member of this group");
     rank_ = static_cast<int>(found - members_.begin());
+    const std::vector<int> hosts = channel_->hosts();
+    for (int member : members_) hosts_.push_back(hosts.empty() ? 0 : hosts[static_cast<std::size_t>(member)]);
   }
 
   RankId rank() const override { return RankId(rank_); }
@@ -144,13 +149,19 @@ class ChannelCommunicator final : public Communicator {
   std::unique_ptr<Pending> all_reduce(at::Tensor tensor, std::string what) override {
     MILLRACE_CHECK(tensor.is_contiguous());
     const std::uint64_t sequence = collectives_++;
-    if (size() == 1) return std::make_unique<AllOf>(std::vector<std::unique_ptr<Pending>>{});
-    // Two ranks exchange no more bytes this way than by halves.
-    if (size() == 2 || static_cast<std::int64_t>(tensor.nbytes()) <= kDirectSumBytes)
+    const AllReduceRoute route = all_reduce_route(hosts_, static_cast<std::int64_t>(tensor.nbytes()));
+    if (route.way == AllReduceWay::Nothing) return std::make_unique<NothingPending>();
+    if (route.way == AllReduceWay::Direct)
       return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
     if (!worker_) worker_ = std::make_shared<Worker>();
-    return std::make_unique<WorkerPending>(worker_,
-                                           worker_->start([=, this] { reduce(tensor, sequence, what); }));
+    return std::make_unique<WorkerPending>(worker_, worker_->start([=, this] {
+      const std::uint64_t tag = kCollective | next_tag(sequence);
+      if (route.way == AllReduceWay::Chain) {
+        reduce_along(route, tensor.view({-1}), tag, what);
+      } else {
+        reduce_by_chunks(tensor.view({-1}), tag, what);
+      }
+    }));
   }
 
   void broadcast(at::Tensor tensor, RankId root) override {
@@ -185,8 +196,9 @@ class ChannelCommunicator final : public Communicator {
     return channel_->post(transfer);
   }
 
-  /// Two tags for each collective.
-  static std::uint64_t next_tag(std::uint64_t sequence) { return (sequence * 2) & (kCollective - 1); }
+  static std::uint64_t next_tag(std::uint64_t sequence) {
+    return (sequence << kSequenceShift) & (kCollective - 1);
+  }
 
   /// Sends `mine[peer]` to each peer and receives from each into `theirs[peer]`.
   void all_to_all(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& theirs,
@@ -217,10 +229,8 @@ class ChannelCommunicator final : public Communicator {
     return std::make_unique<DirectReduce>(std::move(flat), std::move(received), std::move(messages));
   }
 
-  void reduce(at::Tensor tensor, std::uint64_t sequence, const std::string& what) {
-    const std::uint64_t tag = kCollective | next_tag(sequence);
+  void reduce_by_chunks(at::Tensor flat, std::uint64_t tag, const std::string& what) {
     const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
-    at::Tensor flat = tensor.view({-1});
     std::vector<at::Tensor> received(n);
     // Reduce-scatter: each rank sums its chunk in the order of ranks; then everybody gets every chunk.
     const std::int64_t chunk = (flat.numel() + size() - 1) / size();
@@ -235,8 +245,18 @@ class ChannelCommunicator final : public Communicator {
     all_to_all(std::vector<at::Tensor>(n, chunks[me]), chunks, tag + 1, what);
   }
 
+  void reduce_along(const AllReduceRoute& route, at::Tensor flat, std::uint64_t tag,
+                    const std::string& what) {
+    ChainReduce(route, rank_, std::move(flat),
+                [&](Direction direction, int peer, std::uint64_t message, at::Tensor tensor) {
+                  return post({direction, RankId(peer), tag + message, std::move(tensor), what});
+                })
+        .run();
+  }
+
   std::shared_ptr<Channel> channel_;
   std::vector<int> members_;
+  std::vector<int> hosts_;  // by member
   std::uint64_t group_;
   int rank_ = 0;
   std::uint64_t collectives_ = 0;

@@ -98,12 +98,19 @@ class LocalChannel final : public Channel {
 
 }  // namespace
 
+std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline) {
+  auto boxes = std::make_shared<Mailboxes>();
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (int rank = 0; rank < size; ++rank)
+    channels.push_back(std::make_shared<LocalChannel>(boxes, rank, size, deadline));
+  return channels;
+}
+
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size,
                                                                     std::chrono::milliseconds deadline) {
-  auto boxes = std::make_shared<Mailboxes>();
   std::vector<std::unique_ptr<Communicator>> result;
-  for (int rank = 0; rank < size; ++rank)
-    result.push_back(make_channel_communicator(std::make_shared<LocalChannel>(boxes, rank, size, deadline)));
+  for (std::shared_ptr<Channel>& channel : make_local_channels(size, deadline))
+    result.push_back(make_channel_communicator(std::move(channel)));
   return result;
 }
 

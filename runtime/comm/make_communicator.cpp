@@ -1,5 +1,6 @@
 // The table of transports between processes, and which one joins which ranks.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -15,44 +16,52 @@
 namespace millrace {
 namespace {
 
-/// Shared memory for the ranks of this host, another channel for the rest.
+/// Shared memory for the ranks of this host, where it has any, another channel for the rest.
 class RoutedChannel final : public Channel {
  public:
-  RoutedChannel(std::shared_ptr<Channel> near, std::vector<int> near_ranks, std::shared_ptr<Channel> far)
-      : near_(std::move(near)), near_ranks_(std::move(near_ranks)), far_(std::move(far)) {}
+  RoutedChannel(std::shared_ptr<Channel> near, std::vector<int> hosts, std::shared_ptr<Channel> far)
+      : near_(std::move(near)), hosts_(std::move(hosts)), far_(std::move(far)) {}
   int rank() const override { return far_->rank(); }
   int size() const override { return far_->size(); }
   std::chrono::milliseconds deadline() const override { return far_->deadline(); }
-  bool buffers_sends() const override { return near_->buffers_sends() && far_->buffers_sends(); }
+  bool buffers_sends() const override { return (!near_ || near_->buffers_sends()) && far_->buffers_sends(); }
+  std::vector<int> hosts() const override { return hosts_; }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    const bool is_near = std::ranges::binary_search(near_ranks_, transfer.peer.value);
+    const bool is_near = near_ && host_of(transfer.peer.value) == host_of(rank());
     return (is_near ? near_ : far_)->post(transfer);
   }
   void abort(const std::string& reason) noexcept override {
-    near_->abort(reason);
+    if (near_) near_->abort(reason);
     far_->abort(reason);
   }
 
  private:
-  std::shared_ptr<Channel> near_;
-  std::vector<int> near_ranks_;  // ascending
+  int host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+
+  std::shared_ptr<Channel> near_;  // null: no shared memory here
+  std::vector<int> hosts_;         // by rank
   std::shared_ptr<Channel> far_;
 };
 
-/// The ranks that can share memory with this one, this one included; ascending.
-std::vector<int> ranks_of_this_host(const CommunicatorOptions& options, Store& store) {
-  const std::string mine = shared_memory_domain();
-  store.set("domain/" + std::to_string(options.rank.value), mine);
-  std::vector<int> local;
+/// By rank: the first rank that can share memory with it.
+std::vector<int> hosts_of_ranks(const CommunicatorOptions& options, Store& store) {
+  store.set("domain/" + std::to_string(options.rank.value), shared_memory_domain());
+  std::map<std::string, int> first;
+  std::vector<int> hosts;
   for (int rank = 0; rank < options.size; ++rank) {
-    if (store.get("domain/" + std::to_string(rank), options.rendezvous_deadline) == mine)
-      local.push_back(rank);
+    const std::string domain = store.get("domain/" + std::to_string(rank), options.rendezvous_deadline);
+    hosts.push_back(first.emplace(domain, rank).first->second);
   }
-  return local;
+  return hosts;
 }
 
 std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::shared_ptr<Store> store) {
-  const std::vector<int> local = ranks_of_this_host(options, *store);
+  std::vector<int> hosts = hosts_of_ranks(options, *store);
+  std::vector<int> local;  // ranks that can share memory with this one, this one included; ascending
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (hosts[static_cast<std::size_t>(rank)] == hosts[static_cast<std::size_t>(options.rank.value)])
+      local.push_back(rank);
+  }
   const bool all = static_cast<int>(local.size()) == options.size;
   if (options.backend == "shm" && !all) {
     throw ConfigError("--backend shm: only " + std::to_string(local.size()) + " of " +
@@ -65,9 +74,10 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
   if (!near && options.backend == "shm")
     throw ConfigError("--backend shm: the ranks of this host cannot open each other's memory",
                       "use --backend gloo");
-  // A rank whose host has no shared memory, or none with others, still needs the mesh that all are part of.
+  // A rank whose host has no shared memory, or none with others, still needs the mesh that all are part of,
+  // and all must know the same hosts: the way of an all-reduce follows from them.
   auto far = make_gloo_channel(options, std::move(store));
-  return near ? std::make_shared<RoutedChannel>(near, local, far) : far;
+  return std::make_shared<RoutedChannel>(std::move(near), std::move(hosts), std::move(far));
 }
 
 /// NCCL joins devices, not processes: every rank needs one of its own.

@@ -24,6 +24,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include "runtime/base/all_reduce_route.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/channel.h"

@@ -1,16 +1,12 @@
 // The one definition of a sum over ranks.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 
 namespace millrace {
-
-/// Up to here every rank gets every rank's whole tensor: one round trip instead of two.
-constexpr std::int64_t kDirectSumBytes = 32 << 10;
 
 /// Writes ((p0 + p1) + p2) + ... into `into`, which may be one of the parts. At least two parts of one shape.
 inline void sum_in_order(const std::vector<at::Tensor>& parts, at::Tensor into) {

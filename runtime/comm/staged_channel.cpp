@@ -36,6 +36,7 @@ class StagedChannel final : public Channel {
   int size() const override { return host_->size(); }
   std::chrono::milliseconds deadline() const override { return host_->deadline(); }
   bool buffers_sends() const override { return host_->buffers_sends(); }
+  std::vector<int> hosts() const override { return host_->hosts(); }
 
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (staging_ == Staging::DeviceTensors && transfer.tensor.device().is_cpu()) return host_->post(transfer);

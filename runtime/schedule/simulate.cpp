@@ -368,9 +368,11 @@ class Simulator {
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
                     const SimulationOptions& options) {
   Simulation simulation = Simulator(schedule, shape, costs, options).run();
-  Peaks peaks = peaks_of(schedule, shape);
-  simulation.peak_stash = std::move(peaks.stash);
-  simulation.peak_versions = std::move(peaks.versions);
+  if (options.peaks) {
+    Peaks peaks = peaks_of(schedule, shape);
+    simulation.peak_stash = std::move(peaks.stash);
+    simulation.peak_versions = std::move(peaks.versions);
+  }
   if (!options.stash_bytes.empty() || !options.weight_bytes.empty() || !options.state_bytes.empty())
     simulation.peak_bytes = peak_bytes_of(schedule, shape, options);
   return simulation;

@@ -38,6 +38,7 @@ struct SimulationOptions {
   std::uint64_t seed = 0;        ///< the same work gets the same noise under every schedule
   std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
 
+  bool peaks = true;                 ///< whether peak_stash and peak_versions are wanted
   std::vector<double> stash_bytes;   ///< by stage: kept from a forward to its last backward
   std::vector<double> weight_bytes;  ///< by stage: of one version
   std::vector<double> state_bytes;   ///< by stage: gradients, update rule, buffers: once

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "optimizer/layouts.h"
+#include "optimizer/pipedream_planner.h"
 #include "optimizer/planner.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
@@ -149,6 +150,14 @@ inline void expect_best(const Plan& plan, double least, const std::string& what)
   if (is_plain(plan)) {
     EXPECT_GE(found, least * (1 - 1e-9)) << what;
   }
+}
+
+/// A profile of MILLRACE_DATA.
+inline Result<LayerGraph> recorded_profile(const char* folder, const std::string& name) {
+  const Result<PipeDreamGraph> graph =
+      read_pipedream_graph(std::string(folder) + "/pipedream-profiles/" + name + "/graph.txt");
+  if (!graph) return graph.problems();
+  return layer_graph(*graph, name);
 }
 
 inline ClusterSpec ranks(int count, double bandwidth = 1e9) {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "optimizer/antichain.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream_planner.h"
 #include "tests/optimizer/pipedream_graphs.h"
 
 namespace millrace {

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "optimizer/antichain.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream_planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

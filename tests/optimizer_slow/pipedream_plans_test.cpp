@@ -8,6 +8,7 @@
 #include <set>
 
 #include "optimizer/cost_model.h"
+#include "optimizer/pipedream_planner.h"
 #include "optimizer/planner.h"
 #include "runtime/base/json.h"
 #include "tests/optimizer/every_cut.h"

@@ -1,0 +1,204 @@
+#include "optimizer/least_memory.h"
+
+#include <algorithm>
+
+#include "optimizer/minimax_table.h"
+
+namespace millrace {
+namespace {
+
+constexpr long kMostPlaces = 2'000'000;                  // of the search below the tables
+constexpr std::int64_t kMostMemoryTables = 200'000'000;  // of all tables together
+constexpr std::size_t kMostOrders = 200;                 // orders by cost: each is a schedule to make
+constexpr std::size_t kMostChunkLayouts = 64;
+constexpr long kMostChunkPlans = 2'000;
+
+class LightestPlan {
+ public:
+  LightestPlan(CostModel& model, const PlannerOptions& options, Fullness fullness)
+      : model_(model), options_(options), fullness_(fullness), bounds_(model, options) {}
+
+  void one_stage_per_rank(const std::vector<CutSpace>& spaces, const std::vector<Layout>& layouts) {
+    const bool ordered_by_cost = options_.schedule == ScheduleKind::AutoOrder;
+    std::size_t orders = 0;
+    std::int64_t work = 0;
+    // Many stages hold little: the likeliest first.
+    std::vector<const Layout*> likely;
+    for (const Layout& layout : layouts) likely.push_back(&layout);
+    std::stable_sort(likely.begin(), likely.end(),
+                     [](const Layout* a, const Layout* b) { return a->stages() > b->stages(); });
+    for (const Layout* layout : likely) {
+      for (const CutSpace& space : spaces) {
+        if ((work += layout->stages() * space.pairs()) > kMostMemoryTables) {
+          least_.proved = false;
+          if (least_.worst < kInfinite) return;
+        }
+        fill(space, *layout);
+        if (table_.least() >= least_.worst) continue;
+        if (ordered_by_cost && orders++ >= kMostOrders) return;
+        const auto value = [&](int s, int a, int b) { return value_of(space, *layout, s, a, b); };
+        cuts_ = table_.cuts(space, layout->stages(), value);
+        take(space, *layout, ordered_by_cost ? ScheduleKind::AutoOrder : layout->kind);
+        cuts_.clear();
+        if (ordered_by_cost) {
+          least_.proved = false;
+        } else if (table_.least() < least_.worst) {
+          descend(space, *layout, 0, 0, 0);
+        }
+      }
+    }
+  }
+
+  void several_stages_per_rank(const std::vector<CutSpace>& spaces, const std::vector<Layout>& layouts) {
+    std::size_t looked = 0;
+    for (const Layout& layout : layouts) {
+      for (const CutSpace& space : spaces) {
+        Layout one_stashed = layout;  // a rank holds its fullest stage with a microbatch at least
+        one_stashed.stash.microbatches.assign(layout.ranks.size(), 1);
+        fill(space, one_stashed);
+        if (table_.least() >= least_.worst) continue;
+        least_.proved = false;
+        if (looked++ >= kMostChunkLayouts) return;
+        fill(space, layout);
+        const auto value = [&](int s, int a, int b) { return value_of(space, layout, s, a, b); };
+        cuts_ = table_.cuts(space, layout.stages(), value);
+        improve(space, layout);
+      }
+    }
+    cuts_.clear();
+  }
+
+  LeastMemory take_answer() { return std::move(least_); }
+
+ private:
+  double share(const Layout& layout, int s, Bytes bytes) const {
+    if (fullness_ == Fullness::Bytes) return static_cast<double>(bytes);
+    const Bytes limit = layout.memory[s] * layout.chunks;
+    return limit == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(limit);
+  }
+
+  double value_of(const CutSpace& space, const Layout& layout, int s, int a, int b,
+                  StageBounds::Messages messages = StageBounds::Messages::Sure) const {
+    const double value = share(layout, s, bounds_.least_memory(space, layout, s, a, b, messages));
+    return value < least_.worst ? value : kInfinite;
+  }
+
+  void fill(const CutSpace& space, const Layout& layout) {
+    table_.fill(
+        space, layout.stages(), false, [&](int s, int a, int b) { return value_of(space, layout, s, a, b); },
+        [&](int s, int a, int b) { return value_of(space, layout, s, a, b, StageBounds::Messages::None); });
+  }
+
+  void descend(const CutSpace& space, const Layout& layout, int s, int a, double worst) {
+    if (s + 1 == layout.stages()) {
+      if (std::max(worst, value_of(space, layout, s, a, space.last())) < least_.worst)
+        take(space, layout, layout.kind);
+      return;
+    }
+    for (int b = a + 1; b < space.last(); ++b) {
+      if (++places_ > kMostPlaces) {
+        least_.proved = false;
+        return;
+      }
+      if (!space.nested(a, b) || table_.at(s + 1, b) >= least_.worst) continue;
+      const double value = value_of(space, layout, s, a, b);
+      if (std::max(worst, value) >= least_.worst) {
+        if (space.is_linear() &&
+            value_of(space, layout, s, a, b, StageBounds::Messages::None) >= least_.worst)
+          break;
+        continue;
+      }
+      cuts_.push_back(b);
+      descend(space, layout, s + 1, b, std::max(worst, value));
+      cuts_.pop_back();
+    }
+  }
+
+  /// Looks at the plan of `cuts_`; whether it is the best.
+  bool take(const CutSpace& space, const Layout& layout, ScheduleKind kind) {
+    if (std::find(cuts_.begin(), cuts_.end(), -1) != cuts_.end()) return false;
+    Found found{.kind = kind, .microbatches = layout.microbatches, .stages = {}};
+    for (int s = 0; s < layout.stages(); ++s) {
+      const int a = s == 0 ? 0 : cuts_[static_cast<std::size_t>(s) - 1];
+      const int b = s + 1 == layout.stages() ? space.last() : cuts_[static_cast<std::size_t>(s)];
+      CutStage& stage = found.stages.emplace_back();
+      stage.nodes = space.layers(a, b);
+      model_.sort_by_execution(stage.nodes);
+      stage.ranks = layout.ranks[s];
+    }
+    bool taken = false;
+    for (const Recompute how : {Recompute::Never, Recompute::Always}) {
+      if (options_.recompute != Recompute::Auto && options_.recompute != how) continue;
+      for (CutStage& stage : found.stages) stage.recompute = how == Recompute::Always;
+      taken = take(layout, found) || taken;
+    }
+    if (options_.recompute == Recompute::Auto) taken = take_lighter(layout, std::move(found)) || taken;
+    return taken;
+  }
+
+  bool take(const Layout& layout, const Found& found) {
+    const Result<std::vector<Bytes>> peaks = model_.peaks(found.kind, found.microbatches, found.stages);
+    if (!peaks) return false;
+    double worst = 0;
+    for (int s = 0; s < layout.stages(); ++s)
+      worst = std::max(worst, share(layout, s, (*peaks)[static_cast<std::size_t>(s)]));
+    if (worst >= least_.worst) return false;
+    least_.worst = worst;
+    least_.plan = found;
+    return true;
+  }
+
+  /// Each stage by itself as it holds less. `found` recomputes on all.
+  bool take_lighter(const Layout& layout, Found found) {
+    const auto again = model_.peaks(found.kind, found.microbatches, found.stages);
+    for (CutStage& stage : found.stages) stage.recompute = false;
+    const auto kept = model_.peaks(found.kind, found.microbatches, found.stages);
+    if (!again || !kept) return false;
+    for (std::size_t s = 0; s < found.stages.size(); ++s)
+      found.stages[s].recompute = (*again)[s] < (*kept)[s];
+    return take(layout, found);
+  }
+
+  /// Moves single cuts while the fullest rank holds less for it.
+  void improve(const CutSpace& space, const Layout& layout) {
+    if (!take(space, layout, layout.kind)) return;
+    for (int move = std::max(1, space.states() / 16); move >= 1; move /= 2) {
+      for (std::size_t i = 0; i < cuts_.size(); ++i) {
+        for (int step : {-move, move}) {
+          if (++chunk_plans_ > kMostChunkPlans) return;
+          const int before = i == 0 ? 0 : cuts_[i - 1];
+          const int after = i + 1 == cuts_.size() ? space.last() : cuts_[i + 1];
+          const int old = cuts_[i];
+          const int moved = old + step;
+          if (moved <= before || moved >= after) continue;
+          if (!space.nested(before, moved) || !space.nested(moved, after)) continue;
+          cuts_[i] = moved;
+          if (!take(space, layout, layout.kind)) cuts_[i] = old;
+        }
+      }
+    }
+  }
+
+  CostModel& model_;
+  const PlannerOptions& options_;
+  const Fullness fullness_;
+  const StageBounds bounds_;
+  LeastMemory least_{.plan = {}, .worst = kInfinite, .proved = true};
+  MinimaxTable table_;
+  std::vector<int> cuts_;
+  long places_ = 0;
+  long chunk_plans_ = 0;
+};
+
+}  // namespace
+
+LeastMemory least_memory(CostModel& model, const PlannerOptions& options, const std::vector<CutSpace>& spaces,
+                         const std::vector<Layout>& layouts, const std::vector<Layout>& chunked,
+                         Fullness fullness) {
+  LightestPlan search(model, options, fullness);
+  search.one_stage_per_rank(spaces, layouts);
+  search.several_stages_per_rank(spaces, chunked);
+  return search.take_answer();
+}
+
+}  // namespace millrace

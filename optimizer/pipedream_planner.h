@@ -1,0 +1,53 @@
+// PipeDream's planner, and its graphs as our profiles. LibTorch-free.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/plan/layer_graph.h"
+#include "runtime/plan/pipedream_formats.h"
+
+namespace millrace {
+
+/// PipeDream's planner, exact (docs: pipedream mode). Levels innermost first.
+struct PipeDreamOptions {
+  std::vector<int> machines;
+  std::vector<double> bandwidths;  ///< bytes/s, one per level
+  bool straight = false;
+  bool use_fewer_machines = false;
+  std::optional<double> memory_bytes;            ///< set: the memory test is on
+  std::optional<double> activation_compression;  ///< unset: transfers are free
+};
+
+struct PipeDreamStage {
+  double compute_time_s = 0;       ///< not divided by the replication
+  int replication = 1;             ///< product over levels
+  std::vector<std::string> nodes;  ///< ids, in file order
+};
+
+struct PipeDreamAnswer {
+  double single_machine_time_s = 0;
+  double data_parallel_time_s = 0;
+  double pipeline_time_s = 0;
+  std::vector<PipeDreamStage> stages;
+};
+
+/// Deterministic: ties by (time, fewer stages, earlier split). Problem on level lists that do not match,
+/// no plan within memory, ...
+Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options);
+
+/// What the cost model says of given stages (`nodes` and `replication` are read; times are not), gathered
+/// into the levels in the best way. Problem if they are not cuts of the graph or do not fit machines or
+/// memory.
+Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options,
+                                  const std::vector<PipeDreamStage>& stages);
+
+/// PipeDream's graph as a profile: milliseconds become seconds, the backward is halved into its two parts,
+/// what a layer outputs is what it keeps; `__getitem__` and the like are ordinary layers. Times of the update
+/// and the loss are not in the file. Problem on a cycle or negative numbers.
+Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& model);
+PipeDreamGraph pipedream_graph_of(const LayerGraph& graph);
+
+}  // namespace millrace
