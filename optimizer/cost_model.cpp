@@ -102,16 +102,19 @@ double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>&
 }
 
 Bytes StageMemory::total() const {
-  return parameters * versions + once() + stash() * stashed;
+  return saturating_sum(saturating_sum(saturating_product(parameters, versions), once()),
+                        saturating_product(stash(), stashed));
 }
 
 Bytes StageMemory::once() const {
-  return parameters * (1 + rule_copies) + (recompute ? saved * open_backwards : 0) +
-         2 * (incoming + outgoing) + workspace;
+  const Bytes gradients_and_state = saturating_product(parameters, 1 + rule_copies);
+  const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
+  const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
+  return saturating_sum(saturating_sum(gradients_and_state, recomputed), saturating_sum(messages, workspace));
 }
 
 Bytes StageMemory::stash() const {
-  return recompute ? incoming : saved + incoming;
+  return recompute ? incoming : saturating_sum(saved, incoming);
 }
 
 CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options)
@@ -148,6 +151,7 @@ void CostModel::make_sheets() {
     }
     sheet.loss_s = profile.loss_s / speed;
     sheet.update_s_per_byte = profile.update_s_per_byte / speed;
+    sheet.update_copy_s_per_byte = profile.update_copy_s_per_byte / speed;
   };
   for (int r = 0; r < cluster_.num_ranks(); ++r) {
     const int kind = cluster_.kind_of(RankId(r));
@@ -323,6 +327,27 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
   return costs;
 }
 
+/// PipeDream's last stage has nothing else under way when it updates. Under vertical sync and 2BW every stage
+/// still needs an older version.
+void CostModel::charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages,
+                              ScheduleCosts& costs) const {
+  if (!is_asynchronous(kind)) return;
+  int world = 0, before = 0;
+  for (const CutStage& stage : stages) world += static_cast<int>(stage.ranks.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto replicas = static_cast<int>(stages[s].ranks.size());
+    const int warm_up = (world - 1 - before) / replicas;
+    before += replicas;
+    if (kind == ScheduleKind::PipeDream ? warm_up == 0 : kind == ScheduleKind::PipeDreamVSync && world == 1)
+      continue;
+    double parameters = 0, slowest = 0;
+    for (int i : stages[s].nodes) parameters += static_cast<double>(graph_.nodes[i].parameter_bytes);
+    for (RankId rank : stages[s].ranks)
+      slowest = std::max(slowest, sheets_[static_cast<std::size_t>(sheet_of(rank))].update_copy_s_per_byte);
+    costs.update[s] += slowest * parameters;
+  }
+}
+
 /// The schedule that the runtime makes of a plan with these costs (schedule_of).
 Result<Schedule> CostModel::schedule_for(ScheduleKind kind, const PipelineShape& shape,
                                          const ScheduleCosts& costs) const {
@@ -467,14 +492,15 @@ void CostModel::fill_memory(ScheduleKind kind, const PipelineShape& shape, const
   for (std::size_t s = 0; s < stages.size(); ++s) {
     double peak = 0;
     for (RankId rank : stages[s].ranks) peak = std::max(peak, peaks[static_cast<std::size_t>(rank.value)]);
-    estimate.peak_bytes[s] = static_cast<Bytes>(peak);
+    estimate.peak_bytes[s] = saturating_bytes(peak);
   }
 }
 
 Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
                                          const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
-  const ScheduleCosts costs = costs_of(stages, shape);
+  ScheduleCosts costs = costs_of(stages, shape);
+  charge_copies(kind, stages, costs);
   StepEstimate estimate;
   Simulation simulation;
   const Result<double> step = step_seconds(kind, shape, costs, &simulation);
@@ -504,6 +530,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                            const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
   ScheduleCosts costs = costs_of(stages, shape);
+  charge_copies(kind, stages, costs);
   StepBreakdown parts;
   double before = 0;
   const auto without = [&](std::vector<double>* term, double& part) -> Problems {

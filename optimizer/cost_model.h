@@ -119,6 +119,9 @@ class CostModel {
   void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape) const;
+  /// Adds to the updates of an asynchronous schedule what the copy of the weights takes: a version that a
+  /// microbatch still needs cannot be updated in place.
+  void charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
 
   /// The predictions of a copy; see predict().
   Plan predict(const Plan& plan);
@@ -150,6 +153,7 @@ class CostModel {
     std::vector<double> forward, backward_input, backward_weight;  // by node
     double loss_s = 0;
     double update_s_per_byte = 0;
+    double update_copy_s_per_byte = 0;
   };
   struct Prepared {
     ScheduleKind kind = ScheduleKind::OneFOneB;

@@ -5,6 +5,7 @@
 #include <yaml-cpp/eventhandler.h>
 
 #include <charconv>
+#include <cmath>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -20,9 +21,9 @@ struct Rejected {
 };
 
 Json plain_scalar(const std::string& text) {
-  if (text.empty() || text == "null" || text == "~") return Json();
-  if (text == "true") return Json(true);
-  if (text == "false") return Json(false);
+  if (text.empty() || text == "null" || text == "Null" || text == "NULL" || text == "~") return Json();
+  if (text == "true" || text == "True" || text == "TRUE") return Json(true);
+  if (text == "false" || text == "False" || text == "FALSE") return Json(false);
   const char *begin = text.data(), *end = begin + text.size();
   const std::size_t digits = text[0] == '-';
   const bool octal_like = text.size() > digits + 1 && text[digits] == '0' &&
@@ -33,7 +34,8 @@ Json plain_scalar(const std::string& text) {
     if (auto r = std::from_chars(begin, end, integer); r.ec == std::errc() && r.ptr == end)
       return Json(integer);
     double number = 0;
-    if (auto r = std::from_chars(begin, end, number); r.ec == std::errc() && r.ptr == end)
+    if (auto r = std::from_chars(begin, end, number);
+        r.ec == std::errc() && r.ptr == end && std::isfinite(number))
       return Json(number);
   }
   return Json(text);
