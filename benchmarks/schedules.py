@@ -75,8 +75,9 @@ def main():
 def job(kind, each):
     with open(f"{kind}.yaml", "w") as file:
         file.write(f"model: mlp\nwidth: 1024\ndepth: 16\nplan: {kind}.json\nmicrobatch: {MICROBATCH}\n"
-                   f"steps: {STEPS * (MICROBATCHES if each else 1)}\nno-evaluation: true\ntrace-first: 6\ntrace-steps: {10 * (MICROBATCHES if each else 1)}\n"
-                   f"print-every: 100000\ndata: synthetic:1024\noutput-dir: run-{kind}\n")
+                   f"steps: {STEPS * (MICROBATCHES if each else 1)}\nno-evaluation: true\ntrace-first: 6\n"
+                   f"trace-steps: {10 * (MICROBATCHES if each else 1)}\nprint-every: 100000\n"
+                   f"data: synthetic:1024\noutput-dir: run-{kind}\noverwrite: true\n")
     return f"{kind}.yaml"
 
 
