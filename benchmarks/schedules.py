@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Every schedule that the planner can name, predicted and measured on two ranks of this host.
 
-Profiles one model, plans it for each schedule, launches each plan; runs alternate. A figure is the median over
-runs of the median step of the slower rank. Usage: schedules.py MILLRACE [RUNS]"""
+In each round the model is profiled with two ranks at once, planned for each schedule, and each plan is launched: profiles
+and runs alternate, so that a machine that drifts does so for both. A figure is the median over the rounds; of a run it is
+the median step of the slower rank. `simulated` is the plan's schedule simulated again with what the run measured of each
+action: predicted to simulated is the error of the times, simulated to the traced steps that of the model.
+Usage: schedules.py MILLRACE [ROUNDS]"""
 import json
 import os
 import statistics
@@ -36,37 +39,45 @@ def measured_step(folder):
 
 def main():
     millrace = os.path.abspath(sys.argv[1])
-    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    predicted, measured, simulated, model = ({kind: [] for kind in KINDS} for _ in range(4))
+    stages, spreads = {}, []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        call(millrace, "profile", *MODEL, "--microbatch", str(MICROBATCH), "--out", "profile.json")
-        plans = {}
-        for kind in KINDS:
-            call(millrace, "plan", "--profile", "profile.json", "--ranks", "2", "--straight", "--schedule", kind,
-                 "--microbatches", str(MICROBATCHES), "--out", f"{kind}.json")
-            with open(f"{kind}.json") as file:
-                plans[kind] = json.load(file)
-        times = {kind: [] for kind in KINDS}
-        for _ in range(runs):
+        for _ in range(rounds):
+            call(millrace, "profile", *MODEL, "--microbatch", str(MICROBATCH), "--ranks", "2", "--out", "profile.json")
+            with open("profile.json") as file:
+                spreads.append(json.load(file)["measured"]["spread"])
             for kind in KINDS:
+                call(millrace, "plan", "--profile", "profile.json", "--ranks", "2", "--straight", "--schedule", kind,
+                     "--microbatches", str(MICROBATCHES), "--out", f"{kind}.json")
+                with open(f"{kind}.json") as file:
+                    plan = json.load(file)
+                stages[kind] = " ".join(str(s["ranks"][0]) for s in plan["stages"])
                 each = kind == "pipedream"  # a step of its log is a minibatch
+                scale = MICROBATCHES if each else 1
                 call(millrace, "launch", job(kind, each))
-                times[kind].append(measured_step(f"run-{kind}") * (MICROBATCHES if each else 1))
-    print("| schedule | stages on ranks | predicted, ms | measured, ms | off by |")
-    print("|---|---|---|---|---|")
+                predicted[kind].append(plan.get("predicted_run_step_s", plan["predicted_step_s"]))
+                measured[kind].append(measured_step(f"run-{kind}") * scale)
+                error = json.loads(call(millrace, "report", "--run", f"run-{kind}", "--format", "json"))["error"]
+                simulated[kind].append(error["simulated_s"] * scale)
+                model[kind].append(error["of_model"])
+    print(f"spread of the profiles: {', '.join(f'{s * 100:.1f} %' for s in spreads)}\n")
+    print("| schedule | stages on ranks | predicted, ms | simulated, ms | measured, ms | times off by | model off by | all |")
+    print("|---|---|---|---|---|---|---|---|")
     for kind in KINDS:
-        stages = " ".join(str(s["ranks"][0]) for s in plans[kind]["stages"])
-        predicted = plans[kind]["predicted_step_s"]
-        measured = statistics.median(times[kind])
-        print(f"| `{kind}` | {stages} | {predicted * 1e3:.1f} | {measured * 1e3:.1f} | "
-              f"{(measured / predicted - 1) * 100:+.1f} % |")
+        plan, again, real = (statistics.median(times[kind]) for times in (predicted, simulated, measured))
+        print(f"| `{kind}` | {stages[kind]} | {plan * 1e3:.1f} | {again * 1e3:.1f} | {real * 1e3:.1f} | "
+              f"{(again / plan - 1) * 100:+.1f} % | {statistics.median(model[kind]) * 100:+.1f} % | "
+              f"{(real / plan - 1) * 100:+.1f} % |")
 
 
 def job(kind, each):
     with open(f"{kind}.yaml", "w") as file:
         file.write(f"model: mlp\nwidth: 1024\ndepth: 16\nplan: {kind}.json\nmicrobatch: {MICROBATCH}\n"
-                   f"steps: {STEPS * (MICROBATCHES if each else 1)}\nno-evaluation: true\ntrace-steps: 0\n"
-                   f"print-every: 100000\ndata: synthetic:1024\noutput-dir: run-{kind}\noverwrite: true\n")
+                   f"steps: {STEPS * (MICROBATCHES if each else 1)}\nno-evaluation: true\ntrace-first: 6\n"
+                   f"trace-steps: {10 * (MICROBATCHES if each else 1)}\nprint-every: 100000\n"
+                   f"data: synthetic:1024\noutput-dir: run-{kind}\noverwrite: true\n")
     return f"{kind}.yaml"
 
 

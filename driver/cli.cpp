@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "runtime/base/json.h"
+#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {
@@ -27,41 +28,6 @@ bool parse_whole(std::string_view text, Number& value) {
 
 bool parse_finite(std::string_view text, double& value) {
   return parse_whole(text, value) && std::isfinite(value);
-}
-
-struct ByteUnit {
-  std::string_view name;
-  double factor;
-};
-constexpr ByteUnit kByteUnits[] = {{"", 1},
-                                   {"B", 1},
-                                   {"kB", 1e3},
-                                   {"KB", 1e3},
-                                   {"MB", 1e6},
-                                   {"GB", 1e9},
-                                   {"TB", 1e12},
-                                   {"KiB", 1024.0},
-                                   {"MiB", 1048576.0},
-                                   {"GiB", 1073741824.0},
-                                   {"TiB", 1099511627776.0}};
-
-bool parse_bytes(std::string_view text, Bytes& value) {
-  std::size_t digits = 0;
-  // "16e9" is a number: the unit starts after the longest numeric prefix.
-  double number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || !std::isfinite(number) || number < 0) return false;
-  digits = static_cast<std::size_t>(stop - text.data());
-  std::string_view unit = text.substr(digits);
-  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
-  for (const ByteUnit& known : kByteUnits) {
-    if (known.name != unit) continue;
-    const double bytes = std::round(number * known.factor);
-    if (bytes >= 9.2e18) return false;
-    value = static_cast<Bytes>(bytes);
-    return true;
-  }
-  return false;
 }
 
 std::string shown(double number) {
@@ -344,7 +310,9 @@ Bytes Arguments::bytes(std::string_view flag) {
   const std::string text = string(flag);
   Bytes value = 0;
   if (text.empty() && !has(flag)) return value;
-  if (!parse_bytes(text, value)) {
+  if (const std::optional<Bytes> parsed = parse_bytes(text)) {
+    value = *parsed;
+  } else {
     problems_.push_back(
         {"--" + std::string(flag), "'" + text + "' is not a size", "for example 16e9, 500MB or 8GiB"});
   }

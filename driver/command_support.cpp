@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "optimizer/planner.h"
+#include "runtime/plan/pipedream_formats.h"
+
 namespace millrace {
 
 int exit_with(ExitCode code, const Problems& problems) {
@@ -30,6 +33,24 @@ OutputFormat output_format(const Arguments& arguments, Problems& problems) {
   if (format == "json") return OutputFormat::Json;
   if (format != "text") problems.push_back({"--format", "unknown format '" + format + "'", "text or json"});
   return OutputFormat::Text;
+}
+
+Result<LayerGraph> load_profile(const std::string& path) {
+  if (!path.ends_with(".txt")) return LayerGraph::load(path);
+  const Result<PipeDreamGraph> graph = read_pipedream_graph(path);
+  if (!graph) return graph.problems();
+  const std::size_t end = path.rfind('/');
+  std::string model = end == std::string::npos ? path.substr(0, path.size() - 4) : path.substr(0, end);
+  if (const std::size_t slash = model.rfind('/'); slash != std::string::npos) model = model.substr(slash + 1);
+  Result<LayerGraph> made = layer_graph(*graph, model);
+  if (!made) return about_file(path, made.problems());
+  return made;
+}
+
+Problems about_file(const std::string& file, Problems problems) {
+  for (Problem& problem : problems)
+    problem.where = file + (problem.where.empty() ? "" : ": " + problem.where);
+  return problems;
 }
 
 Result<ClusterSpec> cluster_of(const Arguments& arguments, int ranks) {

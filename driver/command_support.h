@@ -23,6 +23,13 @@ std::string long_name(const char* flag);
 enum class OutputFormat { Text, Json };
 OutputFormat output_format(const Arguments& arguments, Problems& problems);
 
+/// profile.json, or a PipeDream graph.txt (a name that ends in .txt); the model is then called after its
+/// folder.
+Result<LayerGraph> load_profile(const std::string& path);
+
+/// The problems, each with the file they are about in front.
+Problems about_file(const std::string& file, Problems problems);
+
 /// --cluster FILE, or `ranks` ranks on this host.
 Result<ClusterSpec> cluster_of(const Arguments& arguments, int ranks);
 

@@ -269,13 +269,18 @@ CommandSpec profile_spec() {
       .flags = model_flags(),
       .examples = {"millrace profile --model vgg16 --image-size 32 --classes 10 --microbatch 8 --threads 1 "
                    "--out profile.json",
+                   "millrace profile --model resnet50 --ranks 4 --blocks 5 --out profile.json",
                    "millrace profile --network --cluster cluster.yaml --out measured.yaml"}};
   const std::vector<Flag> own{
       {.name = "microbatch", .value = "N", .help = "Samples per microbatch.", .fallback = "8"},
       {.name = "repetitions",
        .value = "N",
-       .help = "Counted passes; the median of each layer is taken.",
+       .help = "Counted passes of a block; the median of each layer over all blocks is taken.",
        .fallback = "5"},
+      {.name = "blocks",
+       .value = "N",
+       .help = "Blocks of passes: how far they differ is written as the profile's spread.",
+       .fallback = "3"},
       {.name = "warmup", .value = "N", .help = "Passes before the counted ones.", .fallback = "2"},
       {.name = "rule", .value = "sgd|adam", .help = "Update rule to measure.", .fallback = "sgd"},
       {.name = "data",
@@ -295,13 +300,17 @@ CommandSpec profile_spec() {
        .group = "Network"},
       {.name = "cluster",
        .value = "FILE",
-       .help = "cluster.yaml: its ranks are measured. Started alone, all of them run on this host; under "
-               "torchrun's environment variables this is one of them.",
-       .group = "Network"},
+       .help =
+           "cluster.yaml: its ranks are measured. Started alone, all of them run on this host; under "
+           "torchrun's environment variables this is one of them. Of a model: as many ranks compute at once "
+           "as its largest host has.",
+       .group = "Ranks"},
       {.name = "ranks",
        .value = "N",
-       .help = "N ranks on this host, instead of --cluster.",
-       .group = "Network"},
+       .help =
+           "N ranks on this host, instead of --cluster. Of a model: N compute at the same time, as in the "
+           "run that is planned, and the means over them are written.",
+       .group = "Ranks"},
       {.name = "backend",
        .value = "NAME",
        .help = "Transport to measure, as train takes it: auto, shm, gloo or nccl.",
@@ -326,7 +335,7 @@ CommandSpec profile_spec() {
        .value = "SECONDS",
        .help = "Deadline of every wait for another rank.",
        .fallback = "100",
-       .group = "Network"},
+       .group = "Ranks"},
   };
   spec.flags.insert(spec.flags.end(), own.begin(), own.end());
   return spec;

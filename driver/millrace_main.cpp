@@ -57,7 +57,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"profile", "Plan", profile_spec,
      [](const std::vector<std::string>& a) {
-       return starts_network_ranks(a) ? launch_network(a) : hand_over(profile_spec(), "profile", a);
+       return starts_profile_ranks(a) ? launch_profile(a) : hand_over(profile_spec(), "profile", a);
      }},
     {"plan", "Plan", plan_spec, plan_command},
     {"simulate", "Plan", simulate_spec, simulate_command},

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -18,26 +19,26 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostNetworkRanks = 1024;
-constexpr const char* kModelFlags[] = {"model",      "classes", "image-size",  "width", "depth", "dropout",
-                                       "microbatch", "warmup",  "repetitions", "rule",  "data",  "seed"};
+constexpr const char* kModelFlags[] = {"model",   "classes",    "image-size", "width",       "depth",
+                                       "dropout", "microbatch", "warmup",     "repetitions", "rule",
+                                       "data",    "seed",       "blocks"};
 
-constexpr const char* kNetworkFlags[] = {"cluster", "ranks",     "backend", "round-trips",
-                                         "largest", "tolerance", "timeout"};
+constexpr const char* kNetworkFlags[] = {"backend", "round-trips", "largest", "tolerance"};
 
 bool is_set(const char* name) {
   const char* value = std::getenv(name);
   return value && *value;
 }
 
-std::vector<RankProcess> processes_of(const NetworkJob& job, const std::string& worker,
+std::vector<RankProcess> processes_of(int ranks, int threads, const std::string& worker,
                                       const std::vector<std::string>& args, const std::string& store) {
   std::vector<RankProcess> processes;
-  for (int rank = 0; rank < job.cluster.num_ranks(); ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     RankProcess process{.rank = rank, .argv = {worker, "profile"}};
     process.argv.insert(process.argv.end(), args.begin(), args.end());
-    process.environment = rank_environment(rank, job.cluster.num_ranks(), store);
+    process.environment = rank_environment(rank, ranks, store);
     if (!is_set("OMP_NUM_THREADS"))
-      process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(job.threads));
+      process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
     processes.push_back(std::move(process));
   }
   return processes;
@@ -113,15 +114,58 @@ Problems network_flags_without_network(const Arguments& arguments) {
   return problems;
 }
 
-bool starts_network_ranks(const std::vector<std::string>& args) {
-  Result<Arguments> arguments = parse_arguments(profile_spec(), args);
-  return arguments && !arguments->wants_help() && arguments->boolean("network") && !is_set("RANK") &&
-         !is_set("WORLD_SIZE");
+Result<int> ranks_at_once(Arguments& arguments) {
+  if (arguments.has("ranks") && arguments.has("cluster"))
+    return Problem{"--ranks", "the cluster file says how many ranks share a host", "give one of the two"};
+  if (!arguments.has("cluster")) {
+    const auto ranks =
+        arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 1, kMostNetworkRanks)) : 1;
+    if (!arguments.problems().empty()) return arguments.problems();
+    return ranks;
+  }
+  const Result<ClusterSpec> cluster = ClusterSpec::load(arguments.string("cluster"));
+  if (!cluster) return cluster.problems();
+  int most = cluster->hosts.empty() ? cluster->levels.front().count : 1;
+  for (const ClusterHost& host : cluster->hosts) most = std::max(most, host.devices);
+  return std::min(most, kMostNetworkRanks);
 }
 
-int launch_network(const std::vector<std::string>& args) {
+bool starts_profile_ranks(const std::vector<std::string>& args) {
+  Result<Arguments> arguments = parse_arguments(profile_spec(), args);
+  if (!arguments || arguments->wants_help() || is_set("RANK") || is_set("WORLD_SIZE")) return false;
+  if (arguments->boolean("network")) return true;
+  const Result<int> ranks = ranks_at_once(*arguments);
+  return !ranks || *ranks > 1;
+}
+
+namespace {
+
+/// A model, by as many ranks at once as share a host in the run.
+int launch_model_profile(Arguments& arguments, const std::vector<std::string>& args) {
+  const Result<int> ranks = ranks_at_once(arguments);
+  Problems problems = ranks ? Problems{} : ranks.problems();
+  const auto threads = static_cast<int>(arguments.integer("threads", 1, 1024));
+  append(problems, network_flags_without_network(arguments));
+  if (ranks) append(problems, arguments.problems());
+  const std::string worker = worker_path(arguments.string("device"));
+  if (::access(worker.c_str(), X_OK) != 0)
+    problems.push_back(
+        {worker, "is missing: it is the program that measures", worker_hint(arguments.string("device"))});
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome =
+      run_ranks(processes_of(*ranks, threads, worker, args, store.path()), {}, clock);
+  explain_failure(outcome);
+  return outcome.exit_code();
+}
+
+}  // namespace
+
+int launch_profile(const std::vector<std::string>& args) {
   Result<Arguments> arguments = parse_arguments(profile_spec(), args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (!arguments->boolean("network")) return launch_model_profile(*arguments, args);
   Result<NetworkJob> job = network_job(*arguments);
   if (!job) return exit_with(ExitCode::Usage, job.problems());
   const std::string worker = worker_path(job->device);
@@ -137,7 +181,8 @@ int launch_network(const std::vector<std::string>& args) {
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   const StoreFolder store;
   SteadyClock clock;
-  const LaunchOutcome outcome = run_ranks(processes_of(*job, worker, args, store.path()), {}, clock);
+  const LaunchOutcome outcome =
+      run_ranks(processes_of(job->cluster.num_ranks(), job->threads, worker, args, store.path()), {}, clock);
   explain_failure(outcome);
   return outcome.exit_code();
 }

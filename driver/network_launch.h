@@ -1,5 +1,6 @@
-// `millrace profile --network` as the user types it: starts the ranks of the cluster file on this host. Each
-// of them is a worker that measures (driver/profile_network.h). LibTorch-free.
+// `millrace profile` of several ranks as the user types it, --network or a model under load: starts them on
+// this host. Each of them is a worker that measures (driver/profile_network.h, profile_command.cpp).
+// LibTorch-free.
 #pragma once
 
 #include <string>
@@ -29,14 +30,18 @@ Result<NetworkJob> network_job(Arguments& arguments);
 /// Whether `job.out` can be written, before anything is measured.
 Problems check_output(const NetworkJob& job);
 
-/// True if these are arguments of `profile` with --network and this process is no rank of a job: the caller
-/// must start the ranks.
-bool starts_network_ranks(const std::vector<std::string>& args);
+/// How many ranks compute at once while a model is measured: --ranks, or the devices of the largest host of
+/// --cluster; else 1.
+Result<int> ranks_at_once(Arguments& arguments);
+
+/// True if these are arguments of `profile` for several ranks (--network, or a model under the load of a run)
+/// and this process is no rank of a job: the caller must start them.
+bool starts_profile_ranks(const std::vector<std::string>& args);
 
 /// Problems for flags of the network that are given without --network.
 Problems network_flags_without_network(const Arguments& arguments);
 
 /// Starts the ranks and ends all when one fails. 0; 2 for what cannot start; the first failing rank's code.
-int launch_network(const std::vector<std::string>& args);
+int launch_profile(const std::vector<std::string>& args);
 
 }  // namespace millrace

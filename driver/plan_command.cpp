@@ -8,12 +8,17 @@
 
 #include "driver/command_support.h"
 #include "driver/plan_explanation.h"
+#include "driver/run_profile.h"
 #include "optimizer/cost_model.h"
+#include "optimizer/objective.h"
 #include "optimizer/partition_drawing.h"
 #include "optimizer/pipedream_planner.h"
 #include "optimizer/planner.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/device_presets.h"
+#include "runtime/plan/limits.h"
 #include "runtime/plan/quantities.h"
 #include "runtime/schedule/simulate.h"
 
@@ -21,11 +26,14 @@ namespace millrace {
 namespace {
 
 constexpr std::int64_t kMostRanks = 4096;
+constexpr int kLeastMicrobatches = 4;
+constexpr double kWorthANote = 1.05;  // times less time a sample
 constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-machines",
-                                           "activation-compression"};
+                                           "activation-compression", "as-original"};
 constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages", "microbatches",
                                        "schedule", "out",     "recompute", "reduce", "rule",
-                                       "explain",  "compare", "emit-conf", "draw",   "effort"};
+                                       "explain",  "compare", "emit-conf", "draw",   "effort",
+                                       "batch",    "device",  "steps",     "from-run"};
 
 // ---- PipeDream mode
 // ---------------------------------------------------------------------------------------------
@@ -49,6 +57,7 @@ PipeDreamOptions pipedream_options(Arguments& arguments, Problems& problems) {
   options.bandwidths = arguments.numbers("bandwidth");
   options.straight = arguments.boolean("straight");
   options.use_fewer_machines = arguments.boolean("use-fewer-machines");
+  options.as_original = arguments.boolean("as-original");
   if (arguments.has("memory")) options.memory_bytes = static_cast<double>(arguments.bytes("memory"));
   if (arguments.has("activation-compression")) {
     options.activation_compression = arguments.number("activation-compression", 1e-9, 1e9);
@@ -75,6 +84,7 @@ Json to_json(const PipeDreamAnswer& answer) {
 
 // node2 before node10; the file's own order is that of creation, not of execution.
 std::string node_range(const std::vector<std::string>& ids) {
+  if (ids.empty()) return "no layer";
   const auto [first, last] = std::minmax_element(ids.begin(), ids.end(), [](const auto& a, const auto& b) {
     return std::pair(a.size(), std::string_view(a)) < std::pair(b.size(), std::string_view(b));
   });
@@ -86,7 +96,7 @@ void print_table(const PipeDreamAnswer& answer) {
   for (std::size_t s = 0; s < answer.stages.size(); ++s) {
     const PipeDreamStage& stage = answer.stages[s];
     std::printf("%-6zu %12.3f %12d %6zu  %s\n", s, stage.compute_time_s * 1e3, stage.replication,
-                stage.nodes.size(), node_range(stage.nodes).c_str());
+                stage.nodes.size(), escaped(node_range(stage.nodes)).c_str());
   }
   const double single = answer.single_machine_time_s;
   std::printf("seconds per minibatch: pipeline %.6f, one machine %.6f (%.2fx), data parallel %.6f (%.2fx)\n",
@@ -97,6 +107,8 @@ void print_table(const PipeDreamAnswer& answer) {
 int plan_for_pipedream(Arguments& arguments) {
   Problems problems;
   const PipeDreamOptions options = pipedream_options(arguments, problems);
+  if (!arguments.has("profile"))
+    problems.push_back({"--profile", "is required", "for example --profile graph.txt"});
   const OutputFormat format = output_format(arguments, problems);
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
@@ -131,10 +143,23 @@ int choice(const Arguments& arguments, const char* flag, const std::vector<std::
 
 PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
   PlannerOptions options;
-  options.microbatches = static_cast<int>(arguments.integer("microbatches", 0, 1 << 20));
+  options.microbatches = static_cast<int>(arguments.integer("microbatches", 0, kMostFileMicrobatches));
+  if (arguments.has("batch") && arguments.has("microbatches"))
+    problems.push_back({"--batch", "says how many microbatches there are", "give --batch or --microbatches"});
   options.stages = static_cast<int>(arguments.integer("stages", 0, kMostRanks));
   options.straight = arguments.boolean("straight");
-  if (arguments.has("memory")) options.memory_per_rank = arguments.bytes("memory");
+  if (arguments.has("memory")) {
+    options.memory_per_rank = arguments.bytes("memory");
+    if (options.memory_per_rank == 0 && arguments.problems().empty())
+      problems.push_back({"--memory", "is 0", "leave it out for no limit"});
+  } else if (arguments.has("device")) {
+    const Result<DevicePreset> device = device_preset(arguments.string("device"), "--device");
+    if (device) {
+      options.memory_per_rank = device->memory;
+    } else {
+      append(problems, device.problems());
+    }
+  }
   if (arguments.string("schedule") != "auto") {
     const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
     if (kind) {
@@ -160,21 +185,6 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
     problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
   }
   return options;
-}
-
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-/// profile.json, or a PipeDream graph.txt (by its name's end); the model is then called after its folder.
-Result<LayerGraph> load_profile(const std::string& path) {
-  if (!ends_with(path, ".txt")) return LayerGraph::load(path);
-  const Result<PipeDreamGraph> graph = read_pipedream_graph(path);
-  if (!graph) return graph.problems();
-  const std::size_t end = path.rfind('/');
-  std::string model = end == std::string::npos ? path.substr(0, path.size() - 4) : path.substr(0, end);
-  if (const std::size_t slash = model.rfind('/'); slash != std::string::npos) model = model.substr(slash + 1);
-  return layer_graph(*graph, model);
 }
 
 /// Profiles that the cluster file names for its kinds of devices.
@@ -209,27 +219,13 @@ std::string rank_list(const PlanStage& stage) {
 
 constexpr int kShownStages = 64;
 
-/// Seconds of a step among many, where ranks go on to the next one without a barrier; the step itself where
-/// that makes no difference or would take long to find out.
-double step_in_a_run(const Plan& plan, CostModel& model) {
-  constexpr long kMostPlaces = 20'000;  // stages x microbatches
-  if (is_asynchronous(plan.schedule) ||
-      static_cast<long>(plan.num_stages()) * plan.microbatches > kMostPlaces)
-    return plan.predicted_step_s;
-  const PipelineShape shape = shape_of(plan);
-  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
-  if (!schedule) return plan.predicted_step_s;
-  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape, plan.schedule),
-                     model.conditions());
-}
-
 void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
                  const CostOptions& costs) {
   CostModel model(graph, cluster, costs);
   const Result<StepEstimate> estimate =
       model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
-  std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d\n", plan.model.c_str(),
+  std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d\n", escaped(plan.model).c_str(),
               plan.num_stages(), plan.num_stages() == 1 ? "" : "s", plan.num_ranks(),
               to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch);
   std::printf("%-6s %-8s %11s %12s %10s %10s %7s %14s %11s %7s  %s\n", "stage", "ranks", "forward ms",
@@ -242,7 +238,7 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
                 estimate->reduce_s[s] * 1e3, estimate->update_s[s] * 1e3, estimate->bubble[s] * 100,
                 static_cast<double>(stage.parameter_bytes) / kMiB,
                 static_cast<double>(stage.peak_bytes) / kMiB, stage.layers.size(),
-                stage.layers.front().c_str(), stage.layers.back().c_str(),
+                escaped(stage.layers.front()).c_str(), escaped(stage.layers.back()).c_str(),
                 stage.recompute ? "  (recomputes)" : "");
   }
   if (plan.num_stages() > kShownStages) std::printf("... %d more stages\n", plan.num_stages() - kShownStages);
@@ -256,8 +252,19 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
   const double single = one_rank_step(plan, graph);
   std::printf("predicted step %.3f ms; one rank %.3f ms (%.2fx)\n", plan.predicted_step_s * 1e3, single * 1e3,
               single / plan.predicted_step_s);
-  if (const double run = step_in_a_run(plan, model); run < plan.predicted_step_s * (1 - 1e-3))
+  const double run = plan.predicted_run_step_s;
+  if (run > 0 && run < plan.predicted_step_s * (1 - 1e-3))
     std::printf("in a run of many steps %.3f ms each: this schedule's ends overlap\n", run * 1e3);
+  if (plan.predicted_spread > 0) {
+    std::printf("the profile's %d blocks differ by +-%.1f %%: no prediction is closer\n",
+                graph.measured.blocks, plan.predicted_spread * 100);
+  }
+  if (graph.data_s > 0) {
+    const double loading = graph.data_s * plan.microbatches;
+    std::printf("loading: %.3f ms a microbatch, beside the computation and not in the step%s\n",
+                graph.data_s * 1e3,
+                loading > plan.predicted_step_s ? "; one loader is slower than the step" : "");
+  }
 }
 
 /// One module for each stage and the criterion on the last one, as PipeDream's generator makes them.
@@ -332,23 +339,132 @@ int compare_plans(const Arguments& arguments, const LayerGraph& graph,
   return 0;
 }
 
+/// --batch SAMPLES in microbatches of the profile; or --microbatches; or 4, and one for each rank.
+Problems choose_microbatches(Arguments& arguments, const LayerGraph& graph, int ranks,
+                             PlannerOptions& options) {
+  if (arguments.has("microbatches")) return {};
+  options.microbatches = std::max(kLeastMicrobatches, ranks);
+  if (!arguments.has("batch")) return {};
+  const std::int64_t samples =
+      arguments.integer("batch", 1, std::int64_t{kMostFileMicrobatches} * graph.microbatch);
+  if (!arguments.problems().empty()) return arguments.problems();
+  const std::int64_t below = samples / graph.microbatch * graph.microbatch;
+  if (below != samples) {
+    return {{"--batch",
+             std::to_string(samples) + " samples are no whole number of the profile's microbatches of " +
+                 std::to_string(graph.microbatch),
+             (below > 0 ? "--batch " + std::to_string(below) + " or " : std::string("--batch ")) +
+                 std::to_string(below + graph.microbatch) + ", or profile with another --microbatch"}};
+  }
+  options.microbatches = static_cast<int>(samples / graph.microbatch);
+  return {};
+}
+
+void note(const std::string& text) {
+  std::fprintf(stderr, "note: %s\n", text.c_str());
+}
+
+/// What the user did not say and the answer depends on.
+void print_notes(const Arguments& arguments, const Plan& plan, const LayerGraph& graph,
+                 const ClusterSpec& cluster, const PlannerOptions& options) {
+  Bytes peak = 0;
+  bool bounded = true;
+  for (const PlanStage& stage : plan.stages) {
+    peak = std::max(peak, stage.peak_bytes);
+    for (RankId rank : stage.ranks)
+      bounded = bounded && (options.memory_per_rank > 0 || cluster.memory_of(rank) > 0);
+  }
+  if (!bounded) {
+    note("the memory of the ranks is not given, so nothing bounded this plan: its fullest rank needs " +
+         bytes_text(peak) + " (--memory, --device, or memory in the cluster file)");
+  }
+  const std::string samples = std::to_string(std::int64_t{plan.microbatches} * graph.microbatch);
+  if (arguments.string("microbatches") == "0") {
+    note("a batch of " + samples +
+         " samples was chosen for the least time a sample; --batch SAMPLES fixes it, "
+         "which training usually needs");
+  }
+  const int ranks = cluster.num_ranks();
+  if (plan.microbatches >= ranks || is_asynchronous(plan.schedule)) return;
+  PlannerOptions wider = options;
+  wider.microbatches = ranks;
+  const Result<Plan> other = plan_layers(graph, cluster, wider);
+  if (!other) return;
+  const double gain = plan.predicted_step_s / plan.microbatches / (other->predicted_step_s / ranks);
+  if (gain < kWorthANote) return;
+  const std::string count =
+      std::to_string(plan.microbatches) + (plan.microbatches == 1 ? " microbatch" : " microbatches");
+  note(count + " for " + std::to_string(ranks) + " ranks keep them idle: " + std::to_string(ranks) +
+       " microbatches take " + printed("%.2f", gain) + " times less time a sample" +
+       (arguments.has("batch") ? "; for the same batch profile with a smaller --microbatch"
+                               : "; a batch of " + std::to_string(std::int64_t{ranks} * graph.microbatch)));
+}
+
+/// The plan and its reasons; with --microbatches 0 the others are planned for the batch that was chosen, so
+/// that all are compared at one batch. With --steps from 2 on the step in a run of many decides.
+Result<PlannerAnswer> answer_of(Arguments& arguments, const LayerGraph& graph, const ClusterSpec& cluster,
+                                PlannerOptions& options) {
+  const Reasons reasons = arguments.boolean("explain") ? Reasons::All : Reasons::RunnerUp;
+  if (options.microbatches == 0) {
+    const Result<Plan> chosen = plan_layers(graph, cluster, options);
+    if (!chosen) return chosen.problems();
+    options.microbatches = chosen->microbatches;
+  }
+  Result<PlannerAnswer> answer = explain_plan(graph, cluster, options, reasons);
+  if (!answer) return answer;
+  CostModel model(graph, cluster, options.costs);
+  predict_runs(*answer, model);
+  if (arguments.integer("steps", 1, INT64_MAX) > 1) {
+    choose_for_run(*answer);
+    if (Result<StepBreakdown> parts =
+            model.breakdown(answer->plan.schedule, answer->plan.microbatches, model.stages_of(answer->plan)))
+      answer->parts = *parts;
+    for (PlanCandidate& other : answer->others) {
+      if (Result<StepBreakdown> parts =
+              model.breakdown(other.plan.schedule, other.plan.microbatches, model.stages_of(other.plan)))
+        other.parts = *parts;
+    }
+  }
+  answer->plan.predicted_spread = graph.measured.spread;
+  return answer;
+}
+
+/// --profile, with the times of --from-run.
+Result<LayerGraph> profile_of(const Arguments& arguments) {
+  if (!arguments.has("from-run")) return load_profile(arguments.string("profile"));
+  const std::string run = arguments.string("from-run");
+  const std::string own = run + "/profile.json";
+  Result<LayerGraph> profile = load_profile(arguments.has("profile") ? arguments.string("profile") : own);
+  if (!profile) return profile;
+  return profile_of_run(*profile, run);
+}
+
 int plan_for_layers(Arguments& arguments) {
   Problems problems;
   PlannerOptions options = planner_options(arguments, problems);
   const OutputFormat format = output_format(arguments, problems);
+  arguments.integer("steps", 1, INT64_MAX);
+  if (!arguments.has("profile") && !arguments.has("from-run"))
+    problems.push_back({"--profile", "is required", "for example --profile profile.json"});
   const int default_ranks = options.stages > 0 ? options.stages : 2;
   const int ranks =
       arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 1, kMostRanks)) : default_ranks;
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
+  Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
+  if (cluster && arguments.has("device") && !arguments.has("cluster")) {
+    const ClusterLink link = device_preset(arguments.string("device"), "--device")->link;
+    cluster->levels[0] = {.count = ranks, .bandwidth = link.bandwidth, .latency_s = link.latency_s};
+  }
   if (!cluster) return exit_with(ExitCode::Usage, cluster.problems());
   if (cluster->num_ranks() > kMostRanks) {
     return exit_with(ExitCode::Usage,
                      {{"--cluster", "has more than " + std::to_string(kMostRanks) + " ranks", ""}});
   }
-  const Result<LayerGraph> graph = load_profile(arguments.string("profile"));
+  const Result<LayerGraph> graph = profile_of(arguments);
   if (!graph) return exit_with(ExitCode::InputData, graph.problems());
+  if (problems = choose_microbatches(arguments, *graph, cluster->num_ranks(), options); !problems.empty())
+    return exit_with(ExitCode::Usage, problems);
   if (problems = load_kind_profiles(*cluster, options.costs); !problems.empty()) {
     return exit_with(ExitCode::InputData, problems);
   }
@@ -357,14 +473,14 @@ int plan_for_layers(Arguments& arguments) {
     return compare_plans(arguments, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
                          format);
   }
-  const Result<PlannerAnswer> answer = explain_plan(
-      *graph, *cluster, options, arguments.boolean("explain") ? Reasons::All : Reasons::RunnerUp);
+  const Result<PlannerAnswer> answer = answer_of(arguments, *graph, *cluster, options);
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
   const Plan& plan = answer->plan;
   if (problems = write_files(arguments, plan, *graph); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   std::vector<Sensitivity> changes;
   if (arguments.boolean("explain")) changes = sensitivity(*answer, *graph, *cluster, options);
+  print_notes(arguments, plan, *graph, *cluster, options);
   if (format == OutputFormat::Json) {
     if (!arguments.boolean("explain")) return std::printf("%s\n", plan.to_json().c_str()), 0;
     Json both = Json::object();
@@ -378,6 +494,7 @@ int plan_for_layers(Arguments& arguments) {
     std::printf("%s", explanation_text(*answer, changes).c_str());
   } else if (!answer->others.empty()) {
     std::printf("runner-up: %s\n", comparison_text(*answer, answer->others.front()).c_str());
+    if (const std::string lead = lead_text(*answer); !lead.empty()) std::printf("%s\n", lead.c_str());
   }
   return 0;
 }
@@ -392,8 +509,9 @@ CommandSpec plan_spec() {
       {.name = "profile",
        .short_name = 'p',
        .value = "FILE",
-       .help = "profile.json of `millrace profile`, or a PipeDream graph.txt.",
-       .required = true},
+       .help =
+           "profile.json of `millrace profile`, or a PipeDream graph.txt. Required, unless --from-run has "
+           "one."},
       {.name = "straight", .help = "No replication: one rank for each stage."},
       {.name = "memory", .value = "BYTES", .help = "Memory of a rank, e.g. 8GiB (default: the cluster's)."},
       {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
@@ -413,8 +531,30 @@ CommandSpec plan_spec() {
       {.name = "microbatches",
        .short_name = 'm',
        .value = "N",
-       .help = "Microbatches of a step; 0 chooses.",
-       .fallback = "4",
+       .help = "Microbatches of a step (default: one for each rank, at least 4); 0 chooses by time a sample.",
+       .group = "Our profiles"},
+      {.name = "batch",
+       .value = "SAMPLES",
+       .help = "Samples of a step over all ranks, instead of --microbatches: a multiple of the profile's "
+               "microbatch.",
+       .group = "Our profiles"},
+      {.name = "steps",
+       .value = "N",
+       .help =
+           "Steps of the job: from 2 on the plan is chosen by its step in a run of many, where the ends of "
+           "zero-bubble schedules overlap; 1: by one step from an empty pipeline.",
+       .fallback = "1",
+       .group = "Our profiles"},
+      {.name = "device",
+       .value = "NAME",
+       .help = "Memory of a rank, and without --cluster its links, of a known device: " +
+               device_preset_names() + ".",
+       .group = "Our profiles"},
+      {.name = "from-run",
+       .value = "DIR",
+       .help =
+           "Plan again from this run: the profile's layers are scaled to the times that its trace measured, "
+           "stage by stage.",
        .group = "Our profiles"},
       {.name = "schedule",
        .value = "KIND",
@@ -473,7 +613,7 @@ CommandSpec plan_spec() {
        .help = "Write the plan (JSON) here.",
        .group = "Our profiles"},
       {.name = "pipedream",
-       .help = "Plan a PipeDream graph.txt exactly as PipeDream's planner does.",
+       .help = "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
        .group = "PipeDream profiles"},
       {.name = "machines",
        .value = "LIST",
@@ -488,8 +628,14 @@ CommandSpec plan_spec() {
        .value = "R",
        .help = "Charge activation transfers, divided by R (default: they are free).",
        .group = "PipeDream profiles"},
+      {.name = "as-original",
+       .help = "Answer as the original programme does, also where several levels of machines let it take "
+               "stages that are none, and time it too low.",
+       .group = "PipeDream profiles"},
   };
   spec.examples = {
+      "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",
+      "millrace plan --from-run run --profile profile.json --ranks 2 --out better.json",
       "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
       "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",

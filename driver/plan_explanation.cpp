@@ -108,6 +108,20 @@ std::string comparison_text(const PlannerAnswer& answer, const PlanCandidate& ot
   return text;
 }
 
+std::string lead_text(const PlannerAnswer& answer) {
+  const double spread = answer.plan.predicted_spread;
+  if (answer.others.empty() || spread <= 0) return "";
+  int within = 0;
+  for (const PlanCandidate& other : answer.others) {
+    const double lead = per_microbatch(other) / per_microbatch({answer.plan, answer.parts}) - 1;
+    within += lead < spread;
+  }
+  if (within == 0) return "";
+  return "the lead over " +
+         (within == 1 ? std::string("the runner-up is") : std::to_string(within) + " other ways is") +
+         printed(" within the profile's spread of %.1f %%: measure them", spread * 100);
+}
+
 std::vector<Sensitivity> sensitivity(const PlannerAnswer& answer, const LayerGraph& graph,
                                      const ClusterSpec& cluster, const PlannerOptions& options) {
   std::vector<Sensitivity> result;
@@ -159,7 +173,9 @@ std::string explanation_text(const PlannerAnswer& answer, const std::vector<Sens
     first = false;
   }
   text += "\n";
-  if (search.floor_s > 0) {
+  // On wide layouts the bound is far from what any schedule can reach: it then says nothing about the plan.
+  constexpr double kFarOff = 1.5;
+  if (search.floor_s > 0 && answer.plan.predicted_step_s <= kFarOff * search.floor_s) {
     text += printed("bound: no plan over these layouts takes less than %.3f ms (this one %.1f %% more)\n",
                     search.floor_s * 1e3, (answer.plan.predicted_step_s / search.floor_s - 1) * 100);
   }
@@ -167,6 +183,7 @@ std::string explanation_text(const PlannerAnswer& answer, const std::vector<Sens
   for (std::size_t i = 0; i < answer.others.size(); ++i) {
     text += (i == 0 ? "runner-up: " : "      then ") + comparison_text(answer, answer.others[i]) + "\n";
   }
+  if (const std::string lead = lead_text(answer); !lead.empty()) text += lead + "\n";
   if (answer.ignoring_memory) {
     text += "without the memory limit: " + comparison_text(answer, *answer.ignoring_memory) + "; needs " +
             bytes_text(largest_peak(answer.ignoring_memory->plan)) + " on a rank\n";

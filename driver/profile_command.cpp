@@ -1,11 +1,16 @@
 // `millrace profile`: measures a model layer by layer and writes the profile that `millrace plan` reads;
 // with --network it measures links.
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
 #include <cstdio>
 
 #include "driver/network_launch.h"
 #include "driver/profile_network.h"
+#include "driver/worker_environment.h"
 #include "driver/worker_options.h"
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
 #include "runtime/train/profiler.h"
 
 namespace millrace {
@@ -25,6 +30,23 @@ void print_table(const LayerGraph& graph) {
   }
   std::printf("total: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
               forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+  std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%\n", graph.measured.ranks,
+              graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
+}
+
+/// Times as the mean over the ranks that measured at once. Collective.
+void take_mean(LayerGraph& graph, Communicator& communicator) {
+  std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
+                              &graph.measured.spread};
+  for (LayerNode& node : graph.nodes)
+    for (double* value : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s})
+      values.push_back(value);
+  const at::Tensor sums = at::zeros({static_cast<std::int64_t>(values.size())}, at::kDouble);
+  auto* sum = sums.mutable_data_ptr<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) sum[i] = *values[i];
+  communicator.all_reduce(sums, "times of the layers")->wait();
+  for (std::size_t i = 0; i < values.size(); ++i) *values[i] = sum[i] / communicator.size();
+  graph.measured.ranks = communicator.size();
 }
 
 }  // namespace
@@ -43,16 +65,39 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     ProfileOptions options{.microbatch = static_cast<int>(parsed->integer("microbatch", 1, 1 << 20)),
                            .warmup = static_cast<int>(parsed->integer("warmup", 0, 1000)),
                            .repetitions = static_cast<int>(parsed->integer("repetitions", 1, 10'000)),
+                           .blocks = static_cast<int>(parsed->integer("blocks", 1, 1000)),
+                           .before_block = {},
                            .seed = static_cast<std::uint64_t>(parsed->integer("seed", 0, INT64_MAX)),
                            .rule = {.kind = parsed->string("rule")}};
     const int threads = static_cast<int>(parsed->integer("threads", 1, 1024));
     Result<LayeredModel> model = model_from(*parsed);
     if (!model) return report_problems(model.problems(), ExitCode::Usage);
-    const Result<std::shared_ptr<Device>> device = device_from(parsed->string("device"), 0, accelerator);
+    const Result<JobEnvironment> place = read_environment();
+    if (!place) return report_problems(place.problems(), ExitCode::Usage);
+    if (place->distributed) {
+      die_with_launcher();
+      set_log_prefix("rank" + std::to_string(place->rank));
+    }
+    const double timeout = parsed->number("timeout", 0.001, 1e6);
+    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
+    const Result<std::shared_ptr<Device>> device =
+        device_from(parsed->string("device"), place->local_rank, accelerator);
     if (!device) return report_problems(device.problems(), ExitCode::Usage);
     set_compute_threads(threads, false);
+    JoinedJob joined;
+    if (place->size > 1) {
+      const JoinOptions join{.deadline =
+                                 std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000))};
+      joined = join_job(*place, join, **device, accelerator);
+      options.before_block = [&] { joined.communicator->barrier(); };
+    }
     SteadyClock clock;
-    const LayerGraph graph = profile_model(*model, options, clock, **device);
+    LayerGraph graph = profile_model(*model, options, clock, **device);
+    if (joined.communicator) {
+      joined.communicator->barrier();  // nobody leaves while others still measure
+      take_mean(graph, *joined.communicator);
+    }
+    if (place->rank != 0) return 0;
     if (parsed->has("out")) {
       if (Status saved = graph.save(parsed->string("out")); !saved)
         return report_problems(saved.problems(), ExitCode::Usage);

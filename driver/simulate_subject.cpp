@@ -14,14 +14,16 @@
 namespace millrace {
 namespace {
 
-/// One value for every place, or one for each; never below `least`.
+constexpr double kMostValue = 1e15;  // seconds, bytes, bytes/s
+
+/// One value for every place, or one for each; from 0 to kMostValue.
 std::vector<double> one_or_each(Arguments& arguments, const char* flag, std::size_t count, const char* what,
                                 Problems& problems) {
   std::vector<double> values = arguments.numbers(flag);
   if (values.size() == 1) values.resize(count, values.front());
   for (double value : values) {
-    if (!(value >= 0) || std::isinf(value))
-      problems.push_back({long_name(flag), "a number is below 0 or not finite", ""});
+    if (!(value >= 0) || value > kMostValue)
+      problems.push_back({long_name(flag), "a number is below 0 or above 1e15", ""});
   }
   if (values.size() != count) {
     problems.push_back({long_name(flag),
@@ -176,7 +178,8 @@ void read_bytes_of_plan(const Plan& plan, SimulationSubject& subject) {
 }
 
 Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, const LayerGraph* graph) {
-  Problems problems = graph == nullptr ? validate(plan) : validate(plan, *graph);
+  Problems problems =
+      about_file(arguments.string("plan"), graph == nullptr ? validate(plan) : validate(plan, *graph));
   if (graph == nullptr && !has_predicted_times(plan)) {
     problems.push_back(
         {arguments.string("plan"), "has no predicted times", "give the profile with --profile"});
@@ -318,7 +321,7 @@ Result<SimulationSubject> subject_from_plan(Arguments& arguments, int& code) {
   }
   std::optional<LayerGraph> graph;
   if (arguments.has("profile")) {
-    Result<LayerGraph> loaded = LayerGraph::load(arguments.string("profile"));
+    Result<LayerGraph> loaded = load_profile(arguments.string("profile"));
     if (!loaded) {
       code = static_cast<int>(ExitCode::InputData);
       return loaded.problems();

@@ -141,8 +141,11 @@ Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<Sc
   if (a.boolean("recompute")) {
     for (PlanStage& stage : plan->stages) stage.recompute = true;
   }
-  if (Problems problems = validate(*plan, model.name, model.layer_names()); !problems.empty())
-    return problems;
+  Problems problems = validate(*plan, model.name, model.layer_names());
+  if (a.has("plan"))
+    for (Problem& problem : problems)
+      problem.where = a.string("plan") + (problem.where.empty() ? "" : ": " + problem.where);
+  if (!problems.empty()) return problems;
   return plan;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "experiments/figures.h"
+#include "experiments/error_split.h"
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"
@@ -281,8 +282,8 @@ class Page {
   explicit Page(const RunData& run) : run_(run), comparison_(compare(run)), loss_(loss_rank(run)) {}
 
   std::string html() {
-    std::string body = header() + tiles() + plan_card() + comparison_card() + gantt_card() + curves_card() +
-                       time_card() + ranks_card() + data_card() + notes_card();
+    std::string body = header() + tiles() + plan_card() + comparison_card() + error_split_html(run_) +
+                       gantt_card() + curves_card() + time_card() + ranks_card() + data_card() + notes_card();
     return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
            "'unsafe-inline'\">\n"

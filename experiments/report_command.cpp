@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "driver/command_support.h"
+#include "experiments/error_split.h"
 #include "experiments/report.h"
 #include "runtime/base/files.h"
 
@@ -59,17 +60,27 @@ int report_command(const std::vector<std::string>& args) {
     if (!written) return exit_with(ExitCode::Usage, written.problems());
   }
   const Comparison comparison = compare(*run);
+  const Result<ErrorSplit> split = split_error(*run);
   if (format == OutputFormat::Json) {
     Json notes = Json::array();
     for (const std::string& note : run->notes) notes.push_back(note);
-    const Json json = Json::object({{"report", out},
-                                    {"predicted_step_s", comparison.predicted_step_s},
-                                    {"measured_step_s", comparison.measured_step_s},
-                                    {"notes", notes}});
+    Json json = Json::object({{"report", out},
+                              {"predicted_step_s", comparison.predicted_step_s},
+                              {"measured_step_s", comparison.measured_step_s},
+                              {"notes", notes}});
+    if (split) {
+      json["error"] = Json::object({{"predicted_s", split->predicted_s},
+                                    {"simulated_s", split->simulated_s},
+                                    {"measured_s", split->measured_s},
+                                    {"steps", split->steps},
+                                    {"of_times", split->of_times()},
+                                    {"of_model", split->of_model()}});
+    }
     std::printf("%s\n", json.dump(2).c_str());
     return 0;
   }
   std::printf("%s\n", out.c_str());
+  if (split) std::printf("%s\n", error_split_text(*split).c_str());
   for (const std::string& note : run->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   return 0;
 }

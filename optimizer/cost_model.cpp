@@ -190,16 +190,19 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 }
 
 Bytes StageMemory::total() const {
-  return parameters * versions + once() + stash() * stashed;
+  return saturating_sum(saturating_sum(saturating_product(parameters, versions), once()),
+                        saturating_product(stash(), stashed));
 }
 
 Bytes StageMemory::once() const {
-  return parameters * (1 + rule_copies) + (recompute ? saved * open_backwards : 0) +
-         2 * (incoming + outgoing) + workspace;
+  const Bytes gradients_and_state = saturating_product(parameters, 1 + rule_copies);
+  const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
+  const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
+  return saturating_sum(saturating_sum(gradients_and_state, recomputed), saturating_sum(messages, workspace));
 }
 
 Bytes StageMemory::stash() const {
-  return recompute ? incoming : saved + incoming;
+  return recompute ? incoming : saturating_sum(saved, incoming);
 }
 
 CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOptions options)
@@ -238,6 +241,7 @@ void CostModel::make_sheets() {
     }
     sheet.loss_s = profile.loss_s / speed;
     sheet.update_s_per_byte = profile.update_s_per_byte / speed;
+    sheet.update_copy_s_per_byte = profile.update_copy_s_per_byte / speed;
   };
   for (int r = 0; r < cluster_.num_ranks(); ++r) {
     const int kind = cluster_.kind_of(RankId(r));
@@ -416,7 +420,29 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     costs.transfer.push_back(
         message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches));
   }
+  charge_copies(kind, stages, costs);
   return costs;
+}
+
+/// PipeDream's last stage has nothing else under way when it updates. Under vertical sync and 2BW every stage
+/// still needs an older version.
+void CostModel::charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages,
+                              ScheduleCosts& costs) const {
+  if (!is_asynchronous(kind)) return;
+  int world = 0, before = 0;
+  for (const CutStage& stage : stages) world += static_cast<int>(stage.ranks.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto replicas = static_cast<int>(stages[s].ranks.size());
+    const int warm_up = (world - 1 - before) / replicas;
+    before += replicas;
+    if (kind == ScheduleKind::PipeDream ? warm_up == 0 : kind == ScheduleKind::PipeDreamVSync && world == 1)
+      continue;
+    double parameters = 0, slowest = 0;
+    for (int i : stages[s].nodes) parameters += static_cast<double>(graph_.nodes[i].parameter_bytes);
+    for (RankId rank : stages[s].ranks)
+      slowest = std::max(slowest, sheets_[static_cast<std::size_t>(sheet_of(rank))].update_copy_s_per_byte);
+    costs.update[s] += slowest * parameters;
+  }
 }
 
 /// The schedule that the runtime makes of a plan with these costs (schedule_of).
@@ -561,7 +587,7 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
   for (std::size_t s = 0; s < stages.size(); ++s) {
     double peak = 0;
     for (RankId rank : stages[s].ranks) peak = std::max(peak, by_rank[static_cast<std::size_t>(rank.value)]);
-    peaks[s] = static_cast<Bytes>(peak);
+    peaks[s] = saturating_bytes(peak);
   }
   return peaks;
 }

@@ -140,7 +140,7 @@ class CostModel {
   /// Execution order, as the runtime has it whatever order a plan lists them in (make_layout sorts).
   void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
-  /// `kind` says which pass of the last backward the all-reduces overlap.
+  /// `kind` says which pass of the last backward the all-reduces overlap, and whose updates copy the weights.
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                          ScheduleKind kind) const;
   /// The hosts whose ports messages share.
@@ -177,10 +177,14 @@ class CostModel {
   long simulated_actions() const { return simulated_actions_; }  ///< work done so far
 
  private:
+  /// Adds to the updates of an asynchronous schedule what the copy of the weights takes: a version that a
+  /// microbatch still needs cannot be updated in place.
+  void charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
   struct Sheet {
     std::vector<double> forward, backward_input, backward_weight;  // by node
     double loss_s = 0;
     double update_s_per_byte = 0;
+    double update_copy_s_per_byte = 0;
   };
   struct Prepared {
     ScheduleKind kind = ScheduleKind::OneFOneB;

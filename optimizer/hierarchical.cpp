@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "optimizer/level_solver.h"
+#include "optimizer/original_pipedream.h"
 #include "optimizer/pipedream_planner.h"
 
 namespace millrace {
@@ -165,6 +166,11 @@ Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDr
       enumerate_antichains(graph, levels ? kMaxStatesOfLevels : kMaxAntichainStates);
   if (!found) return found.problems();
   const AntichainStates& states = *found;
+  if (options.as_original) {
+    Result<PipeDreamAnswer> answer = plan_as_original(graph, options);
+    if (answer) answer->data_parallel_time_s = data_parallel_time(states, level_costs(options));
+    return answer;
+  }
 
   Hierarchy hierarchy(states, options);
   PipeDreamAnswer answer;

@@ -19,6 +19,7 @@ struct PipeDreamOptions {
   bool use_fewer_machines = false;
   std::optional<double> memory_bytes;            ///< set: the memory test is on
   std::optional<double> activation_compression;  ///< unset: transfers are free
+  bool as_original = false;  ///< with the faults of the original programme (docs/planning.md, 2.2)
 };
 
 struct PipeDreamStage {
@@ -45,8 +46,9 @@ Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOp
                                   const std::vector<PipeDreamStage>& stages);
 
 /// PipeDream's graph as a profile: milliseconds become seconds, the backward is halved into its two parts,
-/// what a layer outputs is what it keeps; `__getitem__` and the like are ordinary layers. Times of the update
-/// and the loss are not in the file. Problem on a cycle or negative numbers.
+/// what a layer outputs is what it keeps; a source called `Input*` is no layer: its forward is the time that
+/// loading a batch takes, `data_s`; `__getitem__` and the like are ordinary layers. Times of the update and
+/// the loss are not in the file. Problem on a cycle or negative numbers.
 Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& model);
 PipeDreamGraph pipedream_graph_of(const LayerGraph& graph);
 

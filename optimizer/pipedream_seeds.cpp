@@ -91,21 +91,34 @@ Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& m
   result.model = model;
   result.device = "as profiled";
   Problems problems;
-  for (const PipeDreamNode& node : graph.nodes) {
+  std::vector<char> is_input(graph.nodes.size());
+  for (std::size_t v = 0; v < graph.nodes.size(); ++v)
+    is_input[v] = graph.nodes[v].description.starts_with("Input");
+  for (const auto& [from, to] : graph.edges) is_input[static_cast<std::size_t>(to)] = 0;
+  std::vector<int> place(graph.nodes.size(), -1);
+  for (std::size_t v = 0; v < graph.nodes.size(); ++v) {
+    const PipeDreamNode& node = graph.nodes[v];
+    if (is_input[v]) {
+      result.data_s += node.forward_ms / 1e3;
+      continue;
+    }
+    place[v] = static_cast<int>(result.nodes.size());
     LayerNode& layer = result.nodes.emplace_back();
     layer.name = node.id;
     layer.kind = node.description;
     layer.forward_s = node.forward_ms / 1e3;
     layer.backward_input_s = layer.backward_weight_s = node.backward_ms / 2e3;
-    layer.parameter_bytes = static_cast<Bytes>(node.parameter_bytes);
-    layer.activation_bytes = layer.saved_bytes = static_cast<Bytes>(node.activation_bytes());
+    layer.parameter_bytes = saturating_bytes(node.parameter_bytes);
+    layer.activation_bytes = layer.saved_bytes = saturating_bytes(node.activation_bytes());
     if (node.forward_ms < 0 || node.backward_ms < 0 || node.parameter_bytes < 0 || layer.saved_bytes < 0) {
       problems.push_back({node.id, "has a negative time or size", ""});
     }
   }
   for (const auto& [from, to] : graph.edges) {
-    const LayerNode& producer = result.nodes[static_cast<std::size_t>(from)];
-    result.edges.push_back({from, to, producer.name, producer.activation_bytes});
+    const int producer = place[static_cast<std::size_t>(from)];
+    if (producer < 0) continue;  // the first layers read the batch
+    const LayerNode& node = result.nodes[static_cast<std::size_t>(producer)];
+    result.edges.push_back({producer, place[static_cast<std::size_t>(to)], node.name, node.activation_bytes});
   }
   if (result.nodes.empty()) problems.push_back({model, "has no layers", ""});
   if (!problems.empty()) return problems;

@@ -102,8 +102,9 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   }
   if (const std::optional<int> more = fewest_more(cluster, options, attempt)) {
     const ClusterSpec wide = wider(cluster, *more);
-    changes.push_back(std::to_string(wide.num_ranks()) + " ranks instead of " +
-                      std::to_string(cluster.num_ranks()));
+    if (wide.num_ranks() <= 2 * cluster.num_ranks())  // more is no change of this cluster
+      changes.push_back(std::to_string(wide.num_ranks()) + " ranks instead of " +
+                        std::to_string(cluster.num_ranks()));
   }
   if (options.stages > 0) {
     const int most = std::min<int>(cluster.num_ranks(), static_cast<int>(graph.nodes.size()));

@@ -9,6 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/files.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 
@@ -97,25 +98,6 @@ std::size_t Json::size() const {
 }
 
 namespace {
-
-/// Length of the valid UTF-8 sequence at `i`, or 0.
-std::size_t utf8_length(std::string_view s, std::size_t i) {
-  const auto byte = [&](std::size_t k) { return k < s.size() ? static_cast<unsigned char>(s[k]) : 0u; };
-  const auto tail = [&](std::size_t k) { return (byte(k) & 0xC0) == 0x80; };
-  const unsigned b = byte(i);
-  if (b < 0x80) return 1;
-  if (b >= 0xC2 && b <= 0xDF && tail(i + 1)) return 2;
-  if (b >= 0xE0 && b <= 0xEF && tail(i + 1) && tail(i + 2)) {
-    const unsigned c = (b & 0xF) << 12 | (byte(i + 1) & 0x3F) << 6 | (byte(i + 2) & 0x3F);
-    return c >= 0x800 && (c < 0xD800 || c > 0xDFFF) ? 3 : 0;
-  }
-  if (b >= 0xF0 && b <= 0xF4 && tail(i + 1) && tail(i + 2) && tail(i + 3)) {
-    const unsigned c =
-        (b & 7) << 18 | (byte(i + 1) & 0x3F) << 12 | (byte(i + 2) & 0x3F) << 6 | (byte(i + 3) & 0x3F);
-    return c >= 0x10000 && c <= 0x10FFFF ? 4 : 0;
-  }
-  return 0;
-}
 
 void print_string(std::string_view s, std::string& out) {
   static const char* digits = "0123456789abcdef";
@@ -290,6 +272,48 @@ double ObjectReader::number(std::string_view key) {
 double ObjectReader::number(std::string_view key, double fallback) {
   const Json* value = get(key, Json::Kind::Double, false);
   return value ? value->as_double() : fallback;
+}
+namespace {
+
+std::string number_text(double value) {
+  return Json(value).dump();
+}
+std::string number_text(std::int64_t value) {
+  return std::to_string(value);
+}
+
+/// The value, or the nearest bound and a Problem.
+template <class Number>
+Number checked(ObjectReader& in, std::string_view key, Number value, Number minimum, Number maximum) {
+  if (value >= minimum && value <= maximum) return value;
+  in.problem(key, "'" + std::string(key) + "' is " + number_text(value) + ", expected " +
+                      number_text(minimum) + " to " + number_text(maximum));
+  return value > maximum ? maximum : minimum;
+}
+
+}  // namespace
+
+int ObjectReader::whole(std::string_view key, int minimum, int maximum) {
+  const Json* value = get(key, Json::Kind::Int, true);
+  return value ? static_cast<int>(checked<std::int64_t>(*this, key, value->as_int(), minimum, maximum))
+               : minimum;
+}
+int ObjectReader::whole(std::string_view key, int minimum, int maximum, int fallback) {
+  const Json* value = get(key, Json::Kind::Int, false);
+  return value ? static_cast<int>(checked<std::int64_t>(*this, key, value->as_int(), minimum, maximum))
+               : fallback;
+}
+double ObjectReader::within(std::string_view key, double minimum, double maximum) {
+  const Json* value = get(key, Json::Kind::Double, true);
+  return value ? checked(*this, key, value->as_double(), minimum, maximum) : minimum;
+}
+double ObjectReader::within(std::string_view key, double minimum, double maximum, double fallback) {
+  const Json* value = get(key, Json::Kind::Double, false);
+  return value ? checked(*this, key, value->as_double(), minimum, maximum) : fallback;
+}
+std::int64_t ObjectReader::size(std::string_view key, std::int64_t fallback) {
+  const Json* value = get(key, Json::Kind::Int, false);
+  return value ? checked<std::int64_t>(*this, key, value->as_int(), 0, kMostStoredBytes) : fallback;
 }
 bool ObjectReader::boolean(std::string_view key, bool fallback) {
   const Json* value = get(key, Json::Kind::Bool, false);

@@ -86,7 +86,8 @@ Result<Json> parse_json(std::string_view text, const std::string& name, const Re
 Result<Json> read_json(const std::string& path, const ReadLimits& limits = {});
 
 /// YAML 1.2 core subset through yaml-cpp: duplicate keys, aliases, merge keys and several documents are
-/// Problems; plain scalars become null/bool(true,false)/int (decimal)/double/string as JSON would.
+/// Problems; plain scalars become null/bool (true, True, TRUE)/int (decimal)/double/string as in YAML 1.2's
+/// core schema.
 Result<Json> parse_yaml(std::string_view text, const std::string& name, const ReadLimits& limits = {});
 Result<Json> read_yaml(const std::string& path, const ReadLimits& limits = {});
 
@@ -106,6 +107,12 @@ class ObjectReader {
   std::int64_t integer(std::string_view key, std::int64_t fallback);
   double number(std::string_view key);
   double number(std::string_view key, double fallback);
+  // Within a range, or a Problem that says it (and the nearest bound is returned).
+  int whole(std::string_view key, int minimum, int maximum);
+  int whole(std::string_view key, int minimum, int maximum, int fallback);
+  double within(std::string_view key, double minimum, double maximum);
+  double within(std::string_view key, double minimum, double maximum, double fallback);
+  std::int64_t size(std::string_view key, std::int64_t fallback);  ///< bytes: 0 to kMostStoredBytes
   bool boolean(std::string_view key, bool fallback);
   const Json* array(std::string_view key);  ///< required; nullptr and a Problem if not
   const Json* optional_array(std::string_view key);
@@ -122,6 +129,9 @@ class ObjectReader {
   Problems& problems_;
   std::vector<std::string> known_;
 };
+
+/// The largest size that a file may name (8 PiB): sums over the layers of any profile stay exact in a double.
+inline constexpr std::int64_t kMostStoredBytes = std::int64_t{1} << 53;
 
 /// The entry of `names` closest to `word` by edit distance, if it is close enough to be a typo.
 std::optional<std::string> nearest_name(std::string_view word, const std::vector<std::string>& names);

@@ -1,13 +1,14 @@
 #include "runtime/base/result.h"
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 
 std::string to_string(const Problem& problem) {
   std::string text = problem.where.empty() ? problem.what : problem.where + ": " + problem.what;
   if (!problem.hint.empty()) text += ". Hint: " + problem.hint;
-  return text;
+  return escaped(text);
 }
 
 std::string to_string(const Problems& problems) {

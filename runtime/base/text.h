@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace millrace {
 
@@ -12,5 +13,12 @@ std::string printed(const char* pattern, auto... values) {
   std::snprintf(buffer, sizeof buffer, pattern, values...);
   return buffer;
 }
+
+/// Length of the valid UTF-8 sequence at `i`, or 0.
+std::size_t utf8_length(std::string_view text, std::size_t i);
+
+/// Text of a file or a user as a terminal may show it: control characters (line ends too) and bytes that are
+/// no UTF-8 as \\x1b.
+std::string escaped(std::string_view text);
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <yaml-cpp/eventhandler.h>
 
 #include <charconv>
+#include <cmath>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -20,7 +21,7 @@ struct Rejected {
 };
 
 Json plain_scalar(const std::string& text) {
-  if (text.empty() || text == "null" || text == "~") return Json();
+  if (text.empty() || text == "null" || text == "Null" || text == "NULL" || text == "~") return Json();
   // YAML 1.2, section 10.3.2; Python's writers say True.
   if (text == "true" || text == "True" || text == "TRUE") return Json(true);
   if (text == "false" || text == "False" || text == "FALSE") return Json(false);
@@ -34,7 +35,8 @@ Json plain_scalar(const std::string& text) {
     if (auto r = std::from_chars(begin, end, integer); r.ec == std::errc() && r.ptr == end)
       return Json(integer);
     double number = 0;
-    if (auto r = std::from_chars(begin, end, number); r.ec == std::errc() && r.ptr == end)
+    if (auto r = std::from_chars(begin, end, number);
+        r.ec == std::errc() && r.ptr == end && std::isfinite(number))
       return Json(number);
   }
   return Json(text);

@@ -3,49 +3,52 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
+#include <optional>
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/fingerprint.h"
+#include "runtime/plan/limits.h"
+#include "runtime/plan/quantities.h"
 
 namespace millrace {
 namespace {
 
+constexpr double kHighestBandwidth = 1e18, kLowestBandwidth = 1e-6;  // bytes/s
+constexpr double kHighestLatency = 1e6;                              // seconds
+constexpr double kHighestSpeed = 1e6;
+
 /// A number of bytes, or text such as 8GiB, 500MB.
 Bytes bytes_from(const Json& value, const std::string& key, Problems& problems) {
-  if (value.is_number()) return static_cast<Bytes>(value.as_double());
-  if (value.is_string()) {
-    const std::string& text = value.as_string();
-    char* end = nullptr;
-    const double number = std::strtod(text.c_str(), &end);
-    const std::string unit = end;
-    for (const auto& [name, factor] : {std::pair{"KiB", 1024.0},
-                                       {"MiB", 1048576.0},
-                                       {"GiB", 1073741824.0},
-                                       {"KB", 1e3},
-                                       {"MB", 1e6},
-                                       {"GB", 1e9}}) {
-      if (end != text.c_str() && unit == name && number >= 0) return static_cast<Bytes>(number * factor);
-    }
-  }
+  std::optional<Bytes> bytes;
+  if (value.is_string()) bytes = parse_bytes(value.as_string());
+  if (value.is_number() && value.as_double() >= 0 &&
+      value.as_double() <= static_cast<double>(kMostStoredBytes))
+    bytes = static_cast<Bytes>(value.as_double());
+  if (bytes && *bytes <= kMostStoredBytes) return *bytes;
   problems.push_back({value.where(), "'" + key + "' is not a size",
-                      "write bytes, or a number with KiB, MiB, GiB, KB, MB, GB"});
+                      "write bytes (at most 8 PiB), or a number with KiB, MiB, GiB, KB, MB, GB"});
   return 0;
 }
 
 void read_link(ObjectReader& in, ClusterLink& link) {
   link.bandwidth = in.number("bandwidth");
-  link.latency_s = in.number("latency", 0);
-  if (!(link.bandwidth > 0)) in.problem("bandwidth", "must be greater than 0 (bytes per second)");
-  if (link.latency_s < 0) in.problem("latency", "must not be negative (seconds)");
+  link.latency_s = in.within("latency", 0, kHighestLatency, 0);
+  if (!(link.bandwidth > 0)) {
+    in.problem("bandwidth", "must be greater than 0 (bytes per second)");
+  } else if (link.bandwidth < kLowestBandwidth || link.bandwidth > kHighestBandwidth) {
+    in.problem("bandwidth", "is not between 1e-6 and 1e18 bytes per second");
+  }
 }
 
 void read_levels(const Json& levels, ClusterSpec& spec, Problems& problems) {
   for (const Json& item : levels.items()) {
     ObjectReader level(item, problems);
-    spec.levels.push_back({.count = static_cast<int>(level.integer("count"))});
-    if (spec.levels.back().count < 1) level.problem("count", "must be at least 1");
+    spec.levels.push_back({.count = level.whole("count", 1, kMostFileRanks)});
+    if (spec.num_ranks() > kMostFileRanks) {
+      level.problem("count", "the levels multiply to more than " + std::to_string(kMostFileRanks) + " ranks");
+      spec.levels.back().count = 1;
+    }
     ClusterLink link;
     read_link(level, link);
     spec.levels.back().bandwidth = link.bandwidth;
@@ -57,14 +60,12 @@ void read_levels(const Json& levels, ClusterSpec& spec, Problems& problems) {
 void read_kinds(const Json& kinds, ClusterSpec& spec, Problems& problems) {
   for (const Json& item : kinds.items()) {
     ObjectReader in(item, problems);
-    DeviceKind kind{.name = in.string("name"), .speed = in.number("speed", 1)};
+    DeviceKind kind{.name = in.string("name"),
+                    .speed = in.within("speed", 1 / kHighestSpeed, kHighestSpeed, 1)};
     if (const Json* memory = in.any("memory")) kind.memory = bytes_from(*memory, "memory", problems);
-    kind.copy_bandwidth = in.number("copy_bandwidth", 0);
+    kind.copy_bandwidth = in.within("copy_bandwidth", 0, kHighestBandwidth, 0);
     kind.profile = in.string("profile", "");
     if (kind.name.empty()) in.problem("name", "is empty");
-    if (!(kind.speed > 0)) in.problem("speed", "must be greater than 0 (1: as profiled)");
-    if (kind.copy_bandwidth < 0)
-      in.problem("copy_bandwidth", "must not be negative (bytes per second; 0: no copy)");
     for (const DeviceKind& other : spec.kinds) {
       if (other.name == kind.name) in.problem("name", "'" + kind.name + "' is listed twice");
     }
@@ -92,8 +93,11 @@ void read_hosts(const Json& hosts, ClusterSpec& spec, Problems& problems) {
   const bool by_host = spec.levels.empty();
   for (const Json& item : hosts.items()) {
     ObjectReader in(item, problems);
-    ClusterHost host{.name = in.string("name"), .devices = static_cast<int>(in.integer("devices", 1))};
-    if (host.devices < 1) in.problem("devices", "must be at least 1");
+    ClusterHost host{.name = in.string("name"), .devices = in.whole("devices", 1, kMostFileRanks, 1)};
+    if (by_host && spec.num_ranks() > kMostFileRanks - host.devices) {
+      in.problem("devices", "the hosts have more than " + std::to_string(kMostFileRanks) + " devices");
+      host.devices = 1;
+    }
     host.kind = in.string("kind", "");
     if (!host.kind.empty()) check_known(in, "kind", "kind", host.kind, names_of(spec.kinds));
     if (by_host && (host.devices > 1 || in.has("bandwidth"))) read_link(in, host.link);
@@ -185,7 +189,13 @@ std::string word(const std::string& text) {
                      std::all_of(text.begin(), text.end(), [](unsigned char c) {
                        return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == '/';
                      });
-  const bool taken = text == "true" || text == "false" || text == "null" || text == "yes" || text == "no";
+  const bool taken = [&] {
+    for (const char* name : {"true", "True", "TRUE", "false", "False", "FALSE", "null", "Null", "NULL", "yes",
+                             "Yes", "no", "No", "on", "off"}) {
+      if (text == name) return true;
+    }
+    return false;
+  }();
   return plain && !taken ? text : Json(text).dump();
 }
 
@@ -287,7 +297,7 @@ Result<ClusterSpec> ClusterSpec::parse(std::string_view yaml, const std::string&
       if (in.has(key))
         in.problem(key, "does not go with levels", "give levels, or hosts with network and links");
     }
-    int devices = 0;
+    std::int64_t devices = 0;
     for (const ClusterHost& host : spec.hosts) devices += host.devices;
     if (problems.empty() && !spec.hosts.empty() && devices != spec.num_ranks()) {
       in.problem("hosts", "the hosts have " + std::to_string(devices) + " devices, the levels multiply to " +

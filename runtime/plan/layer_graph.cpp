@@ -9,30 +9,47 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/fingerprint.h"
+#include "runtime/plan/limits.h"
 
 namespace millrace {
 namespace {
 
 constexpr const char* kFormat = "millrace-profile-1";
 
+/// Sums over layers must not wrap, and stay exact in a double.
+bool too_many_bytes(const LayerGraph& graph) {
+  Bytes sums[4] = {};
+  for (const LayerNode& n : graph.nodes) {
+    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes, n.workspace_bytes};
+    for (int i = 0; i < 4; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
+  }
+  Bytes edges = 0;
+  for (const LayerEdge& e : graph.edges) edges = saturating_sum(edges, e.bytes);
+  return edges > kMostStoredBytes || *std::ranges::max_element(sums) > kMostStoredBytes;
+}
+
 LayerNode node_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   LayerNode node{.name = in.string("name"),
                  .kind = in.string("kind", ""),
-                 .forward_s = in.number("forward_s"),
-                 .backward_input_s = in.number("backward_input_s"),
-                 .backward_weight_s = in.number("backward_weight_s"),
-                 .parameter_bytes = in.integer("parameter_bytes", 0),
-                 .activation_bytes = in.integer("activation_bytes", 0),
-                 .saved_bytes = in.integer("saved_bytes", 0),
-                 .workspace_bytes = in.integer("workspace_bytes", 0)};
-  const bool negative = node.forward_s < 0 || node.backward_input_s < 0 || node.backward_weight_s < 0 ||
-                        node.parameter_bytes < 0 || node.activation_bytes < 0 || node.saved_bytes < 0 ||
-                        node.workspace_bytes < 0;
-  if (negative)
-    in.problem("name", "layer '" + node.name + "' has a negative cost", "times and bytes are at least 0");
+                 .forward_s = in.within("forward_s", 0, kMostLayerSeconds),
+                 .backward_input_s = in.within("backward_input_s", 0, kMostLayerSeconds),
+                 .backward_weight_s = in.within("backward_weight_s", 0, kMostLayerSeconds),
+                 .parameter_bytes = in.size("parameter_bytes", 0),
+                 .activation_bytes = in.size("activation_bytes", 0),
+                 .saved_bytes = in.size("saved_bytes", 0),
+                 .workspace_bytes = in.size("workspace_bytes", 0)};
   in.finish();
   return node;
+}
+
+Measured measured_from(const Json& json, Problems& problems) {
+  ObjectReader in(json, problems);
+  Measured measured{.ranks = in.whole("ranks", 1, 1 << 20, 1),
+                    .blocks = in.whole("blocks", 1, 1 << 20, 1),
+                    .spread = in.within("spread", 0, 1e6, 0)};
+  in.finish();
+  return measured;
 }
 
 }  // namespace
@@ -47,10 +64,14 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
                "make profiles with `millrace profile`");
   }
   LayerGraph graph{.model = in.string("model"),
-                   .microbatch = static_cast<int>(in.integer("microbatch", 1)),
+                   .microbatch = in.whole("microbatch", 1, kMostFileSamples, 1),
                    .device = in.string("device", "cpu"),
-                   .loss_s = in.number("loss_s", 0),
-                   .update_s_per_byte = in.number("update_s_per_byte", 0)};
+                   .loss_s = in.within("loss_s", 0, kMostLayerSeconds, 0),
+                   .update_s_per_byte = in.within("update_s_per_byte", 0, 1, 0),
+                   .update_copy_s_per_byte = in.within("update_copy_s_per_byte", 0, 1, 0),
+                   .data_s = in.within("data_s", 0, kMostLayerSeconds, 0)};
+  if (const Json* measured = in.optional_object("measured"))
+    graph.measured = measured_from(*measured, problems);
   const Json* layers = in.array("layers");
   const Json* edges = in.array("edges");
   in.finish();
@@ -66,20 +87,21 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   for (const Json& edge : edges->items()) {
     ObjectReader e(edge, problems);
     const std::string from = e.string("from"), to = e.string("to");
-    LayerEdge made{.tensor = e.string("tensor", from), .bytes = e.integer("bytes", 0)};
+    LayerEdge made{.tensor = e.string("tensor", from), .bytes = e.size("bytes", 0)};
     e.finish();
     for (const std::string& end : {from, to}) {
       if (!index.contains(end))
         e.problem(end == from ? "from" : "to", "edge names the unknown layer '" + end + "'");
     }
-    if (made.bytes < 0) e.problem("bytes", "is negative");
     if (!index.contains(from) || !index.contains(to)) continue;
     made.producer = index[from];
     made.consumer = index[to];
     graph.edges.push_back(std::move(made));
   }
   if (graph.nodes.empty() && problems.empty()) problems.push_back({layers->where(), "has no layers", {}});
-  if (graph.microbatch < 1) in.problem("microbatch", "must be at least 1");
+  if (problems.empty() && too_many_bytes(graph))
+    problems.push_back({layers->where(), "the bytes of all layers add up to more than 8 PiB",
+                        "sizes are bytes of one microbatch"});
   if (!problems.empty()) return problems;
   if (auto order = graph.topological_order(); !order) return Problem{name, to_string(order.problems()), {}};
   return graph;
@@ -110,16 +132,21 @@ std::string LayerGraph::to_json() const {
                                       {"tensor", e.tensor},
                                       {"bytes", e.bytes}}));
   }
-  return Json::object({{"format", kFormat},
-                       {"model", model},
-                       {"microbatch", microbatch},
-                       {"device", device},
-                       {"loss_s", loss_s},
-                       {"update_s_per_byte", update_s_per_byte},
-                       {"layers", layers},
-                       {"edges", edge_list}})
-             .dump(1) +
-         "\n";
+  Json json = Json::object({{"format", kFormat},
+                            {"model", model},
+                            {"microbatch", microbatch},
+                            {"device", device},
+                            {"loss_s", loss_s},
+                            {"update_s_per_byte", update_s_per_byte}});
+  if (update_copy_s_per_byte > 0) json["update_copy_s_per_byte"] = update_copy_s_per_byte;
+  if (data_s > 0) json["data_s"] = data_s;
+  if (measured.blocks > 0) {
+    json["measured"] =
+        Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
+  }
+  json["layers"] = std::move(layers);
+  json["edges"] = std::move(edge_list);
+  return json.dump(1) + "\n";
 }
 
 Status LayerGraph::save(const std::string& path) const {

@@ -32,6 +32,14 @@ struct LayerEdge {
   Bytes bytes = 0;
 };
 
+/// How a profile was measured.
+struct Measured {
+  int ranks = 1;   ///< that computed at the same time on the host
+  int blocks = 0;  ///< times that all layers were measured anew, minutes or seconds apart; 0: not known
+  double spread =
+      0;  ///< half the distance between the slowest and the fastest block, as a share of the median
+};
+
 /// A directed acyclic graph with unique node names; nodes are stored in execution (topological) order
 /// when written by our profiler. Pure value.
 struct LayerGraph {
@@ -39,7 +47,12 @@ struct LayerGraph {
   int microbatch = 1;  ///< samples per microbatch the costs were measured with
   std::string device = "cpu";
   double loss_s = 0;             ///< loss and its gradient, for one microbatch
-  double update_s_per_byte = 0;  ///< update rule, seconds per parameter byte
+  double update_s_per_byte = 0;  ///< update rule in place, seconds per parameter byte
+  /// What an update takes beyond that while a microbatch still needs the version before: it is made in a
+  /// copy.
+  double update_copy_s_per_byte = 0;
+  double data_s = 0;  ///< to load one microbatch, beside the computation; 0: not known
+  Measured measured;
   std::vector<LayerNode> nodes;
   std::vector<LayerEdge> edges;
 

@@ -1,6 +1,8 @@
 #include "runtime/plan/pipedream_formats.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <set>
 #include <unordered_map>
@@ -23,9 +25,12 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   }
 }
 
+constexpr std::int64_t kMostConfNumber = 1'000'000;  // stages, ranks, depths
+constexpr double kMostMilliseconds = 1e12;           // 30 years
+
 bool parse_number(std::string_view text, double& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
 }
 
 /// Reads one line at a time and reports problems with file:line:col.
@@ -46,6 +51,8 @@ class GraphReader {
       }
       if (problems_.size() >= 20) break;
     }
+    if (problems_.empty() && std::ranges::max(bytes_) > static_cast<double>(kMostStoredBytes))
+      problems_.push_back({name_, "the bytes of all nodes add up to more than 8 PiB", "sizes are bytes"});
     if (problems_.empty() && graph_.nodes.empty())
       problems_.push_back({name_, "has no nodes", "a profile starts with `node1 -- ...`"});
     if (!problems_.empty()) return problems_;
@@ -73,7 +80,7 @@ class GraphReader {
     if (parts.size() == 4) {
       double stage = 0;
       if (!parts[3].starts_with("stage_id=") || !parse_number(parts[3].substr(9), stage) ||
-          stage != int(stage)) {
+          stage != std::floor(stage) || stage < 0 || stage > 1e6) {
         return fail(line, parts[3], "found '" + std::string(parts[3]) + "', expected stage_id=INTEGER");
       }
       node.stage = static_cast<int>(stage);
@@ -100,6 +107,19 @@ class GraphReader {
       double* target = i == 0 ? &node.forward_ms : i == 1 ? &node.backward_ms : &node.parameter_bytes;
       const bool good = i == 2 ? activation(value, node) : parse_number(value, *target);
       if (!good) return fail(line, value, "'" + std::string(value) + "' is not a number"), false;
+      const double number = i == 2 ? node.activation_bytes() : *target;
+      const double most = i < 2 ? kMostMilliseconds : static_cast<double>(kMostStoredBytes);
+      const bool negative =
+          i == 2 ? std::ranges::any_of(node.activation_sizes, [](double s) { return s < 0; }) : number < 0;
+      if (negative)
+        return fail(line, value, "'" + std::string(value) + "' is negative",
+                    "times and sizes are at least 0"),
+               false;
+      if (number > most)
+        return fail(line, value, "'" + std::string(value) + "' is out of range",
+                    i < 2 ? "milliseconds, at most 1e12" : "bytes, at most 8 PiB"),
+               false;
+      if (i >= 2) bytes_[i - 2] += number;
     }
     return true;
   }
@@ -131,6 +151,7 @@ class GraphReader {
   }
 
   std::string name_;
+  double bytes_[2] = {0, 0};  // activations, parameters of all nodes
   std::size_t line_ = 0;
   PipeDreamGraph graph_;
   std::unordered_map<std::string, int> index_;
@@ -186,8 +207,10 @@ Result<PipeDreamConf> parse_pipedream_conf(std::string_view text, const std::str
   ObjectReader in(*json, problems);
   PipeDreamConf conf;
   const auto integer = [&](const Json& value) {
-    if (value.kind() == Json::Kind::Int) return static_cast<int>(value.as_int());
-    problems.push_back({value.where(), "expected an integer", {}});
+    if (value.kind() == Json::Kind::Int && value.as_int() >= 0 && value.as_int() <= kMostConfNumber)
+      return static_cast<int>(value.as_int());
+    problems.push_back(
+        {value.where(), "expected an integer from 0 to " + std::to_string(kMostConfNumber), {}});
     return 0;
   };
   const auto stage_key = [&](const std::string& key, const Json& value) {

@@ -6,6 +6,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/fingerprint.h"
+#include "runtime/plan/limits.h"
 
 namespace millrace {
 namespace {
@@ -25,16 +26,24 @@ PlanStage stage_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   PlanStage stage{.layers = in.strings("layers"),
                   .recompute = in.boolean("recompute", false),
-                  .forward_s = in.number("forward_s", 0),
-                  .backward_s = in.number("backward_s", 0),
-                  .parameter_bytes = in.integer("parameter_bytes", 0),
-                  .peak_bytes = in.integer("peak_bytes", 0)};
+                  .forward_s = in.within("forward_s", 0, kMostStepSeconds, 0),
+                  .backward_s = in.within("backward_s", 0, kMostStepSeconds, 0),
+                  .parameter_bytes = in.size("parameter_bytes", 0)};
+  // A prediction; one that says "more than anything" saturates.
+  stage.peak_bytes = in.integer("peak_bytes", 0);
+  if (stage.peak_bytes < 0) in.problem("peak_bytes", "is negative");
   if (const Json* ranks = in.array("ranks")) {
     for (const Json& rank : ranks->items()) {
-      if (rank.kind() == Json::Kind::Int)
-        stage.ranks.emplace_back(static_cast<int>(rank.as_int()));
-      else
+      if (rank.kind() != Json::Kind::Int) {
         problems.push_back({rank.where(), "a rank must be an integer", {}});
+      } else if (rank.as_int() < 0 || rank.as_int() >= kMostFileRanks) {
+        problems.push_back({rank.where(),
+                            "rank " + std::to_string(rank.as_int()) + " is not from 0 to " +
+                                std::to_string(kMostFileRanks - 1),
+                            {}});
+      } else {
+        stage.ranks.emplace_back(static_cast<int>(rank.as_int()));
+      }
     }
   }
   in.finish();
@@ -111,22 +120,24 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
   plan.versions = policy == "stash" ? VersionPolicy::Stash : VersionPolicy::Flush;
   if (policy != "stash" && policy != "flush")
     in.problem("versions", "is '" + policy + "', expected flush or stash");
-  plan.microbatches = static_cast<int>(in.integer("microbatches"));
+  plan.microbatches = in.whole("microbatches", 1, kMostFileMicrobatches);
   if (const Json* stages = in.array("stages")) {
     for (const Json& stage : stages->items()) plan.stages.push_back(stage_from(stage, problems));
   }
   if (const Json* crossings = in.optional_array("crossings")) {
     for (const Json& item : crossings->items()) {
       ObjectReader c(item, problems);
-      plan.crossings.push_back({StageId(static_cast<int>(c.integer("from"))),
-                                StageId(static_cast<int>(c.integer("to"))), c.integer("bytes")});
+      plan.crossings.push_back({StageId(c.whole("from", 0, kMostFileRanks)),
+                                StageId(c.whole("to", 0, kMostFileRanks)), c.size("bytes", 0)});
       const auto& made = plan.crossings.back();
       if (made.from.value < 0 || made.to.value <= made.from.value || made.to.value >= plan.num_stages())
         c.problem("to", "must be a later stage of the plan");
       c.finish();
     }
   }
-  plan.predicted_step_s = in.number("predicted_step_s", 0);
+  plan.predicted_step_s = in.within("predicted_step_s", 0, kMostStepSeconds, 0);
+  plan.predicted_run_step_s = in.within("predicted_run_step_s", 0, kMostStepSeconds, 0);
+  plan.predicted_spread = in.within("predicted_spread", 0, 1e6, 0);
   plan.planner = in.string("planner", "");
   plan.graph_fingerprint = in.string("graph_fingerprint", "");
   plan.cluster_fingerprint = in.string("cluster_fingerprint", "");
@@ -152,19 +163,20 @@ std::string Plan::to_json() const {
   for (const PlanStage& stage : stages) stage_list.push_back(to_json_value(stage));
   for (const PlanCrossing& c : crossings)
     crossing_list.push_back(Json::object({{"from", c.from.value}, {"to", c.to.value}, {"bytes", c.bytes}}));
-  return Json::object({{"format", kFormat},
-                       {"model", model},
-                       {"schedule", to_string(schedule)},
-                       {"versions", to_string(versions)},
-                       {"microbatches", microbatches},
-                       {"predicted_step_s", predicted_step_s},
-                       {"stages", stage_list},
-                       {"crossings", crossing_list},
-                       {"planner", planner},
-                       {"graph_fingerprint", graph_fingerprint},
-                       {"cluster_fingerprint", cluster_fingerprint}})
-             .dump(1) +
-         "\n";
+  Json json = Json::object({{"format", kFormat},
+                            {"model", model},
+                            {"schedule", to_string(schedule)},
+                            {"versions", to_string(versions)},
+                            {"microbatches", microbatches},
+                            {"predicted_step_s", predicted_step_s}});
+  if (predicted_run_step_s > 0) json["predicted_run_step_s"] = predicted_run_step_s;
+  if (predicted_spread > 0) json["predicted_spread"] = predicted_spread;
+  json["stages"] = std::move(stage_list);
+  json["crossings"] = std::move(crossing_list);
+  json["planner"] = planner;
+  json["graph_fingerprint"] = graph_fingerprint;
+  json["cluster_fingerprint"] = cluster_fingerprint;
+  return json.dump(1) + "\n";
 }
 
 Status Plan::save(const std::string& path) const {

@@ -67,8 +67,10 @@ struct Plan {
   int microbatches = 1;  ///< per update; ignored by PipeDream's schedules that update after each
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
-  double predicted_step_s = 0;  ///< 0: unknown
-  std::string planner;          ///< provenance: who made it
+  double predicted_step_s = 0;      ///< of a step by itself; 0: unknown
+  double predicted_run_step_s = 0;  ///< of a step among many, where ends overlap with the next; 0: unknown
+  double predicted_spread = 0;      ///< of the profile's blocks (Measured::spread): no prediction is closer
+  std::string planner;              ///< provenance: who made it
   std::string graph_fingerprint;
   std::string cluster_fingerprint;
 

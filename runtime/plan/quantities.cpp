@@ -1,5 +1,6 @@
 #include "runtime/plan/quantities.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "runtime/base/text.h"
@@ -13,6 +14,42 @@ std::string bytes_text(Bytes bytes) {
   std::size_t unit = 0;
   while (shown >= 1024 && unit < 3) shown /= 1024, ++unit;
   return printed(shown < 10 ? "%.2f %s" : shown < 100 ? "%.1f %s" : "%.0f %s", shown, units[unit]);
+}
+
+namespace {
+
+struct ByteUnit {
+  std::string_view name;
+  double factor;
+};
+constexpr ByteUnit kByteUnits[] = {{"", 1},
+                                   {"B", 1},
+                                   {"kB", 1e3},
+                                   {"KB", 1e3},
+                                   {"MB", 1e6},
+                                   {"GB", 1e9},
+                                   {"TB", 1e12},
+                                   {"KiB", 1024.0},
+                                   {"MiB", 1048576.0},
+                                   {"GiB", 1073741824.0},
+                                   {"TiB", 1099511627776.0}};
+
+}  // namespace
+
+std::optional<Bytes> parse_bytes(std::string_view text) {
+  // "16e9" is a number: the unit starts after the longest numeric prefix.
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || !std::isfinite(number) || number < 0) return std::nullopt;
+  std::string_view unit = text.substr(static_cast<std::size_t>(stop - text.data()));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  for (const ByteUnit& known : kByteUnits) {
+    if (known.name != unit) continue;
+    const double bytes = std::round(number * known.factor);
+    if (bytes >= 9.2e18) return std::nullopt;
+    return static_cast<Bytes>(bytes);
+  }
+  return std::nullopt;
 }
 
 std::string ranks_text(const std::vector<RankId>& ranks) {

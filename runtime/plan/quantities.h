@@ -1,7 +1,9 @@
 // Sizes, durations and rank lists as people read them; tables, reports and drawings share them.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/ids.h"
@@ -11,6 +13,9 @@ namespace millrace {
 
 /// "1.50 MiB", "12 B".
 std::string bytes_text(Bytes bytes);
+/// "16e9", "8GiB", "500 MB", "123": a number that is not negative, with or without a unit of powers of 1000
+/// (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB). Nothing for other text and for 2^63 bytes or more.
+std::optional<Bytes> parse_bytes(std::string_view text);
 /// "ranks 0-2", "ranks 0, 4, 5", "rank 3".
 std::string ranks_text(const std::vector<RankId>& ranks);
 /// Four significant digits in the unit that fits: "1.234 s", "12.34 ms", "5.6 us".

@@ -91,8 +91,8 @@ class Reader {
     split();
     if (!problems_.empty()) return problems_;
     if (rows_.empty()) return Problem{name_, "has no actions", "one line for each rank, e.g. 0F0,0B0"};
-    for (const auto step :
-         {&Reader::place, &Reader::count, &Reader::modernize, &Reader::complete, &Reader::shape}) {
+    for (const auto step : {&Reader::place, &Reader::number_from_zero, &Reader::count, &Reader::modernize,
+                            &Reader::complete, &Reader::shape}) {
       (this->*step)();
       if (!problems_.empty()) return problems_;
     }
@@ -128,11 +128,12 @@ class Reader {
         field(row.substr(at, stop - at), line, at + 1);
         at = stop + 1;
       }
-      if (rows_.back().empty() && !text_.empty())
-        fail(name_ + ":" + std::to_string(line) + ":1",
-             "rank " + std::to_string(line - 1) + " has no actions");
     }
-    if (!rows_.empty() && rows_.back().empty()) rows_.pop_back();  // an empty last line
+    while (!rows_.empty() && rows_.back().empty()) rows_.pop_back();  // blank lines at the end
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      if (rows_[r].empty() && problems_.empty())
+        fail(name_ + ":" + std::to_string(r + 1) + ":1", "rank " + std::to_string(r) + " has no actions");
+    }
   }
 
   void field(std::string_view text, int line, std::size_t column) {
@@ -189,6 +190,64 @@ class Reader {
       if (stage != static_cast<int>(row_of_stage_.size()))
         return fail(name_, "has no stage " + std::to_string(row_of_stage_.size()), "stages are 0, 1, 2 ...");
       row_of_stage_.push_back(row);
+    }
+  }
+
+  /// PyTorch's Schedule1F1B numbers the forwards of its last rank from 1, its backwards from 0.
+  void number_from_zero() {
+    struct Numbers {
+      std::set<std::int64_t> forwards, backwards;
+    };
+    std::map<int, Numbers> of_stage;
+    for (const auto& row : rows_) {
+      for (const Field& f : row) {
+        Numbers& numbers = of_stage[f.action.stage.value];
+        if (f.action.op == Op::Forward) numbers.forwards.insert(f.action.microbatch.value);
+        if (f.action.op == Op::Backward || f.action.op == Op::BackwardInput)
+          numbers.backwards.insert(f.action.microbatch.value);
+      }
+    }
+    const auto are = [](const std::set<std::int64_t>& numbers, std::int64_t first) {
+      return !numbers.empty() && *numbers.begin() == first &&
+             *numbers.rbegin() == first + static_cast<std::int64_t>(numbers.size()) - 1;
+    };
+    std::set<int> shifted;
+    for (const auto& [stage, numbers] : of_stage) {
+      if (are(numbers.forwards, 1) && are(numbers.backwards, 0) &&
+          numbers.forwards.size() == numbers.backwards.size())
+        shifted.insert(stage);
+    }
+    if (shifted.empty()) return;
+    microbatches_ = 0;
+    for (auto& row : rows_) {
+      for (Field& f : row) {
+        if (f.action.op == Op::Forward && shifted.contains(f.action.stage.value)) --f.action.microbatch.value;
+        microbatches_ = std::max(microbatches_, f.action.microbatch.value + 1);
+      }
+    }
+    for (int stage : shifted)
+      notes_.push_back("the forwards of stage " + std::to_string(stage) +
+                       " are numbered from 1 and read from 0, as its backwards are");
+  }
+
+  /// Weight gradients are added as the list has them: another order than 0, 1, 2 ... rounds otherwise.
+  void note_order_of_sums() {
+    std::map<int, std::int64_t> newest;
+    std::set<int> noted;
+    for (const auto& row : rows_) {
+      for (const Field& f : row) {
+        if (f.action.op != Op::Backward && f.action.op != Op::BackwardWeight) continue;
+        const int stage = f.action.stage.value;
+        const auto [known, is_first] = newest.emplace(stage, f.action.microbatch.value);
+        if (!is_first && f.action.microbatch.value < known->second && noted.insert(stage).second) {
+          notes_.push_back("stage " + std::to_string(stage) + " adds the weight gradient of microbatch " +
+                           std::to_string(f.action.microbatch.value) + " after that of " +
+                           std::to_string(known->second) +
+                           ": sums round otherwise than in one process, so the weights are equal to rounding "
+                           "and not bit for bit");
+        }
+        known->second = std::max(known->second, f.action.microbatch.value);
+      }
     }
   }
 
@@ -349,6 +408,7 @@ class Reader {
     if (shards_ > 0)
       notes_.push_back(std::to_string(shards_) +
                        " UNSHARD and RESHARD are left out: weights are not sharded here");
+    note_order_of_sums();
     result.notes = std::move(notes_);
     return result;
   }

@@ -101,8 +101,8 @@ Result<std::vector<Span>> spans_from_json(std::string_view text, const std::stri
       const auto kind = std::ranges::find(kKinds, s.string("kind"));
       if (kind == kKinds.end()) s.problem("kind", "is not a kind of span");
       spans.push_back({.kind = static_cast<SpanKind>(kind - kKinds.begin()),
-                       .stage = static_cast<std::int16_t>(s.integer("stage")),
-                       .peer = static_cast<std::int32_t>(s.integer("peer")),
+                       .stage = static_cast<std::int16_t>(s.whole("stage", -1, INT16_MAX)),
+                       .peer = s.whole("peer", -1, 1 << 20),
                        .microbatch = s.integer("microbatch"),
                        .step = s.integer("step"),
                        .start = s.integer("start"),

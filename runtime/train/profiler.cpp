@@ -137,20 +137,50 @@ class Pass final : private LayerObserver {
   std::vector<Bytes> output_bytes_;  ///< by layer
 };
 
-double update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
-                               Clock& clock, Device& device) {
+/// Seconds a byte of an update in place, and of one that leaves the version before to a microbatch.
+struct UpdateSeconds {
+  double in_place = 0, kept = 0;
+};
+
+UpdateSeconds update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
+                                      Clock& clock, Device& device) {
   auto rule = make_update_rule(options, store.flat_weights());
   if (!rule) throw ConfigError(to_string(rule.problems()));
-  Samples samples;
-  for (int i = 0; i < repetitions + 1; ++i) {
+  Samples in_place, kept;
+  // Two versions are alive in turn, as in a run: the memory of the one that is given up becomes the next.
+  for (int i = 0; i < 2 * (repetitions + 1); ++i) {
+    const MicrobatchId holder(i);
+    const bool keeps = i % 2 == 1;
+    if (keeps) store.pin(holder);
     const TimePoint start = clock.now();
     store.publish(
         [&](at::Tensor weights, const at::Tensor& gradient) { (*rule)->apply_(weights, gradient, 0.0); });
     device.synchronize();
-    if (i > 0) samples.push_back(Seconds(clock.now() - start).count());
+    if (i > 1) (keeps ? kept : in_place).push_back(Seconds(clock.now() - start).count());
+    if (keeps) store.release(holder);
   }
   const double bytes = double(store.flat_weights().nbytes());
-  return bytes > 0 ? median(samples) / bytes : 0;
+  if (bytes <= 0) return {};
+  return {median(in_place) / bytes, median(kept) / bytes};
+}
+
+/// Of all layers and the loss in one block: medians of its passes.
+double block_total(const Pass& pass, std::size_t first) {
+  const auto of = [&](const Samples& samples) {
+    if (samples.empty()) return 0.0;  // a layer without weights
+    return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
+  };
+  double total = of(pass.loss);
+  for (const LayerSamples& s : pass.samples)
+    total += of(s.forward) + of(s.backward_input) + of(s.backward_weight);
+  return total;
+}
+
+/// Half the distance between the slowest and the fastest, as a share of the median.
+double spread_of(const Samples& totals) {
+  const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
+  const double middle = median(totals);
+  return middle > 0 ? (*most - *least) / 2 / middle : 0;
 }
 
 }  // namespace
@@ -182,7 +212,13 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
 
   Pass pass(layout, store, options, clock, device);
   for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(batch, false);
-  for (int i = 0; i < options.repetitions; ++i) pass.run(batch, true);
+  Samples totals;
+  for (int block = 0; block < options.blocks; ++block) {
+    if (options.before_block) options.before_block();
+    const std::size_t first = pass.loss.size();
+    for (int i = 0; i < options.repetitions; ++i) pass.run(batch, true);
+    totals.push_back(block_total(pass, first));
+  }
 
   LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = device.name()};
   graph.loss_s = median(pass.loss);
@@ -213,8 +249,12 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
         graph.edges.push_back({tensor.layer, static_cast<int>(i), tensor.name, bytes_of(tensor.spec)});
     }
   }
-  graph.update_s_per_byte =
+  if (options.before_block) options.before_block();
+  const UpdateSeconds update =
       update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock, device);
+  graph.update_s_per_byte = update.in_place;
+  graph.update_copy_s_per_byte = std::max(0.0, update.kept - update.in_place);
+  graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
   return graph;
 }
 

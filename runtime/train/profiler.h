@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "runtime/base/clock.h"
 #include "runtime/device/device.h"
@@ -12,9 +13,11 @@
 namespace millrace {
 
 struct ProfileOptions {
-  int microbatch = 1;   ///< samples
-  int warmup = 2;       ///< passes not counted
-  int repetitions = 5;  ///< passes; the median of each layer counts
+  int microbatch = 1;                  ///< samples
+  int warmup = 2;                      ///< passes not counted
+  int repetitions = 5;                 ///< passes of a block; the median of each layer over all blocks counts
+  int blocks = 3;                      ///< how far their totals differ is LayerGraph::measured.spread
+  std::function<void()> before_block;  ///< e.g. meets other ranks, so that all compute at the same time
   std::uint64_t seed = 0;
   RuleOptions rule;
 };
@@ -22,10 +25,11 @@ struct ProfileOptions {
 /// A batch of random values, integers within their limits: on `device`.
 Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device);
 
-/// Forward, input gradient and weight gradient of each layer, the loss, and the update rule, in seconds for
-/// one microbatch of random data; bytes of parameters, outputs, and of what backward keeps (each storage
-/// once). Each of them is waited for: kernels of `device` do not overlap.
-/// Runs on the calling thread with its intra-op threads. Throws ConfigError if the shapes do not fit.
+/// Forward, input gradient and weight gradient of each layer, the loss, the update rule and what it takes
+/// more when the version before must be kept, in seconds for one microbatch of random data; bytes of
+/// parameters, outputs, and of what backward keeps (each storage once). Each of them is waited for: kernels
+/// of `device` do not overlap. Runs on the calling thread with its intra-op threads. Throws ConfigError if
+/// the shapes do not fit.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device);
 

@@ -187,6 +187,50 @@ TEST(PipeDreamJob, CarriesOver) {
   EXPECT_EQ(result->notes[0], "container has no effect");
 }
 
+/// Its AlexNet files: synthetic data, YAML 1.1's spelling of true and false, stages of 3 and 1 ranks.
+TEST(PipeDreamJob, SyntheticDataAsItsOwnFilesSayIt) {
+  const TemporaryFolder folder;
+  for (const int machines : {4, 16}) {
+    std::string list, replicas, all;
+    for (int r = 0; r < machines; ++r) {
+      list += std::string(r == 0 ? "" : ", ") + "'v40" + std::to_string(1 + r / 4) + ":" + std::to_string(r) +
+              "'";
+      all += (r == 0 ? "" : ", ") + std::to_string(r);
+      if (r + 1 < machines) replicas += (r == 0 ? "" : ", ") + std::to_string(r);
+    }
+    const std::string dp = folder.write(
+        "dp.json", R"({"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [)" + all + "]}}");
+    const std::string hybrid =
+        folder.write("hybrid.json", R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [)" +
+                                        replicas + R"(], "1": [)" + std::to_string(machines - 1) + "]}}");
+    Plan plan = uniform_plan("alexnet", {"a", "b"}, 2, 1, machines, ScheduleKind::PipeDream);
+    plan.stages[0].ranks.clear();
+    for (int r = 0; r + 1 < machines; ++r) plan.stages[0].ranks.emplace_back(r);
+    plan.stages[1].ranks = {RankId(machines - 1)};
+    const std::string planned = folder.write("plan.json", plan.to_json());
+    const auto yaml = [&](const std::string& conf, const char* backend) {
+      return "'log_directory': '" + folder.path() +
+             "'\n'module': 'models.alexnet.gpus=" + std::to_string(machines) +
+             "'\n'data_dir': '/no/such/imagenet/'\n'config_file': '" + conf +
+             "'\n'container': 'image:19.05-py3'\n'machines': [" + list +
+             "]\n'batch_size': 256\n'learning_rate': 0.01\n'weight_decay': 0.0005\n'epochs': 60\n"
+             "'print_frequency': 100\n'verbose_frequency': 100\n'compress_activations': False\n"
+             "'compress_in_gpu': False\n'learning_rate_policy': 'polynomial'\n"
+             "'model_type': 'image_classification'\n'synthetic_data': True\n'distributed_backend': '" +
+             backend + "'\n";
+    };
+    const Result<JobSpec> parallel = job(yaml(dp, "nccl"));
+    ASSERT_TRUE(parallel) << to_string(parallel.problems());
+    EXPECT_EQ(*parallel->find("data"), "synthetic");
+    EXPECT_EQ(*parallel->find("replicas"), std::to_string(machines));
+    const Result<JobSpec> pipeline = job(yaml(hybrid, "gloo"), {{"plan", planned}});
+    ASSERT_TRUE(pipeline) << to_string(pipeline.problems());
+    EXPECT_EQ(*pipeline->find("data"), "synthetic");
+    EXPECT_EQ(pipeline->ranks, machines);
+    EXPECT_NE(problems_of(yaml(hybrid, "gloo")).find("--set plan=FILE"), std::string::npos);
+  }
+}
+
 TEST(PipeDreamJob, DataParallelAndFlushing) {
   const TemporaryFolder folder;
   const std::string dp =

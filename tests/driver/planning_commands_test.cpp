@@ -14,6 +14,7 @@
 #include "runtime/plan/pipedream_formats.h"
 #include "runtime/plan/plan.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/trace/trace.h"
 
 namespace millrace {
 namespace {
@@ -285,6 +286,184 @@ TEST_F(PlanningCommands, PlansPipeDreamGraphsAndMixedClustersInOurMode) {
   const Outcome mixed = run(plan_command, {"--profile", graph, "--cluster", cluster});
   EXPECT_EQ(mixed.code, 0) << mixed.errors;
   EXPECT_EQ(run(plan_command, {"--profile", profile(), "--cluster", cluster}).code, 2);  // of another model
+}
+
+TEST_F(PlanningCommands, TheBatchIsFixedAndComparedAsOne) {
+  const std::string path = profile();  // microbatches of 2
+  const auto microbatches = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"--profile", path, "--ranks", "8", "--format", "json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = run(plan_command, args);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    return json_of(outcome).find("microbatches")->as_int();
+  };
+  EXPECT_EQ(microbatches({}), 8);  // one for each rank
+  EXPECT_EQ(microbatches({"--batch", "32"}), 16);
+  EXPECT_EQ(microbatches({"--microbatches", "4"}), 4);
+  const Outcome odd = run(plan_command, {"--profile", path, "--ranks", "2", "--batch", "33"});
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_NE(odd.errors.find("--batch 32 or 34"), std::string::npos) << odd.errors;
+  EXPECT_EQ(run(plan_command, {"--profile", path, "--batch", "32", "-m", "4"}).code, 2);
+  const Outcome chosen = run(plan_command, {"--profile", path, "--ranks", "4", "-m", "0", "--explain"});
+  EXPECT_NE(chosen.errors.find("--batch SAMPLES"), std::string::npos) << chosen.errors;
+  EXPECT_EQ(chosen.output.find("a microbatch;"), std::string::npos) << "others have another batch\n"
+                                                                    << chosen.output;
+}
+
+TEST_F(PlanningCommands, SaysWhatBoundedNothingAndWhatKeepsRanksIdle) {
+  const std::string path = profile();
+  const Outcome free = run(plan_command, {"--profile", path, "--ranks", "2"});
+  EXPECT_NE(free.errors.find("nothing bounded this plan"), std::string::npos) << free.errors;
+  for (const std::vector<std::string>& bound :
+       {std::vector<std::string>{"--memory", "8GiB"}, {"--device", "t4-16g"}}) {
+    std::vector<std::string> args{"--profile", path, "--ranks", "2"};
+    args.insert(args.end(), bound.begin(), bound.end());
+    const Outcome outcome = run(plan_command, args);
+    EXPECT_EQ(outcome.code, 0) << outcome.errors;
+    EXPECT_EQ(outcome.errors, "");
+  }
+  const Outcome few = run(plan_command, {"--profile", path, "--ranks", "8", "-m", "2", "--device", "t4-16g"});
+  EXPECT_NE(few.errors.find("2 microbatches for 8 ranks keep them idle"), std::string::npos) << few.errors;
+  const Outcome unknown = run(plan_command, {"--profile", path, "--device", "h100-80gb"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.errors.find("did you mean 'h100-80g'?"), std::string::npos) << unknown.errors;
+  EXPECT_EQ(run(plan_command, {"--profile", path, "--memory", "0"}).code, 2);
+}
+
+// The device's memory is what forbids: 600 MB of weights, gradients and momentum take 1.8 GB on a rank.
+TEST_F(PlanningCommands, ADeviceBoundsLikeItsMemory) {
+  LayerGraph graph;
+  graph.model = "large";
+  graph.nodes.push_back({.name = "l",
+                         .kind = "x",
+                         .forward_s = 1,
+                         .backward_input_s = 1,
+                         .backward_weight_s = 1,
+                         .parameter_bytes = 6'000'000'000});
+  const std::string path = file("large.json", graph.to_json());
+  EXPECT_EQ(run(plan_command, {"--profile", path, "--ranks", "1", "--device", "h100-80g"}).code, 0);
+  EXPECT_EQ(run(plan_command, {"--profile", path, "--ranks", "1", "--device", "t4-16g"}).code, 2);
+}
+
+TEST_F(PlanningCommands, AJobOfManyStepsTakesTheStepOfARun) {
+  const std::string path = profile();
+  const auto step = [&](const char* steps) {
+    const Json plan = json_of(run(plan_command, {"--profile", path, "--ranks", "4", "-m", "8", "--straight",
+                                                 "--steps", steps, "--format", "json"}));
+    return std::pair(plan.find("predicted_step_s")->as_double(),
+                     plan.find("predicted_run_step_s")->as_double());
+  };
+  const auto [one, one_in_run] = step("1");
+  const auto [many, many_in_run] = step("1000");
+  EXPECT_LE(many_in_run, one_in_run * (1 + 1e-9));
+  EXPECT_GE(many, one * (1 - 1e-9));
+  EXPECT_EQ(run(plan_command, {"--profile", path, "--steps", "0"}).code, 2);
+}
+
+TEST_F(PlanningCommands, ALeadWithinTheProfilesSpreadIsNamed) {
+  Result<LayerGraph> graph = LayerGraph::load(profile());
+  ASSERT_TRUE(graph);
+  graph->measured = {.ranks = 2, .blocks = 5, .spread = 0.5};
+  const std::string path = file("measured.json", graph->to_json());
+  const Outcome outcome =
+      run(plan_command, {"--profile", path, "--ranks", "2", "--out", (folder_ / "p.json").string()});
+  EXPECT_NE(outcome.output.find("within the profile's spread of 50.0 %"), std::string::npos)
+      << outcome.output;
+  EXPECT_NE(outcome.output.find("the profile's 5 blocks differ by +-50.0 %"), std::string::npos)
+      << outcome.output;
+  EXPECT_DOUBLE_EQ(Plan::load((folder_ / "p.json").string())->predicted_spread, 0.5);
+  EXPECT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2"}).output.find("spread"),
+            std::string::npos);
+}
+
+// Two stages of which the second takes twice what the profile says: planned again, it gets fewer layers.
+TEST_F(PlanningCommands, PlansAgainFromARun) {
+  const std::string path = profile();
+  const std::string run_folder = (folder_ / "run").string();
+  std::filesystem::create_directory(run_folder);
+  ASSERT_EQ(run(plan_command, {"--profile", path, "--ranks", "2", "--straight", "--schedule", "1f1b", "-m",
+                               "4", "--out", run_folder + "/plan.json"})
+                .code,
+            0);
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<Span> spans;
+    std::int64_t now = 0;
+    const std::int64_t unit = rank == 0 ? 30'000'000 : 60'000'000;  // of three layers
+    for (int step = 0; step < 4; ++step) {
+      for (int m = 0; m < 4; ++m) {
+        spans.push_back(
+            {SpanKind::Forward, static_cast<std::int16_t>(rank), -1, 4 * step + m, step, now, now + unit});
+        spans.push_back({SpanKind::Backward, static_cast<std::int16_t>(rank), -1, 4 * step + m, step,
+                         now + unit, now + 3 * unit});
+        now += 3 * unit;
+      }
+      spans.push_back({SpanKind::Update, static_cast<std::int16_t>(rank), -1, 4 * step, step, now, now + 1});
+      now += 1;
+    }
+    file("run/trace.rank" + std::to_string(rank) + ".json", spans_to_json(spans));
+  }
+  const Outcome again =
+      run(plan_command, {"--from-run", run_folder, "--profile", path, "--ranks", "2", "--straight",
+                         "--schedule", "1f1b", "-m", "4", "--format", "json"});
+  ASSERT_EQ(again.code, 0) << again.errors;
+  const Json plan = json_of(again);
+  EXPECT_EQ(plan.find("stages")->items()[0].find("layers")->size(), 4u) << again.output;
+  EXPECT_NEAR(plan.find("stages")->items()[1].find("forward_s")->as_double(), 0.04, 1e-6);
+  EXPECT_EQ(run(plan_command, {"--from-run", run_folder, "--ranks", "2"}).code, 3);  // it has no profile.json
+  std::filesystem::remove(run_folder + "/trace.rank1.json");
+  const Outcome missing = run(plan_command, {"--from-run", run_folder, "--profile", path, "--ranks", "2"});
+  EXPECT_EQ(missing.code, 3);
+  EXPECT_NE(missing.errors.find("trace.rank1.json"), std::string::npos) << missing.errors;
+}
+
+TEST_F(PlanningCommands, SimulatesPlansOfPipeDreamsGraphs) {
+  const std::string graph = file("graph.txt", kGraph);
+  const std::string plan = (folder_ / "plan.json").string();
+  const Outcome planned =
+      run(plan_command, {"--profile", graph, "--ranks", "2", "--straight", "--out", plan});
+  ASSERT_EQ(planned.code, 0) << planned.errors;
+  EXPECT_NE(planned.output.find("loading: 0.500 ms a microbatch"), std::string::npos) << planned.output;
+  EXPECT_EQ(planned.output.find("node1"), std::string::npos) << "the input is no layer";
+  EXPECT_EQ(run(simulate_command, {"--plan", plan, "--profile", graph}).code, 0);
+}
+
+TEST_F(PlanningCommands, WrongPlansAndNamesAreShownSafely) {
+  const std::string path = profile();
+  std::string text = *read_file([&] {
+    const std::string plan = (folder_ / "plan.json").string();
+    EXPECT_EQ(run(plan_command, {"--profile", path, "--ranks", "2", "--out", plan}).code, 0);
+    return plan;
+  }());
+  text.replace(text.find("layer0"), 6, "layerX");
+  const std::string wrong = file("wrong.json", text);
+  const Outcome refused = run(simulate_command, {"--plan", wrong, "--profile", path});
+  EXPECT_EQ(refused.code, 2);
+  std::istringstream lines(refused.errors);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_NE(line.find("wrong.json"), std::string::npos) << line;
+  std::string graph = kGraph;
+  graph.replace(graph.find("2.000"), 5, "-2.00");
+  const Outcome below = run(plan_command, {"--profile", file("negative.txt", graph), "--ranks", "2"});
+  EXPECT_EQ(below.code, 3);
+  EXPECT_NE(below.errors.find("negative.txt:2:"), std::string::npos) << below.errors;
+  const Outcome control = run(plan_command, {"--profile", file("e.txt", "a\x1b[31m -- b"), "--ranks", "2"});
+  EXPECT_EQ(control.code, 3);
+  EXPECT_EQ(control.errors.find('\x1b'), std::string::npos);
+  graph = kGraph;
+  graph.insert(graph.find("node3 --"), "\x1b]0;title\x07");
+  graph.replace(graph.rfind("node3"), 5, "\x1b]0;title\x07node3");
+  const Outcome named =
+      run(plan_command, {"--profile", file("named.txt", graph), "--ranks", "2", "--straight"});
+  EXPECT_EQ(named.code, 0) << named.errors;
+  EXPECT_EQ((named.output + named.errors).find('\x1b'), std::string::npos);
+  EXPECT_NE(named.output.find("\\x1b"), std::string::npos) << named.output;
+}
+
+TEST_F(PlanningCommands, HelpSaysEachThingOnce) {
+  const std::string help = run(simulate_command, {"--help"}).output;
+  const std::size_t first = help.find("May be repeated.");
+  EXPECT_NE(first, std::string::npos);
+  EXPECT_EQ(help.find("May be repeated.", first + 1), std::string::npos);
 }
 
 TEST_F(PlanningCommands, RefusalsNameChangesThatWork) {

@@ -139,10 +139,10 @@ TEST(ClusterSpec, WrongFilesAreNamedByPlaceAndReason) {
       {"hosts: [{name: a}, {name: b}]\n", "network"},
       {"hosts: [{name: a}, {name: a}]\nnetwork: {bandwidth: 1e9}\n", "twice"},
       {"kinds: [{name: v100}]\nhosts: [{name: a, kind: v10}]\n", "did you mean 'v100'"},
-      {"kinds: [{name: v, speed: 0}]\nhosts: [{name: a}]\n", "1: as profiled"},
+      {"kinds: [{name: v, speed: 0}]\nhosts: [{name: a}]\n", "'speed' is 0.0"},
       {"hosts: [{name: a}, {name: b}]\nlinks: [{between: [a, c], bandwidth: 1e9}]\n", "'c'"},
       {"hosts: [{name: a}, {name: b}]\nlinks: [{between: [a], bandwidth: 1e9}]\n", "two hosts"},
-      {"hosts: [{name: a, devices: 0}]\n", "at least 1"},
+      {"hosts: [{name: a, devices: 0}]\n", "expected 1 to"},
       {"levels: [{count: 2, bandwidth: 1e9}]\nnetwork: {bandwidth: 1e9}\n", "does not go with levels"},
       {"levels: [{count: 2, bandwidth: 1e9, latancy: 1}]\n", "did you mean 'latency'"},
       {"kinds: [{name: v, memory: much}]\nhosts: [{name: a}]\n", "not a size"}};

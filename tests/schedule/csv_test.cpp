@@ -195,6 +195,56 @@ TEST(ScheduleCsv, WritingRefusesWhatTheFormatCannotSay) {
   EXPECT_TRUE(schedule_csv(*make_schedule(Kind::GPipe, skip), skip));
 }
 
+std::string notes_of(const CsvSchedule& read) {
+  std::string all;
+  for (const std::string& note : read.notes) all += note + "\n";
+  return all;
+}
+
+TEST(ScheduleCsv, BlankLinesAtTheEndAreNoRanks) {
+  const std::string good = written(Kind::OneFOneB, chain_shape(3, 4), CsvContent::Computations);
+  for (const char* tail : {"", "\n", "\n\n", "\r\n\r\n", "   \n", ",,,\n"}) {
+    const Result<CsvSchedule> read = read_schedule_csv(good + tail, "f");
+    ASSERT_TRUE(read) << to_string(read.problems());
+    EXPECT_EQ(read->shape.num_ranks(), 3);
+  }
+  const Result<CsvSchedule> gap = read_schedule_csv("0F0,0B0\n\n1F0,1B0\n", "f");
+  ASSERT_FALSE(gap);
+  EXPECT_EQ(to_string(gap.problems()).rfind("f:2:1: rank 1 has no actions", 0), 0u);
+}
+
+/// PyTorch's Schedule1F1B: the last rank's forwards are 1 .. m, its backwards 0 .. m - 1.
+TEST(ScheduleCsv, ForwardsThatAreNumberedFromOneAreReadFromZero) {
+  for (int places = 1; places <= 4; ++places) {
+    for (int m = places; m <= 6; ++m) {
+      const std::string good = written(Kind::OneFOneB, chain_shape(places, m), CsvContent::Computations);
+      std::string shifted = good;
+      const std::string last = std::to_string(places - 1) + "F";
+      for (std::size_t at = 0; (at = shifted.find(last, at)) != std::string::npos; at += last.size())
+        shifted.replace(at + last.size(), 1, std::to_string(shifted[at + last.size()] - '0' + 1));
+      const Result<CsvSchedule> read = read_schedule_csv(shifted, "f");
+      ASSERT_TRUE(read) << shifted << to_string(read.problems());
+      EXPECT_EQ(to_string(read->schedule), to_string(read_schedule_csv(good, "f")->schedule));
+      EXPECT_NE(notes_of(*read).find("numbered from 1"), std::string::npos);
+    }
+  }
+  EXPECT_FALSE(read_schedule_csv("0F1,0F2,0B1,0B2\n", "f"));  // backwards too: microbatch 0 is missing
+}
+
+/// Weights that are summed in another order are equal to rounding only: the file says so before it runs.
+TEST(ScheduleCsv, NotesSumsInAnotherOrder) {
+  const Result<CsvSchedule> reversed = read_schedule_csv("0F0,0F1,0B1,0B0\n", "f");
+  ASSERT_TRUE(reversed) << to_string(reversed.problems());
+  EXPECT_NE(notes_of(*reversed).find("stage 0 adds the weight gradient of microbatch 0 after that of 1"),
+            std::string::npos)
+      << notes_of(*reversed);
+  for (Kind kind : {Kind::GPipe, Kind::OneFOneB, Kind::ZeroBubbleH1, Kind::ZeroBubbleV, Kind::DualPipeV}) {
+    const std::string good =
+        written(kind, is_v_shaped(kind) ? v_shape(3, 6) : chain_shape(3, 6), CsvContent::Computations);
+    EXPECT_EQ(notes_of(*read_schedule_csv(good, "f")).find("adds the weight gradient"), std::string::npos);
+  }
+}
+
 /// Damaged files are refused or read as something valid; never a crash, never an invalid schedule.
 TEST(ScheduleCsv, DamageIsRefusedOrHarmless) {
   RandomStream random(3);

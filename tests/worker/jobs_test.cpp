@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/plan/layer_graph.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
@@ -86,6 +87,41 @@ TEST_F(Jobs, AScheduleOfPyTorchRunsHere) {
   const Ran bad = run("launch job.yaml --set schedule-file=bad.csv");
   EXPECT_EQ(bad.code, 2) << bad.output;
   EXPECT_NE(bad.output.find("bad.csv"), std::string::npos) << bad.output;
+}
+
+// As many ranks at once as the run has; the mean over them is one profile, with the spread of its blocks.
+TEST_F(Jobs, ProfilesUnderTheLoadOfTheRunAndSplitsTheError) {
+  const Ran profiled =
+      run("profile --model mlp --width 32 --depth 4 --microbatch 4 --repetitions 2 --blocks 4 "
+          "--ranks 2 --out profile.json");
+  ASSERT_EQ(profiled.code, 0) << profiled.output;
+  EXPECT_NE(profiled.output.find("measured by 2 ranks at once in 4 blocks"), std::string::npos)
+      << profiled.output;
+  const Result<LayerGraph> graph = LayerGraph::load((folder_ / "profile.json").string());
+  ASSERT_TRUE(graph) << to_string(graph.problems());
+  EXPECT_EQ(graph->measured.ranks, 2);
+  EXPECT_EQ(graph->measured.blocks, 4);
+  EXPECT_GT(graph->measured.spread, 0);
+  EXPECT_GT(graph->update_copy_s_per_byte, 0);
+  for (const LayerNode& node : graph->nodes) EXPECT_GT(node.forward_s, 0) << node.name;
+
+  ASSERT_EQ(run("plan --profile profile.json --straight --stages 2 --microbatches 4 --schedule 1f1b --out "
+                "plan.json")
+                .code,
+            0);
+  const Ran trained =
+      run("train --model mlp --width 32 --depth 4 --microbatch 4 --plan plan.json --steps 20 "
+          "--trace-first 5 --trace-steps 10 --no-evaluation --output-dir out");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const Ran report = run("report --run out --format json");
+  ASSERT_EQ(report.code, 0) << report.output;
+  EXPECT_NE(report.output.find("\"of_model\""), std::string::npos) << report.output;
+  const Ran again = run(
+      "plan --from-run out --profile profile.json --straight --stages 2 --microbatches 4 --out again.json");
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(run("profile --model mlp --ranks 2 --cluster c.yaml").code, 2);
+  EXPECT_EQ(run("profile --model mlp --ranks 0").code, 2);
+  EXPECT_EQ(run("profile --model mlp --ranks 2 --round-trips 5").code, 2);  // needs --network
 }
 
 TEST_F(Jobs, ProfilePlanTrainReport) {

@@ -207,7 +207,7 @@ TEST_F(Network, BadInputMeetsAClearErrorAndItsExitCode) {
       {"--network --ranks 2 --out folder", "is a folder", ""},
       {"--network --ranks 2 --out absent/measured.yaml", "absent is not a folder", ""},
       {"--network --ranks 2 --timeout 0", "--timeout", ""},
-      {"--model mlp --cluster cluster.yaml", "--cluster: needs --network", ""},
+      {"--model mlp --tolerance 0.1", "--tolerance: needs --network", ""},
       {"--network --cluster cluster.yaml", "has 3 ranks, this job has 2", "RANK=0 WORLD_SIZE=2"},
       {"--network --cluster cluster.yaml", "WORLD_SIZE", "RANK=0 WORLD_SIZE=x"},
   };

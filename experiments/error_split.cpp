@@ -1,0 +1,68 @@
+#include "experiments/error_split.h"
+
+#include <algorithm>
+
+#include "runtime/base/text.h"
+#include "runtime/plan/quantities.h"
+#include "runtime/schedule/measured_costs.h"
+#include "runtime/schedule/svg.h"
+
+namespace millrace {
+
+Result<ErrorSplit> split_error(const RunData& run) {
+  if (!run.plan) return Problem{run.folder, "has no plan", ""};
+  const Plan& plan = *run.plan;
+  if (Problems problems = validate(plan); !problems.empty()) return problems;
+  if (plan.schedule == ScheduleKind::Custom && !run.schedule)
+    return Problem{run.folder, "has no schedule.csv, so its order is not known", ""};
+  std::vector<std::vector<Span>> spans;
+  for (const RankRun& rank : run.ranks) spans.push_back(rank.spans);
+  const PipelineShape shape = shape_of(plan);
+  const Result<MeasuredCosts> measured = measured_costs(plan, shape, spans);
+  if (!measured) return measured.problems();
+  const Result<double> simulated = simulated_step(plan, shape, measured->costs, run.schedule);
+  if (!simulated) return simulated.problems();
+  ErrorSplit split{.simulated_s = *simulated,
+                   .measured_s = measured->step_s,
+                   .steps = measured->steps,
+                   .spread = plan.predicted_spread};
+  split.predicted_s = plan.predicted_run_step_s > 0 ? plan.predicted_run_step_s : plan.predicted_step_s;
+  if (updates_after_each(plan.schedule)) split.predicted_s /= std::max(1, plan.microbatches);
+  return split;
+}
+
+std::string error_split_text(const ErrorSplit& split) {
+  std::string text = "error: ";
+  if (split.predicted_s > 0) text += "predicted " + duration_text(split.predicted_s) + " | ";
+  text += "simulated again from this run's times " + duration_text(split.simulated_s) + " | measured " +
+          duration_text(split.measured_s) + " (" + std::to_string(split.steps) + " traced steps): ";
+  if (split.predicted_s > 0) text += printed("times %+.1f %%, ", split.of_times() * 100);
+  return text + printed("model %+.1f %%", split.of_model() * 100);
+}
+
+std::string error_split_html(const RunData& run) {
+  const Result<ErrorSplit> split = split_error(run);
+  std::string html = "<section class=\"card\" id=\"error-split\"><h2>Where the prediction was off</h2>";
+  if (!split) {
+    return html + "<p class=\"lead\">Not known: " + escape_xml(to_string(split.problems().front())) +
+           ".</p></section>\n";
+  }
+  html +=
+      "<p class=\"lead\">The plan's schedule was simulated again with what this run measured of every "
+      "action. "
+      "From predicted to simulated again the times were wrong, from there to measured the model is.</p>"
+      "<table><tr><th>predicted</th><th>simulated again</th><th>measured</th><th>error of the times</th>"
+      "<th>error of the model</th></tr><tr>";
+  const auto cell = [&](const std::string& text) { html += "<td>" + escape_xml(text) + "</td>"; };
+  cell(split->predicted_s > 0 ? duration_text(split->predicted_s) : "–");
+  cell(duration_text(split->simulated_s));
+  cell(duration_text(split->measured_s));
+  cell(split->predicted_s > 0 ? printed("%+.1f %%", split->of_times() * 100) : "–");
+  cell(printed("%+.1f %%", split->of_model() * 100));
+  html += "</tr></table><p>Means over " + std::to_string(split->steps) + " traced steps of a run";
+  if (split->spread > 0)
+    html += printed("; the profile's own blocks differed by ±%.1f %%", split->spread * 100);
+  return html + ".</p></section>\n";
+}
+
+}  // namespace millrace

@@ -1,0 +1,32 @@
+// How far a prediction was off, and why: wrong times, or a wrong model. LibTorch-free.
+#pragma once
+
+#include <string>
+
+#include "experiments/run_data.h"
+
+namespace millrace {
+
+/// Seconds of a step in a run (PipeDream's own schedules: of a minibatch). `simulated_s` is the plan's
+/// schedule simulated again with what this run's trace measured of every action: predicted to simulated is
+/// the error of the profile's times, simulated to measured that of the model.
+struct ErrorSplit {
+  double predicted_s = 0;  ///< 0: the plan predicts nothing
+  double simulated_s = 0;
+  double measured_s = 0;  ///< of the traced steps that were averaged
+  int steps = 0;
+  double spread = 0;  ///< of the profile, from the plan
+
+  double of_times() const { return predicted_s > 0 ? simulated_s / predicted_s - 1 : 0; }
+  double of_model() const { return measured_s / simulated_s - 1; }
+};
+
+/// Problem: no plan, no traces of three steps on every rank.
+Result<ErrorSplit> split_error(const RunData& run);
+
+/// "error: predicted ... | simulated again ... | measured ...": one line for a terminal.
+std::string error_split_text(const ErrorSplit& split);
+/// A section of the report; a sentence that says why where there is none.
+std::string error_split_html(const RunData& run);
+
+}  // namespace millrace

@@ -1,0 +1,39 @@
+// What a run's own trace says of its actions, as costs for the simulator: then prediction and measurement
+// differ by the model alone, no longer by the times that were put into it. LibTorch-free.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plan/plan.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/trace/trace.h"
+
+namespace millrace {
+
+/// Means over the traced steps but the first (which warms up, and gives the start of the second).
+struct MeasuredCosts {
+  /// Seconds by stage and by link, of one microbatch. A computation has what its rank did for it besides: the
+  /// batch, messages that were there already, handing its own message over, and the time between two actions.
+  /// `transfer` is the time from the end of a send to the end of a receive that waited for it.
+  ScheduleCosts costs;
+  /// The computations alone, by stage: to set beside a profile. Where no backward was split, `backward_input`
+  /// and `backward_weight` are a half each.
+  ScheduleCosts alone;
+  bool split_backwards = false;
+  double step_s = 0;  ///< of the same steps, of the rank that took longest; asynchronous: of a minibatch
+  int steps = 0;      ///< that were averaged
+};
+
+/// `spans_by_rank` of the ranks of `plan`, on one clock (one host). Problem: fewer than three traced steps,
+/// ranks without a trace, a stage without a computation.
+Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shape,
+                                     const std::vector<std::vector<Span>>& spans_by_rank);
+
+/// Seconds of a step in a run of many with these costs; asynchronous: of a minibatch.
+/// Problem if the schedule cannot be made.
+Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, const ScheduleCosts& costs,
+                              const std::optional<ScheduleFile>& file = std::nullopt);
+
+}  // namespace millrace

@@ -1,0 +1,181 @@
+// A simulated run written down as spans is measured back: then the model's error is nothing.
+#include "runtime/schedule/measured_costs.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "runtime/base/random.h"
+#include "runtime/schedule/simulate.h"
+#include "tests/schedule/every_shape.h"
+#include "tests/schedule/shapes.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kTracedSteps = 6;
+
+SpanKind kind_of(Op op) {
+  switch (op) {
+    case Op::Forward:
+      return SpanKind::Forward;
+    case Op::Backward:
+      return SpanKind::Backward;
+    case Op::BackwardInput:
+      return SpanKind::BackwardInput;
+    case Op::BackwardWeight:
+      return SpanKind::BackwardWeight;
+    case Op::SendActivation:
+    case Op::SendGradient:
+      return SpanKind::Send;
+    case Op::RecvActivation:
+    case Op::RecvGradient:
+      return SpanKind::Wait;
+    case Op::Reduce:
+      return SpanKind::Reduce;
+    case Op::Update:
+      return SpanKind::Update;
+  }
+  return SpanKind::Step;
+}
+
+/// The schedule's steps one after the other, as a trace of nanoseconds.
+std::vector<std::vector<Span>> traced(const Schedule& schedule, const PipelineShape& shape,
+                                      const ScheduleCosts& costs) {
+  PipelineShape longer = shape;
+  longer.microbatches = shape.microbatches * kTracedSteps;
+  Schedule repeated{.kind = schedule.kind, .ranks = {}};
+  for (const auto& actions : schedule.ranks) {
+    auto& list = repeated.ranks.emplace_back();
+    for (int step = 0; step < kTracedSteps; ++step) {
+      for (Action a : actions) {
+        a.microbatch = MicrobatchId(a.microbatch.value + std::int64_t{step} * shape.microbatches);
+        list.push_back(a);
+      }
+    }
+  }
+  const Simulation simulation = simulate(repeated, longer, costs);
+  std::vector<std::vector<Span>> spans;
+  for (const auto& actions : simulation.ranks) {
+    auto& mine = spans.emplace_back();
+    for (const TimedAction& timed : actions) {
+      mine.push_back({.kind = kind_of(timed.action.op),
+                      .stage = static_cast<std::int16_t>(timed.action.stage.value),
+                      .peer = timed.action.peer.value,
+                      .microbatch = timed.action.microbatch.value,
+                      .step = timed.action.microbatch.value / shape.microbatches,
+                      .start = std::llround(timed.start * 1e9),
+                      .end = std::llround(timed.end * 1e9)});
+    }
+  }
+  return spans;
+}
+
+Plan plan_of(ScheduleKind kind, const PipelineShape& shape) {
+  Plan plan{.model = "m", .schedule = kind, .microbatches = shape.microbatches};
+  for (const auto& ranks : shape.ranks_of_stage) plan.stages.push_back({.layers = {"l"}, .ranks = ranks});
+  return plan;
+}
+
+TEST(MeasuredCosts, OfASimulatedRunSimulateToTheSameStep) {
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    RandomStream random(derive_seed(seed, "measured"));
+    const ScheduleKind kinds[] = {ScheduleKind::GPipe,        ScheduleKind::OneFOneB,
+                                  ScheduleKind::ZeroBubbleH1, ScheduleKind::ZeroBubbleH2,
+                                  ScheduleKind::ZeroBubbleV,  ScheduleKind::Interleaved,
+                                  ScheduleKind::VHalf,        ScheduleKind::DualPipeV};
+    const ScheduleKind kind = kinds[random.below(std::size(kinds))];
+    const int places = static_cast<int>(2 + random.below(3)),
+              m = 2 * places + static_cast<int>(random.below(4));
+    const PipelineShape shape =
+        kind == ScheduleKind::Interleaved ? interleaved_shape(places, 2, m, 1)
+        : is_v_shaped(kind)               ? v_shape(places, m)
+                            : replicated_shape(std::vector<int>(static_cast<std::size_t>(places), 1), m);
+    const Result<Schedule> schedule = make_schedule(kind, shape, Transport::Buffered);
+    ASSERT_TRUE(schedule);
+    ScheduleCosts costs;
+    for (int s = 0; s < shape.num_stages(); ++s) {
+      costs.forward.push_back(random.uniform(0.01, 0.03));
+      costs.backward_input.push_back(random.uniform(0.01, 0.03));
+      costs.backward_weight.push_back(random.uniform(0.01, 0.03));
+      costs.update.push_back(random.uniform(0, 0.02));
+    }
+    const bool transfers = random.below(2) == 0;
+    costs.transfer.assign(shape.all_links().size(), transfers ? random.uniform(0.0005, 0.002) : 0);
+    const Plan plan = plan_of(kind, shape);
+    const Result<MeasuredCosts> measured = measured_costs(plan, shape, traced(*schedule, shape, costs));
+    ASSERT_TRUE(measured) << to_string(measured.problems());
+    for (std::size_t s = 0; s < costs.forward.size(); ++s) {
+      EXPECT_NEAR(measured->alone.forward[s], costs.forward[s], 1e-8) << "seed " << seed;
+      EXPECT_NEAR(measured->alone.backward_input[s] + measured->alone.backward_weight[s],
+                  costs.backward_input[s] + costs.backward_weight[s], 1e-8);
+    }
+    const Result<double> again = simulated_step(plan, shape, measured->costs);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(measured->steps, kTracedSteps - 1);
+    // A transfer that nobody waited for is free here, and a wire that another message holds counts as time.
+    EXPECT_NEAR(*again, measured->step_s, (transfers ? 0.02 : 1e-6) * measured->step_s)
+        << "seed " << seed << " " << to_string(kind);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 120);
+}
+
+TEST(MeasuredCosts, SendsAndWhatWasThereAlreadyBelongToTheComputation) {
+  const PipelineShape shape = replicated_shape({1, 1}, 1);
+  std::vector<std::vector<Span>> spans(2);
+  const auto add = [&](int rank, SpanKind kind, int stage, int peer, int step, int start, int end) {
+    spans[static_cast<std::size_t>(rank)].push_back({.kind = kind,
+                                                     .stage = static_cast<std::int16_t>(stage),
+                                                     .peer = peer,
+                                                     .microbatch = step,
+                                                     .step = step,
+                                                     .start = start * 1'000'000LL,
+                                                     .end = end * 1'000'000LL});
+  };
+  for (int step = 0; step < 4; ++step) {
+    const int t = 100 * step;
+    add(0, SpanKind::Data, 0, -1, step, t, t + 2);
+    add(0, SpanKind::Forward, 0, -1, step, t + 2, t + 12);
+    add(0, SpanKind::Send, 0, 1, step, t + 12, t + 15);
+    add(1, SpanKind::Wait, 1, 0, step, t, t + 20);  // 5 ms after the send
+    add(1, SpanKind::Forward, 1, -1, step, t + 20, t + 30);
+    add(1, SpanKind::Backward, 1, -1, step, t + 30, t + 50);
+    add(1, SpanKind::Send, 1, 0, step, t + 50, t + 51);
+    add(1, SpanKind::Update, 1, -1, step, t + 51, t + 100);
+    add(0, SpanKind::Wait, 0, 1, step, t + 60, t + 63);  // had been there
+    add(0, SpanKind::Backward, 0, -1, step, t + 63, t + 90);
+    add(0, SpanKind::Update, 0, -1, step, t + 90, t + 100);
+  }
+  const Result<MeasuredCosts> measured = measured_costs(plan_of(ScheduleKind::OneFOneB, shape), shape, spans);
+  ASSERT_TRUE(measured) << to_string(measured.problems());
+  EXPECT_NEAR(measured->step_s, 0.1, 1e-9);
+  EXPECT_NEAR(measured->costs.forward[0], 0.015, 1e-9);
+  EXPECT_NEAR(measured->alone.forward[0], 0.010, 1e-9);
+  EXPECT_NEAR(measured->costs.update[1], 0.049, 1e-9);
+  EXPECT_EQ(measured->steps, 3);
+}
+
+TEST(MeasuredCosts, SaysWhatIsMissing) {
+  const PipelineShape shape = replicated_shape({1, 1}, 2);
+  const Plan plan = plan_of(ScheduleKind::OneFOneB, shape);
+  EXPECT_FALSE(measured_costs(plan, shape, {}));
+  EXPECT_FALSE(measured_costs(plan, shape, {{}, {}}));
+  const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape, Transport::Buffered);
+  const ScheduleCosts costs{.forward = {1, 1},
+                            .backward_input = {1, 1},
+                            .backward_weight = {1, 1},
+                            .reduce = {},
+                            .update = {},
+                            .transfer = {}};
+  auto spans = traced(schedule, shape, costs);
+  ASSERT_TRUE(measured_costs(plan, shape, spans));
+  for (auto& rank : spans) std::erase_if(rank, [](const Span& s) { return s.step > 1; });
+  const Result<MeasuredCosts> two = measured_costs(plan, shape, spans);
+  ASSERT_FALSE(two);
+  EXPECT_NE(to_string(two.problems()).find("--trace-steps"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace
