@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "optimizer/pipedream_planner.h"
 #include "optimizer/planner.h"
 #include "runtime/plan/pipedream_formats.h"
 

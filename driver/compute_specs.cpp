@@ -59,7 +59,7 @@ CommandSpec train_spec() {
        .fallback = "1",
        .group = "Plan"},
       {.name = "replicas",
-       .value = "N",
+       .value = "N[,N...]",
        .help = "Without a plan: replicas of every stage (data parallel), or one number for each: 3,1.",
        .fallback = "1",
        .group = "Plan"},

@@ -23,7 +23,8 @@ double step_in_a_run(const Plan& plan, CostModel& model) {
   const PipelineShape shape = shape_of(plan);
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
   if (!schedule) return plan.predicted_step_s;
-  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape));
+  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape, plan.schedule),
+                     model.conditions());
 }
 
 void predict_runs(PlannerAnswer& answer, CostModel& model) {

@@ -143,12 +143,12 @@ TEST_F(Runs, WhatDecidesARunMayNotChangeUnnoticed) {
   EXPECT_EQ(run(allowed).losses.size(), 2u);
   allowed.resume_changes = {"weight-decai"};
   expect_parts(refusal<ConfigError>(allowed), {"weight-decai", "did you mean 'weight-decay'"});
-  // Another number of microbatches: the data go on at the same step.
+  // Another number of microbatches: the data go on where they were, after 16, and a step is 8 of them.
   TrainOptions wider = same;
   const Plan eight = plan_for(model_, {1, 1}, 8, ScheduleKind::OneFOneB);
   EXPECT_THROW(train(model_, eight, wider), CheckpointError);
   wider.resume_changes = {"microbatches"};
-  EXPECT_EQ(train(model_, eight, wider).losses.size(), 2u);
+  EXPECT_EQ(train(model_, eight, wider).losses.size(), 4u);
 }
 
 /// Weights that overflow: the loss of the step itself is still finite, or not, depending on the rate.
