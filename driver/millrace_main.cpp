@@ -17,6 +17,7 @@
 #include "driver/program_paths.h"
 #include "driver/simulate_command.h"
 #include "experiments/report_command.h"
+#include "experiments/trace_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -64,6 +65,7 @@ constexpr Command kCommands[] = {
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
     {"launch", "Run", launch_spec, launch_command},
     {"report", "Look", report_spec, report_command},
+    {"trace", "Look", trace_spec, trace_command},
 };
 
 void print_help() {
