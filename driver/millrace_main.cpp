@@ -18,6 +18,7 @@
 #include "driver/simulate_command.h"
 #include "experiments/data/data_command.h"
 #include "experiments/report_command.h"
+#include "experiments/trace_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -65,6 +66,7 @@ constexpr Command kCommands[] = {
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
     {"launch", "Run", launch_spec, launch_command},
     {"report", "Look", report_spec, report_command},
+    {"trace", "Look", trace_spec, trace_command},
     {"data", "Study I/O", data_spec, data_command},
 };
 

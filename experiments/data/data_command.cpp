@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "data/generate/workloads.h"
+#include "driver/command_group.h"
 #include "driver/command_support.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
@@ -144,13 +145,7 @@ int check_command(const std::vector<std::string>& args) {
 }  // namespace
 
 CommandSpec data_spec() {
-  CommandSpec spec;
-  spec.command = "data";
-  spec.summary = "Generate data sets of the I/O study in their exact formats, check them.";
-  spec.positionals = {"generate|check"};
-  spec.examples = {"millrace data generate --workload dlrm --out data/dlrm --size 16GB --seed 1",
-                   "millrace data check data/dlrm"};
-  return spec;
+  return group_spec("data", "Generate data sets of the I/O study in their exact formats, check them.");
 }
 
 CommandSpec data_generate_spec() {
@@ -216,20 +211,9 @@ CommandSpec data_check_spec() {
 }
 
 int data_command(const std::vector<std::string>& args) {
-  const std::string word = args.empty() ? "" : args[0];
-  const std::vector<std::string> rest(args.begin() + !args.empty(), args.end());
-  if (word == "generate") return generate_command(rest);
-  if (word == "check") return check_command(rest);
-  if (word == "--help" || word == "-h") {
-    std::printf("%s\nSubcommands:\n", help_text(data_spec()).c_str());
-    for (const CommandSpec& spec : {data_generate_spec(), data_check_spec()})
-      std::printf("  millrace %-14s  %s\n", spec.command.c_str(), spec.summary.c_str());
-    return 0;
-  }
-  return exit_with(
-      ExitCode::Usage,
-      {{"millrace data", word.empty() ? "needs a subcommand" : "has no subcommand '" + word + "'",
-        "generate or check; `millrace data --help` explains them"}});
+  static const std::vector<Subcommand> table{{"generate", data_generate_spec, generate_command},
+                                             {"check", data_check_spec, check_command}};
+  return run_group(data_spec(), table, args);
 }
 
 }  // namespace millrace

@@ -1,0 +1,24 @@
+#include "experiments/trace_command.h"
+
+#include "driver/command_group.h"
+
+namespace millrace {
+namespace {
+
+// In the order of a first session.
+const std::vector<Subcommand>& trace_commands() {
+  static const std::vector<Subcommand> table{};
+  return table;
+}
+
+}  // namespace
+
+CommandSpec trace_spec() {
+  return group_spec("trace", "Traces of I/O, GPU and CPU: read the kit's raw runs, draw, compare, convert.");
+}
+
+int trace_command(const std::vector<std::string>& args) {
+  return run_group(trace_spec(), trace_commands(), args);
+}
+
+}  // namespace millrace
