@@ -12,6 +12,9 @@
 namespace millrace {
 namespace {
 
+// H5F_ACC_RDONLY and H5F_ACC_TRUNC: the header's macros also call into the library, which is not linked.
+constexpr unsigned kReadOnly = 0, kTruncate = 2;
+
 std::mutex& library_mutex() {
   static std::mutex mutex;  // guards every call into the library
   return mutex;
@@ -171,7 +174,7 @@ void write_set(const Library& h5, hid_t file, const std::string& path, const Hdf
 void write_hdf5(const std::string& path, const std::vector<Hdf5DataSet>& sets) {
   const std::lock_guard lock(library_mutex());
   const Library& h5 = library();
-  const hid_t file = h5.H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t file = h5.H5Fcreate(path.c_str(), kTruncate, H5P_DEFAULT, H5P_DEFAULT);
   require(file >= 0, path, "cannot be created");
   try {
     for (const Hdf5DataSet& set : sets) write_set(h5, file, path, set);
@@ -184,7 +187,7 @@ void write_hdf5(const std::string& path, const std::vector<Hdf5DataSet>& sets) {
 
 Hdf5File::Hdf5File(const std::string& path) : path_(path) {
   const std::lock_guard lock(library_mutex());
-  file_ = library().H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  file_ = library().H5Fopen(path.c_str(), kReadOnly, H5P_DEFAULT);
   require(file_ >= 0, path_, "is no readable HDF5 file");
 }
 

@@ -74,6 +74,9 @@ std::string encode_png(const Image& image) {
 }
 
 Result<Image> decode_png(std::string_view bytes, const std::string& name) {
+  // The library stops reading at the last pixel: a missing end would go unseen.
+  constexpr std::string_view kEnd("\0\0\0\0IEND\xae\x42\x60\x82", 12);
+  if (!bytes.ends_with(kEnd)) return damaged(name, "its end is missing");
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
   if (!::png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()))

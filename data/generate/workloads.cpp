@@ -361,11 +361,11 @@ class TextStream final : public RecordStream {
     const auto count = static_cast<std::size_t>(values_at(32'768, options.randomness.entropy));
     RandomStream random(derive_seed(options.seed, "text.words"));
     for (std::size_t i = 0; i < count; ++i) words_.push_back(word(i));
-    cumulative_.resize(count);
+    zipf_.resize(count);
     double sum = 0;
-    for (std::size_t i = 0; i < count; ++i)
-      cumulative_[i] = sum += std::pow(static_cast<double>(i + 1), -1.1);
-    for (double& value : cumulative_) value /= sum;
+    for (std::size_t i = 0; i < count; ++i) sum += zipf_[i] = std::pow(static_cast<double>(i + 1), -1.1);
+    for (double& value : zipf_) value /= sum;
+    make_alias_table();
     follower_.resize(count);
     std::iota(follower_.begin(), follower_.end(), 0u);
     for (std::size_t i = count; i > 1; --i) std::swap(follower_[i - 1], follower_[random.below(i)]);
@@ -387,14 +387,16 @@ class TextStream final : public RecordStream {
   }
   void make(std::int64_t block, RecordBlock& out) const override {
     for (std::int64_t i = 0; i < block_records(); ++i) {
-      RandomStream random(
-          derive_seed(options_.seed, "text", static_cast<std::uint64_t>(block * block_records() + i)));
-      const std::uint64_t length = 5 + random.below(56);
-      std::size_t now = draw(random);
+      const std::uint64_t key =
+          derive_seed(options_.seed, "text", static_cast<std::uint64_t>(block * block_records() + i));
+      std::uint64_t at = 0;
+      const std::uint64_t length = 5 + below(hashed(key, at++), 56);
+      unsigned now = draw(hashed(key, at++));
+      const double repeat = options_.randomness.correlation;
       for (std::uint64_t w = 0; w < length; ++w) {
         out.bytes += words_[now];
         out.bytes += w + 1 < length ? ' ' : '\n';
-        now = random.uniform() < options_.randomness.correlation ? follower_[now] : draw(random);
+        now = repeat > 0 && unit(hashed(key, at++)) < repeat ? follower_[now] : draw(hashed(key, at++));
       }
       out.end_record();
     }
@@ -404,9 +406,8 @@ class TextStream final : public RecordStream {
   double entropy_per_word() const {
     const double repeat = options_.randomness.correlation;
     const std::size_t n = words_.size();
-    std::vector<double> zipf(n), now(n), next(n);
-    for (std::size_t i = 0; i < n; ++i) zipf[i] = cumulative_[i] - (i ? cumulative_[i - 1] : 0);
-    now = zipf;
+    const std::vector<double>& zipf = zipf_;
+    std::vector<double> now = zipf, next(n);
     for (int round = 0; round < 200; ++round) {
       for (std::size_t i = 0; i < n; ++i) next[i] = (1 - repeat) * zipf[i];
       for (std::size_t i = 0; i < n; ++i) next[follower_[i]] += repeat * now[i];
@@ -430,13 +431,38 @@ class TextStream final : public RecordStream {
     for (std::size_t rest = number + 1; rest > 0; rest /= 20) text += "etaoinsrhldcumfpgwyb"[rest % 20];
     return text;
   }
-  std::size_t draw(RandomStream& random) const {
-    const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), random.uniform());
-    return std::min(static_cast<std::size_t>(found - cumulative_.begin()), cumulative_.size() - 1);
+  /// Walker's alias table (Vose's construction): a draw in constant time.
+  void make_alias_table() {
+    const std::size_t n = zipf_.size();
+    threshold_.assign(n, 1.0);
+    alias_.resize(n);
+    std::iota(alias_.begin(), alias_.end(), 0u);
+    std::vector<double> scaled(n);
+    std::vector<unsigned> small, large;
+    for (std::size_t i = 0; i < n; ++i) {
+      scaled[i] = zipf_[i] * static_cast<double>(n);
+      (scaled[i] < 1 ? small : large).push_back(static_cast<unsigned>(i));
+    }
+    while (!small.empty() && !large.empty()) {
+      const unsigned low = small.back(), high = large.back();
+      small.pop_back();
+      threshold_[low] = scaled[low];
+      alias_[low] = high;
+      if ((scaled[high] -= 1 - scaled[low]) < 1) {
+        large.pop_back();
+        small.push_back(high);
+      }
+    }
+  }
+  unsigned draw(std::uint64_t value) const {
+    const auto column = static_cast<unsigned>((value >> 32) * zipf_.size() >> 32);
+    const double place = static_cast<double>(static_cast<std::uint32_t>(value)) * 0x1.0p-32;
+    return place < threshold_[column] ? column : alias_[column];
   }
   const GenerateOptions& options_;
   std::vector<std::string> words_;
-  std::vector<double> cumulative_;
+  std::vector<double> zipf_, threshold_;
+  std::vector<unsigned> alias_;
   std::vector<unsigned> follower_;
 };
 
