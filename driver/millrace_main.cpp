@@ -17,6 +17,7 @@
 #include "driver/program_paths.h"
 #include "driver/simulate_command.h"
 #include "experiments/data/data_command.h"
+#include "experiments/dlio/dlio_command.h"
 #include "experiments/report_command.h"
 #include "experiments/trace_command.h"
 #include "runtime/base/error.h"
@@ -68,6 +69,7 @@ constexpr Command kCommands[] = {
     {"report", "Look", report_spec, report_command},
     {"trace", "Look", trace_spec, trace_command},
     {"data", "Study I/O", data_spec, data_command},
+    {"dlio", "Study I/O", dlio_spec, dlio_command},
 };
 
 void print_help() {
