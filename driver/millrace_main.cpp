@@ -18,6 +18,7 @@
 #include "driver/simulate_command.h"
 #include "experiments/data/data_command.h"
 #include "experiments/dlio/dlio_command.h"
+#include "experiments/export/convert_command.h"
 #include "experiments/report_command.h"
 #include "experiments/trace_command.h"
 #include "runtime/base/error.h"
@@ -65,7 +66,10 @@ constexpr Command kCommands[] = {
     {"simulate", "Plan", simulate_spec, simulate_command},
     {"train", "Run", train_spec,
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
-    {"launch", "Run", launch_spec, launch_command},
+    {"launch", "Run", launch_spec,
+     [](const std::vector<std::string>& a) {
+       return launch_command(a, {.check = check_log_formats, .run = export_run});
+     }},
     {"report", "Look", report_spec, report_command},
     {"trace", "Look", trace_spec, trace_command},
     {"data", "Study I/O", data_spec, data_command},

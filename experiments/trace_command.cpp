@@ -1,13 +1,14 @@
 #include "experiments/trace_command.h"
 
 #include "driver/command_group.h"
+#include "experiments/export/convert_command.h"
 
 namespace millrace {
 namespace {
 
 // In the order of a first session.
 const std::vector<Subcommand>& trace_commands() {
-  static const std::vector<Subcommand> table{};
+  static const std::vector<Subcommand> table{{"convert", convert_spec, convert_command}};
   return table;
 }
 

@@ -34,7 +34,10 @@ BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std
   double total =
       block.wall - sum(block.proc, 0, counted.first) - sum(block.proc, counted.end, block.proc.size());
   total = std::max({total - own_cost_s * static_cast<double>(counted.steps()), compute, 1e-12});
-  return {100 * compute / total, static_cast<double>(counted.steps()) * static_cast<double>(batch) / total};
+  return {100 * compute / total, static_cast<double>(counted.steps()) * static_cast<double>(batch) / total,
+          block.asked.size() == block.compute.size()
+              ? 100 * sum(block.asked, counted.first, counted.end) / total
+              : 0};
 }
 
 double mean_of(const std::vector<double>& values) {

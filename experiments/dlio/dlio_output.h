@@ -14,7 +14,9 @@ struct RankBlock {
   std::vector<double> load;     ///< waited for a batch
   std::vector<double> copy;     ///< of that, taking it over
   std::vector<double> compute;  ///< as it was, not as it was asked for
-  std::vector<double> proc;     ///< from asking for the batch to the end of the computation
+  std::vector<double>
+      asked;                 ///< computation that was asked for: what a wait that ends late adds is not in it
+  std::vector<double> proc;  ///< from asking for the batch to the end of the computation
   std::vector<double> barrier;  ///< waited for the other ranks behind it
   double wall = 0;              ///< of the whole block
   std::int64_t samples = 0;
@@ -35,6 +37,8 @@ Counted counted_steps(const DlioConfig& config, std::size_t steps);
 /// figures.
 struct BlockMetrics {
   double au = 0, throughput = 0;
+  double au_asked =
+      0;  ///< the computation asked for / the same time: what a machine that wakes late loses shows
 };
 BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std::int64_t batch,
                            double own_cost_s);

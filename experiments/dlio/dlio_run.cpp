@@ -46,7 +46,7 @@ struct LocalRank {
 
 /// Sums over ranks of one epoch.
 struct EpochTotals {
-  double au = 0, calibrated = 0, throughput = 0;
+  double au = 0, calibrated = 0, asked = 0, throughput = 0;
   double load = 0, copy = 0, compute = 0, barrier = 0, wall = 0, bytes = 0, samples = 0;
 };
 
@@ -187,8 +187,9 @@ class Emulation {
     return loaders;
   }
 
-  static void record(RankBlock& block, const Batch& batch, double load, double copy, double compute,
-                     double proc) {
+  static void record(RankBlock& block, const Batch& batch, double load, double copy, double asked,
+                     double compute, double proc) {
+    block.asked.push_back(asked);
     block.load.push_back(load);
     block.copy.push_back(copy);
     block.compute.push_back(compute);
@@ -201,7 +202,8 @@ class Emulation {
   std::vector<RankBlock> run_steps(const Phase& phase, Loaders& loaders, std::int64_t steps) {
     std::vector<RankBlock> blocks(ranks_.size());
     for (RankBlock& block : blocks) {
-      for (auto* values : {&block.load, &block.copy, &block.compute, &block.proc, &block.barrier})
+      for (auto* values :
+           {&block.load, &block.copy, &block.asked, &block.compute, &block.proc, &block.barrier})
         values->reserve(static_cast<std::size_t>(steps));
     }
     if (is_virtual()) {
@@ -256,8 +258,8 @@ class Emulation {
           state.at = State::Done;
           state.done = now;
           --open;
-          record(blocks[i], state.batch, state.load, state.copy, seconds_between(state.loaded, now),
-                 seconds_between(start, now));
+          record(blocks[i], state.batch, state.load, state.copy, seconds_between(state.loaded, state.until),
+                 seconds_between(state.loaded, now), seconds_between(start, now));
         }
         if (open == 0) break;
         if (!loading) {
@@ -312,7 +314,7 @@ class Emulation {
         LocalRank& rank = ranks_[i];
         const auto [batch, ready] = loaders.simulated[i]->take(rank.time_s);
         const double compute = batch.samples > 0 ? draw(*phase.time, rank.random) : 0;
-        record(blocks[i], batch, ready - rank.time_s, 0, compute, ready + compute - rank.time_s);
+        record(blocks[i], batch, ready - rank.time_s, 0, compute, compute, ready + compute - rank.time_s);
         rank.time_s = ready + compute;
         latest = std::max(latest, rank.time_s);
       }
@@ -505,6 +507,8 @@ class Emulation {
     };
     const double wall = std::max(block.wall, 1e-12);
     out["millrace"][name] = Json::object({{"au_calibrated", calibrated.au},
+                                          {"au_asked", raw.au_asked},
+                                          {"barrier", list_of(block.barrier)},
                                           {"load_share", (total(block.load) - total(block.copy)) / wall},
                                           {"copy_share", total(block.copy) / wall},
                                           {"compute_share", total(block.compute) / wall},
@@ -564,21 +568,22 @@ class Emulation {
 
   void end_epoch(std::int64_t epoch) {
     for (LocalRank& rank : ranks_) {
-      double au = 0, calibrated = 0, throughput = 0, steps = 0;
+      double au = 0, calibrated = 0, asked = 0, throughput = 0, steps = 0;
       for (std::size_t i = 0; i < rank.epoch_blocks.size(); ++i) {
         au += rank.epoch_blocks[i].au * rank.epoch_steps[i];
         throughput += rank.epoch_blocks[i].throughput * rank.epoch_steps[i];
+        asked += rank.epoch_blocks[i].au_asked * rank.epoch_steps[i];
         calibrated += rank.epoch_calibrated[i] * rank.epoch_steps[i];
         steps += rank.epoch_steps[i];
       }
       steps = std::max(steps, 1.0);
       totals_.au += au / steps, totals_.throughput += throughput / steps,
-          totals_.calibrated += calibrated / steps;
+          totals_.calibrated += calibrated / steps, totals_.asked += asked / steps;
       rank.output[std::to_string(epoch)]["end"] = now_text();
     }
     const double own[] = {totals_.au,    totals_.calibrated, totals_.throughput, totals_.load,
                           totals_.copy,  totals_.compute,    totals_.barrier,    totals_.wall,
-                          totals_.bytes, totals_.samples};
+                          totals_.bytes, totals_.samples,    totals_.asked};
     std::vector<double> sums(std::size(own), 0.0);
     for (const auto& values : group_.exchange(own, "end of an epoch")) {
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
@@ -586,6 +591,7 @@ class Emulation {
     train_au_.push_back(sums[0] / options_.ranks);
     train_calibrated_.push_back(sums[1] / options_.ranks);
     train_throughput_.push_back(sums[2]);
+    train_asked_.push_back(sums[10] / options_.ranks);
     const double wall = std::max(sums[7], 1e-12);
     Json shares = Json::object({{"load", sums[3] / wall},
                                 {"copy", sums[4] / wall},
@@ -837,6 +843,7 @@ class Emulation {
     for (const Json& share : epoch_shares_) shares.push_back(share);
     summary_["millrace"] = Json::object({{"train_au_calibrated_percentage", list_of(train_calibrated_)},
                                          {"train_au_calibrated_mean_percentage", mean_of(train_calibrated_)},
+                                         {"train_au_asked_mean_percentage", mean_of(train_asked_)},
                                          {"loop_cost_us_per_step", own_cost_s_ * 1e6},
                                          {"shares_by_epoch", shares},
                                          {"clock", is_virtual() ? "virtual" : "real"},
@@ -871,6 +878,7 @@ class Emulation {
       line("Training Accelerator Utilization [AU] (%): " + pair(train_au_));
       if (!is_virtual() && options_.calibration_steps > 0)
         line("Training AU without the loop's own cost (%): " + pair(train_calibrated_));
+      line("Training AU of the computation asked for (%): " + pair(train_asked_));
       line("Training Throughput (samples/second): " + pair(train_throughput_));
       line("Training I/O Throughput (MB/second): " + pair(train_throughput_, record));
       line(std::string("train_au_meet_expectation: ") +
@@ -915,7 +923,8 @@ class Emulation {
   std::int64_t next_checkpoint_epoch_ = 1;
   std::uint64_t all_places_ = 0;
   std::int64_t covered_epochs_ = 0;
-  std::vector<double> train_au_, train_calibrated_, train_throughput_, eval_au_, eval_throughput_;
+  std::vector<double> train_au_, train_calibrated_, train_asked_, train_throughput_, eval_au_,
+      eval_throughput_;
   std::vector<double> save_seconds_, save_rates_, load_seconds_, load_rates_;
   std::vector<Json> epoch_shares_;
   double read_bytes_ = 0, read_samples_ = 0, checkpoint_gib_ = 0, cached_before_ = -1, cached_after_ = -1;
