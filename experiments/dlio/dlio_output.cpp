@@ -92,12 +92,16 @@ void write_json_file(const std::string& path, const Json& json) {
 void write_hydra_files(const DlioConfig& config, const std::string& folder, int ranks) {
   const std::filesystem::path hydra = std::filesystem::path(folder) / ".hydra";
   std::filesystem::create_directories(hydra);
+  // DLIO's postprocessor asks for the length by an older name.
+  Json tree = config.tree;
+  tree["dataset"]["record_length"] = config.dataset.record_length;
   // JSON is YAML.
-  write_json_file((hydra / "config.yaml").string(), Json::object({{"workload", config.tree}}));
-  Json words = Json::array();
-  words.push_back("workload=" + config.workload);
-  for (const std::string& word : config.overrides) words.push_back(word);
-  write_json_file((hydra / "overrides.yaml").string(), words);
+  write_json_file((hydra / "config.yaml").string(), Json::object({{"workload", tree}}));
+  // One a line: DLIO's postprocessor reads it line by line.
+  std::string words = "- workload=" + config.workload + "\n";
+  for (const std::string& word : config.overrides) words += "- " + word + "\n";
+  if (const Status written = write_file_atomically(hydra / "overrides.yaml", words); !written)
+    throw DataError(to_string(written.problems()));
   write_json_file(
       (hydra / "hydra.yaml").string(),
       Json::object({{"hydra", Json::object({{"run", Json::object({{"dir", folder}})}, {"ranks", ranks}})}}));
