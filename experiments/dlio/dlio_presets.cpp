@@ -145,6 +145,7 @@ void apply(Json& tree, const std::string& words) {
     std::istringstream path(word.substr(0, equals));
     for (std::string part; std::getline(path, part, '.');) place = &(*place)[part];
     *place = *value;
+    place->set_where({});
   }
 }
 

@@ -80,8 +80,14 @@ void add_steps(EventLog& log, const RankRun& rank, std::int64_t first_ns) {
   }
 }
 
+/// The members of an object; none of anything else.
+const Json::Object& members_of(const Json& json) {
+  static const Json::Object none;
+  return json.is_object() ? json.members() : none;
+}
+
 void add_facts(EventLog& log, const RunData& run) {
-  for (const auto& [key, value] : run.summary.members()) {
+  for (const auto& [key, value] : members_of(run.summary)) {
     if (value.is_number() || value.is_string()) log.facts.emplace_back(key, value);
   }
   if (!run.plan) return;
@@ -182,7 +188,7 @@ Result<EventLog> from_dlio(const fs::path& folder) {
   } else if (const Json* metric = summary->find("metric")) {
     if (const Json* count = summary->find("num_accelerators"); count && count->kind() == Json::Kind::Int)
       log.world_size = static_cast<int>(std::clamp<std::int64_t>(count->as_int(), 1, 1 << 20));
-    for (const auto& [key, value] : metric->members()) {
+    for (const auto& [key, value] : members_of(*metric)) {
       if (value.is_number() || value.is_string()) log.facts.emplace_back(key, value);
     }
   }
@@ -200,13 +206,13 @@ Result<EventLog> from_dlio(const fs::path& folder) {
     ++found;
     log.world_size = std::max(log.world_size, rank + 1);
     std::int64_t step = 0;
-    for (const auto& [number, epoch] : stats->members()) {
+    for (const auto& [number, epoch] : members_of(*stats)) {
       std::int64_t start = 0, end = 0;
       int index = -1;
       std::from_chars(number.data(), number.data() + number.size(), index);
       if (interval(&epoch, start, end)) log.phases.push_back({rank, "epoch", start, end, index});
       const Json* times = output->find(number);
-      for (const auto& [phase, place] : epoch.members()) {
+      for (const auto& [phase, place] : members_of(epoch)) {
         if (!place.is_object() || !interval(&place, start, end)) continue;
         const bool checkpoint = phase.find("ckpt") != std::string::npos;
         log.phases.push_back({rank,

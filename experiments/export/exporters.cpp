@@ -96,78 +96,68 @@ Tracks place_spans(const EventLog& log) {
 // ---- mllog
 // ----------------------------------------------------------------------------------------------------
 
-void mllog_line(FileWriter& out, std::int64_t time_ns, const char* type, const std::string& key,
-                const Json& value, int rank, const Json& metadata) {
+struct MllogLine {
+  std::int64_t time = 0;
+  int order = 0;  // of lines of one time
+  std::string text;
+};
+
+std::string mllog_text(std::int64_t time_ns, const char* type, const std::string& key, const Json& value,
+                       int rank, const Json& metadata) {
   Json where = Json::object({{"file", "millrace"}, {"lineno", 0}, {"rank", rank}});
   for (const auto& [name, item] : metadata.members()) where[name] = item;
-  const Json line = Json::object({{"namespace", ""},
-                                  {"time_ms", time_ns / 1'000'000},
-                                  {"event_type", type},
-                                  {"key", key},
-                                  {"value", value},
-                                  {"metadata", where}});
-  out.write(":::MLLOG " + line.dump() + "\n");
+  return ":::MLLOG " +
+         Json::object({{"namespace", ""},
+                       {"time_ms", time_ns / 1'000'000},
+                       {"event_type", type},
+                       {"key", key},
+                       {"value", value},
+                       {"metadata", where}})
+             .dump() +
+         "\n";
+}
+
+/// Times are intervals that end here, with their length: milliseconds are too coarse to pair.
+std::string mllog_value(const EventLog& log, const LoggedValue& value, std::int64_t time_ns) {
+  const Json metadata = Json::object({{"step_num", value.step}});
+  const bool seconds = value.name.ends_with("_s") && value.name != "samples_per_s";
+  if (!seconds && log.kind != "dlio")
+    return mllog_text(time_ns, "POINT_IN_TIME", value.name, value.value, value.rank, metadata);
+  const std::string key = value.name == "step_s" ? "step_end"
+                          : seconds              ? value.name.substr(0, value.name.size() - 2)
+                                                 : value.name;
+  const Json length =
+      Json::object({{"duration", static_cast<std::int64_t>(std::llround(value.value * 1e9))}});
+  return mllog_text(time_ns, "INTERVAL_END", key, length, value.rank, metadata);
 }
 
 void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
-  const std::int64_t offset = unix_offset(log);
-  struct Line {
-    std::int64_t time;
-    int order;
-    std::function<void(FileWriter&)> write;
-  };
-  std::vector<Line> lines;
-  const std::int64_t first = first_time(log);
-  for (const auto& [key, value] : log.facts) {
-    lines.push_back({first, 0, [&, first, offset](FileWriter& out) {
-                       mllog_line(out, first + offset, "POINT_IN_TIME", key, value, 0, Json::object());
-                     }});
-  }
-  lines.push_back({first, 0, [&, first, offset](FileWriter& out) {
-                     mllog_line(out, first + offset, "POINT_IN_TIME", "world_size", log.world_size, 0,
-                                Json::object());
-                   }});
+  const std::int64_t offset = unix_offset(log), first = first_time(log);
+  const Json none = Json::object();
+  std::vector<MllogLine> lines;
+  for (const auto& [key, value] : log.facts)
+    lines.push_back({first, 0, mllog_text(first + offset, "POINT_IN_TIME", key, value, 0, none)});
+  lines.push_back(
+      {first, 0, mllog_text(first + offset, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
   for (const LoggedPhase& phase : log.phases) {
-    const Json metadata =
-        phase.number >= 0
-            ? Json::object({{phase.name == "block" ? "first_epoch_num" : "epoch_num", phase.number}})
-            : Json::object();
-    Json ended = metadata;
-    if (phase.name == "run") ended["status"] = "success";
-    lines.push_back({phase.start, 1, [&, metadata, offset](FileWriter& out) {
-                       mllog_line(out, phase.start + offset, "INTERVAL_START", phase.name + "_start", nullptr,
-                                  phase.rank, metadata);
-                     }});
-    lines.push_back({phase.end, 3, [&, ended, offset](FileWriter& out) {
-                       mllog_line(out, phase.end + offset, "INTERVAL_END", phase.name + "_stop", nullptr,
-                                  phase.rank, ended);
-                     }});
+    Json metadata = Json::object();
+    if (phase.number >= 0) metadata[phase.name == "block" ? "first_epoch_num" : "epoch_num"] = phase.number;
+    lines.push_back({phase.start, 1,
+                     mllog_text(phase.start + offset, "INTERVAL_START", phase.name + "_start", nullptr,
+                                phase.rank, metadata)});
+    if (phase.name == "run") metadata["status"] = "success";
+    lines.push_back({phase.end, 3,
+                     mllog_text(phase.end + offset, "INTERVAL_END", phase.name + "_stop", nullptr, phase.rank,
+                                metadata)});
   }
   for (const LoggedValue& value : log.values) {
-    if (value.step < 0) continue;
-    // Times are intervals that end here, with their length: milliseconds are too coarse to pair.
-    const bool time = value.name.ends_with("_s") && value.name != "samples_per_s";
-    const bool kit = log.kind == "dlio";
-    const Json metadata = Json::object({{"step_num", value.step}});
-    lines.push_back(
-        {value.time, 2, [&, metadata, offset, time, kit](FileWriter& out) {
-           if (!time && !kit)
-             return mllog_line(out, value.time + offset, "POINT_IN_TIME", value.name, value.value, value.rank,
-                               metadata);
-           const std::string key = value.name == "step_s" ? "step_end"
-                                   : time                 ? value.name.substr(0, value.name.size() - 2)
-                                                          : value.name;
-           mllog_line(
-               out, value.time + offset, "INTERVAL_END", key,
-               Json::object({{"duration", static_cast<std::int64_t>(std::llround(value.value * 1e9))}}),
-               value.rank, metadata);
-         }});
+    if (value.step >= 0) lines.push_back({value.time, 2, mllog_value(log, value, value.time + offset)});
   }
-  std::stable_sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) {
+  std::stable_sort(lines.begin(), lines.end(), [](const MllogLine& a, const MllogLine& b) {
     return std::pair(a.time, a.order) < std::pair(b.time, b.order);
   });
   FileWriter out(folder / "run.mllog");
-  for (const Line& line : lines) line.write(out);
+  for (const MllogLine& line : lines) out.write(line.text);
   out.commit();
   done.files.push_back("run.mllog");
   done.values = static_cast<std::int64_t>(lines.size());

@@ -1,5 +1,5 @@
-// TFRecord files and the tf.Examples in them. The first byte says whether the rest is a file or one message, since
-// checksums keep a fuzzer out of the messages.
+// TFRecord files and the tf.Examples in them. The first byte says whether the rest is a file or one message,
+// since checksums keep a fuzzer out of the messages.
 #include "data/files/tfrecord.h"
 #include "tests/fuzz/fuzz_harness.h"
 
