@@ -100,8 +100,9 @@ Result<DlioCommand> read_command(Arguments arguments) {
     problems.push_back({"--processes", "are more than the ranks", "each process drives at least one rank"});
   if (!problems.empty()) return problems;
   command.config = std::move(*config);
-  command.run.output = arguments.has("output-dir")             ? arguments.string("output-dir")
-                       : !hydra_folder.empty()                 ? hydra_folder
+  // The launcher says the folder of this very run so, behind what the user gave.
+  command.run.output = !hydra_folder.empty()                   ? hydra_folder
+                       : arguments.has("output-dir")           ? arguments.string("output-dir")
                        : !command.config.output.folder.empty() ? command.config.output.folder
                                                                : default_output(command.config);
   append(problems, check_run(command.config, command.run));

@@ -299,7 +299,8 @@ void collect(const Json& tree, const std::string& prefix, std::vector<Leaf>& lea
     } else {
       std::vector<std::string> names;
       for (const Key& key : kKeys) names.emplace_back(key.path);
-      const auto nearest = nearest_name(path, names);
+      // A file of something else has hundreds: a few hints are enough.
+      const auto nearest = problems.size() < 20 ? nearest_name(path, names) : std::nullopt;
       problems.push_back(
           {value.where().empty() ? "workload." + path : value.where() + ": workload." + path,
            "is not a key of DLIO",

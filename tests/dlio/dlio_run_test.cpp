@@ -292,6 +292,24 @@ TEST_F(DlioProgram, BadInputIsSaidWithItsCode) {
   EXPECT_NE(damaged.text.find("img_2_of_4.npz"), std::string::npos) << damaged.text;
 }
 
+TEST_F(DlioProgram, MlperfDoesSixRunsAndSaysWhyItFails) {
+  const Answer answer =
+      run("workload=cosmoflow_h100 --mlperf run --ranks 2 --output-dir out --host-memory 1MB "
+          "--calibration-steps 0 "
+          "++workload.workflow.generate_data=True ++workload.dataset.num_files_train=8 "
+          "++workload.reader.data_loader=synthetic");
+  EXPECT_EQ(answer.code, 1) << answer.text;
+  EXPECT_NE(answer.text.find("FAIL"), std::string::npos);
+  const Json report = *read_json(folder_.path("out/mlperf_report.json"));
+  EXPECT_EQ(report.find("verdict")->as_string(), "fail");
+  EXPECT_EQ(report.find("runs")->size(), 5u);
+  const std::string reasons = report.find("reasons")->dump();
+  EXPECT_NE(reasons.find("reader.data_loader may not be changed"), std::string::npos) << reasons;
+  EXPECT_NE(reasons.find("the data have 8 samples, at least 1000 are needed"), std::string::npos) << reasons;
+  for (const char* run : {"warm-up", "run_1", "run_5"})
+    EXPECT_TRUE(fs::exists(folder_.path(std::string("out/") + run + "/summary.json"))) << run;
+}
+
 TEST_F(DlioProgram, InMemoryStepsLoseLessThanOnePercent) {
   // One rank alone, since other work on the machine's cores is a wait for a peer. The computation is what it
   // was.
