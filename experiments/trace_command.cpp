@@ -1,13 +1,16 @@
 #include "experiments/trace_command.h"
 
 #include "driver/command_group.h"
+#include "experiments/trace/preprocess_command.h"
 
 namespace millrace {
 namespace {
 
 // In the order of a first session.
 const std::vector<Subcommand>& trace_commands() {
-  static const std::vector<Subcommand> table{};
+  static const std::vector<Subcommand> table{
+      {"preprocess", preprocess_spec, preprocess_command},
+  };
   return table;
 }
 
