@@ -1,6 +1,7 @@
 #include "experiments/trace_command.h"
 
 #include "driver/command_group.h"
+#include "experiments/trace/generate_run_command.h"
 #include "experiments/trace/preprocess_command.h"
 
 namespace millrace {
@@ -9,6 +10,7 @@ namespace {
 // In the order of a first session.
 const std::vector<Subcommand>& trace_commands() {
   static const std::vector<Subcommand> table{
+      {"generate", generate_run_spec, generate_run_command},
       {"preprocess", preprocess_spec, preprocess_command},
   };
   return table;

@@ -280,7 +280,8 @@ class Preprocessor {
 
   void find_target() {
     std::error_code error;
-    const fs::path whole = fs::weakly_canonical(folder_, error);
+    fs::path whole = fs::weakly_canonical(folder_, error);
+    if (whole.filename().empty()) whole = whole.parent_path();  // "runs/one/"
     target_ = options_.out.empty() ? whole / "processed" : fs::path(options_.out) / whole.filename();
     if (fs::weakly_canonical(target_, error) == whole)
       problems_.push_back({"--out " + options_.out, "would write over the raw files gpu.out and cpu.out",
