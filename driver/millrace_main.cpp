@@ -16,6 +16,7 @@
 #include "driver/plan_command.h"
 #include "driver/program_paths.h"
 #include "driver/simulate_command.h"
+#include "experiments/instrument_command.h"
 #include "experiments/report_command.h"
 #include "experiments/trace_command.h"
 #include "runtime/base/error.h"
@@ -66,6 +67,7 @@ constexpr Command kCommands[] = {
     {"launch", "Run", launch_spec, launch_command},
     {"report", "Look", report_spec, report_command},
     {"trace", "Look", trace_spec, trace_command},
+    {"instrument", "Look", instrument_spec, instrument_command},
 };
 
 void print_help() {
@@ -74,7 +76,7 @@ void print_help() {
   std::string group;
   for (const Command& command : kCommands) {
     if (group != command.group) std::printf("\n%s:\n", (group = command.group).c_str());
-    std::printf("  %-9s %s\n", command.name, command.spec().summary.c_str());
+    std::printf("  %-10s %s\n", command.name, command.spec().summary.c_str());
   }
   std::printf(
       "\n`millrace COMMAND --help` explains its flags. Exit codes: 0 done, 1 run failed, 2 usage or "

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "experiments/trace/civil_time.h"
+#include "experiments/trace/json_objects.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
@@ -254,26 +255,6 @@ void take_disks(const Json& sample, DiskLog& log) {
   }
 }
 
-/// Length of the object that `text` begins with; 0 if it has no end.
-std::size_t object_length(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{') {
-      ++depth;
-    } else if (c == '}' && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 
 Result<DiskLog> read_iostat(std::string_view text, const std::string& name) {
@@ -281,27 +262,17 @@ Result<DiskLog> read_iostat(std::string_view text, const std::string& name) {
   if (key == std::string_view::npos)
     return nothing_in(name, "has no \"statistics\"", "trace with iostat -mdxty -o JSON 1");
   DiskLog log;
-  text.remove_prefix(key);
-  const std::size_t open = text.find('[');
-  text.remove_prefix(std::min(open, text.size()));
   // One sample after the other: the file has no end if iostat was killed.
-  while (true) {
-    const std::size_t start = text.find_first_of("{]");
-    if (start == std::string_view::npos || text[start] == ']') break;
-    text.remove_prefix(start);
-    const std::size_t length = object_length(text);
-    if (length == 0) {
-      ++log.dropped["a last sample that is cut off"];
-      break;
-    }
-    const Result<Json> sample = parse_json(text.substr(0, length), name);
+  JsonObjects samples(text.substr(key));
+  while (const std::optional<std::string_view> object = samples.next()) {
+    const Result<Json> sample = parse_json(*object, name);
     if (sample) {
       take_disks(*sample, log);
     } else {
       ++log.dropped["damaged rows"];
     }
-    text.remove_prefix(length);
   }
+  if (samples.cut_off()) ++log.dropped["a last sample that is cut off"];
   if (const std::optional<Problem> bad = distrust(log.dropped, log.rows.size(), name)) return *bad;
   if (log.rows.empty())
     return nothing_in(name, "holds no sample of a disk", "trace with iostat -mdxty -o JSON 1");
