@@ -2,7 +2,9 @@
 
 #include "driver/command_group.h"
 #include "experiments/trace/generate_run_command.h"
+#include "experiments/trace/plot_command.h"
 #include "experiments/trace/preprocess_command.h"
+#include "experiments/trace/similarity_command.h"
 
 namespace millrace {
 namespace {
@@ -12,6 +14,8 @@ const std::vector<Subcommand>& trace_commands() {
   static const std::vector<Subcommand> table{
       {"generate", generate_run_spec, generate_run_command},
       {"preprocess", preprocess_spec, preprocess_command},
+      {"plot", trace_plot_spec, trace_plot_command},
+      {"similarity", similarity_spec, similarity_command},
   };
   return table;
 }

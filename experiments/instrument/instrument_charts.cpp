@@ -223,7 +223,8 @@ class ChartMaker {
     frame.set_range(low, low + span, 0, top);
     std::vector<std::pair<double, std::string>> ticks;
     for (double tick : ticks_between(low, low + span, 4)) ticks.emplace_back(tick, short_number(tick));
-    frame.axes(std::to_string(configuration.ranks) + " ranks, batch " + batch_label(configuration.batch),
+    frame.axes(std::to_string(configuration.ranks) + (configuration.ranks == 1 ? " rank" : " ranks") +
+                   ", batch " + batch_label(configuration.batch),
                "seconds", "density", ticks);
     for (std::size_t b = 0; b < bins; ++b) {
       const double t = low + span * static_cast<double>(b) / static_cast<double>(bins);

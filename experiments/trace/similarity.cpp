@@ -99,10 +99,12 @@ PhaseScore score_phase(const PhaseProfile& a, const PhaseProfile& b) {
 
 Result<RunProfile> profile_run(const Timeline& timeline) {
   const std::vector<TimelineGroup>* groups = timeline.layout("all_combined");
-  if (!groups) return Problem{timeline.folder, "has no events (pid/all_combined)", "preprocess the run again"};
+  if (!groups)
+    return Problem{timeline.folder, "has no events (pid/all_combined)", "preprocess the run again"};
   RunProfile run;
   std::array<PhaseLine, kPhaseNames.size()> lines;
-  for (const PhaseSpan& span : timeline.phases) lines[static_cast<std::size_t>(span.phase)].add(span.start, span.end);
+  for (const PhaseSpan& span : timeline.phases)
+    lines[static_cast<std::size_t>(span.phase)].add(span.start, span.end);
   for (std::size_t p = 0; p < lines.size(); ++p) {
     lines[p].close();
     run.phases[p].seconds = static_cast<double>(lines[p].length()) / static_cast<double>(kSecond);
@@ -118,8 +120,9 @@ Result<RunProfile> profile_run(const Timeline& timeline) {
       placed = true;
       ClassProfile& profile = run.phases[p].classes[event.type];
       ++profile.count;
-      const auto bin = static_cast<std::size_t>(static_cast<long double>(*at) * kShapeBins /
-                                                static_cast<long double>(std::max<std::int64_t>(1, lines[p].length())));
+      const auto bin =
+          static_cast<std::size_t>(static_cast<long double>(*at) * kShapeBins /
+                                   static_cast<long double>(std::max<std::int64_t>(1, lines[p].length())));
       ++profile.starts[std::min(bin, kShapeBins - 1)];
       profile.durations.push_back(static_cast<double>(event.end - event.start) / 1e9);
       const std::int64_t end = std::min(*at + (event.end - event.start), lines[p].end_of(event.start));
@@ -230,9 +233,13 @@ Json similarity_json(const Similarity& similarity) {
     for (std::size_t c = 0; c < phase.classes.size(); ++c) {
       const ClassScore& s = phase.classes[c];
       if (!s.compared) continue;
-      classes[kEventNames[c]] =
-          Json::object({{"score", s.score}, {"count", s.count}, {"shape", s.shape}, {"latency", s.latency},
-                        {"busy", s.busy}, {"events_a", s.events_a}, {"events_b", s.events_b}});
+      classes[kEventNames[c]] = Json::object({{"score", s.score},
+                                              {"count", s.count},
+                                              {"shape", s.shape},
+                                              {"latency", s.latency},
+                                              {"busy", s.busy},
+                                              {"events_a", s.events_a},
+                                              {"events_b", s.events_b}});
     }
     phases[kPhaseNames[p]] =
         Json::object({{"score", phase.score}, {"weight", phase.weight}, {"classes", std::move(classes)}});

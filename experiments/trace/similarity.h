@@ -1,5 +1,5 @@
-// tracesim/1: how alike the I/O of two runs is, from 0 to 1, by phase and class of event. Our own definition: the
-// kit's tracesim is not published.
+// tracesim/1: how alike the I/O of two runs is, from 0 to 1, by phase and class of event. Our own definition:
+// the kit's tracesim is not published.
 #pragma once
 
 #include <array>
@@ -32,8 +32,8 @@ struct PhaseProfile {
 
 struct RunProfile {
   std::array<PhaseProfile, kPhaseNames.size()> phases;  ///< by Phase
-  double seconds = 0;  ///< of all phases
-  std::int64_t events = 0, outside = 0;  ///< counted, and those in no phase
+  double seconds = 0;                                   ///< of all phases
+  std::int64_t events = 0, outside = 0;                 ///< counted, and those in no phase
 };
 
 /// Events of the layout all_combined, by their start. Problem: it is missing or holds no event in any phase.
@@ -57,21 +57,22 @@ struct Similarity {
 /// count: least / greatest number. shape: sum over 100 bins of the lesser share of starts. latency: 1 - the
 /// two-sample Kolmogorov-Smirnov statistic of durations. busy: 1 - |difference|. A class's score is their
 /// geometric mean (0 if only one run has such events), a phase's the mean over its classes weighted by
-/// the events of both (1 if there are none, 0 if only one run has the phase), the total weighted by the mean share
-/// of the phase in the two runs. 1 for the same run, symmetric, in [0, 1].
+/// the events of both (1 if there are none, 0 if only one run has the phase), the total weighted by the mean
+/// share of the phase in the two runs. 1 for the same run, symmetric, in [0, 1].
 Similarity similarity(const RunProfile& a, const RunProfile& b);
 
 /// 1 - sup |F_a - F_b|; both sorted and not empty.
 double ks_similarity(const std::vector<double>& a, const std::vector<double>& b);
 
-/// Scores of A against B by repeated runs: every run of A with every run of B, and runs of A among each other.
+/// Scores of A against B by repeated runs: every run of A with every run of B, and runs of A among each
+/// other.
 struct Interval {
   double mean = 0, low = 0, high = 0;
   std::size_t pairs = 0;
 };
 /// Percentile bootstrap of the mean, 95 %: runs (not pairs) are drawn again, `draws` times, from `seed`.
-/// scores[i][j]: run i of A with run j of B; `within`: the same runs on both sides, pairs of a run with itself
-/// are left out. Nothing if there are not at least two runs on a side.
+/// scores[i][j]: run i of A with run j of B; `within`: the same runs on both sides, pairs of a run with
+/// itself are left out. Nothing if there are not at least two runs on a side.
 std::optional<Interval> bootstrap_interval(const std::vector<std::vector<double>>& scores, bool within,
                                            std::uint64_t seed, int draws = 2000);
 

@@ -27,7 +27,8 @@ Result<std::vector<RunProfile>> profiles_of(const std::vector<std::string>& fold
   return profiles;
 }
 
-std::vector<std::vector<double>> scores_of(const std::vector<RunProfile>& a, const std::vector<RunProfile>& b) {
+std::vector<std::vector<double>> scores_of(const std::vector<RunProfile>& a,
+                                           const std::vector<RunProfile>& b) {
   std::vector<std::vector<double>> scores;
   for (const RunProfile& x : a) {
     scores.emplace_back();
@@ -37,8 +38,8 @@ std::vector<std::vector<double>> scores_of(const std::vector<RunProfile>& a, con
 }
 
 void print_similarity(const Similarity& s) {
-  std::printf("%-11s %-7s %8s %8s %8s %8s %8s %10s %10s\n", "phase", "class", "score", "count", "shape", "latency",
-              "busy", "events A", "events B");
+  std::printf("%-11s %-7s %8s %8s %8s %8s %8s %10s %10s\n", "phase", "class", "score", "count", "shape",
+              "latency", "busy", "events A", "events B");
   for (std::size_t p = 0; p < s.phases.size(); ++p) {
     const PhaseScore& phase = s.phases[p];
     if (!phase.compared) continue;
@@ -46,15 +47,17 @@ void print_similarity(const Similarity& s) {
     for (std::size_t c = 0; c < phase.classes.size(); ++c) {
       const ClassScore& k = phase.classes[c];
       if (!k.compared) continue;
-      std::printf("%-11s %-7s %8.5f %8.5f %8.5f %8.5f %8.5f %10lld %10lld\n", "", kEventNames[c], k.score, k.count,
-                  k.shape, k.latency, k.busy, static_cast<long long>(k.events_a), static_cast<long long>(k.events_b));
+      std::printf("%-11s %-7s %8.5f %8.5f %8.5f %8.5f %8.5f %10lld %10lld\n", "", kEventNames[c], k.score,
+                  k.count, k.shape, k.latency, k.busy, static_cast<long long>(k.events_a),
+                  static_cast<long long>(k.events_b));
     }
   }
   std::printf("tracesim/1  %.16g\n", s.total);
 }
 
 Json interval_json(const Interval& i) {
-  return Json::object({{"mean", i.mean}, {"low", i.low}, {"high", i.high}, {"pairs", static_cast<std::int64_t>(i.pairs)}});
+  return Json::object(
+      {{"mean", i.mean}, {"low", i.low}, {"high", i.high}, {"pairs", static_cast<std::int64_t>(i.pairs)}});
 }
 
 }  // namespace
@@ -65,7 +68,9 @@ CommandSpec similarity_spec() {
   spec.summary = "How alike the I/O of two processed runs is, from 0 to 1, by phase and class (tracesim/1).";
   spec.positionals = {"A", "B"};
   spec.flags = {
-      {.name = "more-a", .value = "DIR", .help = "Another run like A (repeated runs give an interval).",
+      {.name = "more-a",
+       .value = "DIR",
+       .help = "Another run like A (repeated runs give an interval).",
        .repeatable = true},
       {.name = "more-b", .value = "DIR", .help = "Another run like B.", .repeatable = true},
       {.name = "seed", .value = "N", .help = "Of the bootstrap.", .fallback = "1"},

@@ -151,7 +151,8 @@ class TimelineReader {
         groups.push_back({path.string(), title.is_string() ? title.as_string() : file});
       }
       std::sort(groups.begin(), groups.end(), group_order);
-      if (!groups.empty()) timeline_.layouts.emplace_back(layout.path().filename().string(), std::move(groups));
+      if (!groups.empty())
+        timeline_.layouts.emplace_back(layout.path().filename().string(), std::move(groups));
     }
     std::sort(timeline_.layouts.begin(), timeline_.layouts.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -192,7 +193,8 @@ struct EventParser {
   bool parse(std::string_view line, TraceEvent& event) {
     if (line.size() < 2 * kStampLength + 3 || line[kStampLength] != ',' || line[2 * kStampLength + 1] != ',')
       return false;
-    if (!start.parse(line.data(), event.start) || !end.parse(line.data() + kStampLength + 1, event.end)) return false;
+    if (!start.parse(line.data(), event.start) || !end.parse(line.data() + kStampLength + 1, event.end))
+      return false;
     if (event.end < event.start) return false;
     const std::string_view name = line.substr(2 * kStampLength + 2);
     for (std::size_t t = 0; t < kEventNames.size(); ++t) {
@@ -224,7 +226,8 @@ bool parse_event(std::string_view line, TraceEvent& event) {
   return EventParser().parse(line, event);
 }
 
-Result<EventCounts> for_each_event(const std::string& file, const std::function<void(const TraceEvent&)>& take) {
+Result<EventCounts> for_each_event(const std::string& file,
+                                   const std::function<void(const TraceEvent&)>& take) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(file.c_str(), "rb"), &std::fclose);
   if (!in) return Problem{file, "cannot be read", ""};
   EventCounts counts;

@@ -16,8 +16,8 @@ namespace millrace {
 
 /// A csv of samples: `timestamp,name,...`. Values that are no numbers are NaN.
 struct SampleTable {
-  std::vector<std::string> columns;  ///< without the timestamp
-  std::vector<std::int64_t> times;   ///< nanoseconds UTC
+  std::vector<std::string> columns;         ///< without the timestamp
+  std::vector<std::int64_t> times;          ///< nanoseconds UTC
   std::vector<std::vector<double>> values;  ///< by column
   const std::vector<double>* column(const std::string& name) const;
 };
@@ -37,8 +37,8 @@ struct Timeline {
   const std::vector<TimelineGroup>* layout(const std::string& name) const;
 };
 
-/// `folder`: what preprocess wrote (it holds timeline/), or the timeline folder itself. Problem: there is none, or
-/// it has neither phases nor events.
+/// `folder`: what preprocess wrote (it holds timeline/), or the timeline folder itself. Problem: there is
+/// none, or it has neither phases nor events.
 Result<Timeline> read_timeline(const std::string& folder);
 
 /// Calls `take` for the events of a group in the order of the file. Rows that cannot be read are counted.
@@ -46,7 +46,8 @@ Result<Timeline> read_timeline(const std::string& folder);
 struct EventCounts {
   std::int64_t events = 0, damaged = 0;
 };
-Result<EventCounts> for_each_event(const std::string& file, const std::function<void(const TraceEvent&)>& take);
+Result<EventCounts> for_each_event(const std::string& file,
+                                   const std::function<void(const TraceEvent&)>& take);
 
 /// `2023-02-11T13:11:27.500200000,...,READ` at the front of a line; false: it is no such row.
 bool parse_event(std::string_view line, TraceEvent& event);
