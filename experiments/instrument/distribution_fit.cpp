@@ -76,56 +76,76 @@ Distribution fit_weibull(const std::vector<double>& values, const std::vector<do
   return {Family::Weibull, {shape, scale}};
 }
 
-/// EM for two normals, from a split of the sorted values at several places; the likeliest wins.
+/// Two normals under way: weight of the first, means, spreads.
+struct Mixture {
+  double w, m[2], s[2];
+};
+
+/// Steps of EM; returns the log-likelihood before the last of them. `share` is working space.
+double run_em(Mixture& mix, const std::vector<double>& values, double floor, int most_steps,
+              std::vector<double>& share) {
+  const std::size_t n = values.size();
+  double likelihood = -INFINITY;
+  for (int step = 0; step < most_steps; ++step) {
+    double constant[2], scale[2];
+    for (int k = 0; k < 2; ++k) {
+      constant[k] = std::log(k == 0 ? mix.w : 1 - mix.w) - std::log(mix.s[k]) - kLogRootTwoPi;
+      scale[k] = -0.5 / (mix.s[k] * mix.s[k]);
+    }
+    double total = 0, weight = 0, sum[2] = {0, 0};
+    for (std::size_t i = 0; i < n; ++i) {
+      const double a = constant[0] + scale[0] * (values[i] - mix.m[0]) * (values[i] - mix.m[0]);
+      const double b = constant[1] + scale[1] * (values[i] - mix.m[1]) * (values[i] - mix.m[1]);
+      const double ratio = std::exp(-std::abs(a - b));
+      total += std::max(a, b) + std::log1p(ratio);
+      share[i] = a > b ? 1 / (1 + ratio) : ratio / (1 + ratio);
+      weight += share[i];
+      sum[0] += share[i] * values[i];
+      sum[1] += (1 - share[i]) * values[i];
+    }
+    const double gained = total - likelihood, other = static_cast<double>(n) - weight;
+    likelihood = total;
+    if (step > 0 && gained <= 1e-9) break;
+    if (weight < 1 || other < 1) break;
+    mix.m[0] = sum[0] / weight, mix.m[1] = sum[1] / other;
+    double square[2] = {0, 0};
+    for (std::size_t i = 0; i < n; ++i) {
+      square[0] += share[i] * (values[i] - mix.m[0]) * (values[i] - mix.m[0]);
+      square[1] += (1 - share[i]) * (values[i] - mix.m[1]) * (values[i] - mix.m[1]);
+    }
+    mix.s[0] = std::max(std::sqrt(square[0] / weight), floor);
+    mix.s[1] = std::max(std::sqrt(square[1] / other), floor);
+    mix.w = weight / static_cast<double>(n);
+  }
+  return likelihood;
+}
+
+/// EM for two normals: a little from a split of the sorted values at several places, then on from the
+/// likeliest.
 std::optional<std::vector<double>> fit_mixture(const std::vector<double>& values) {
+  constexpr int kFirstSteps = 40, kMoreSteps = 1000;
   std::vector<double> sorted = values;
   std::sort(sorted.begin(), sorted.end());
   const std::size_t n = sorted.size();
   if (n < 8) return std::nullopt;
   // A component must not collapse onto one value, where the likelihood has no bound.
   const double floor = std::max(1e-3 * population_std(values), 1e-300);
-  std::optional<std::vector<double>> best;
-  double best_likelihood = -INFINITY;
   std::vector<double> share(n);
+  Mixture best{};
+  double best_likelihood = -INFINITY;
   for (double split : {0.1, 0.25, 0.5, 0.75, 0.9}) {
     const auto cut =
         std::clamp<std::size_t>(static_cast<std::size_t>(split * static_cast<double>(n)), 2, n - 2);
     const std::vector<double> low(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(cut));
     const std::vector<double> high(sorted.begin() + static_cast<std::ptrdiff_t>(cut), sorted.end());
-    double w = static_cast<double>(cut) / static_cast<double>(n);
-    double m[2] = {mean_of(low), mean_of(high)};
-    double s[2] = {std::max(population_std(low), floor), std::max(population_std(high), floor)};
-    double likelihood = -INFINITY;
-    for (int step = 0; step < 2000; ++step) {
-      long double total = 0, weight = 0;
-      for (std::size_t i = 0; i < n; ++i) {
-        const double a = std::log(w) + normal_log_density(sorted[i], m[0], s[0]);
-        const double b = std::log1p(-w) + normal_log_density(sorted[i], m[1], s[1]);
-        const double both = log_sum(a, b);
-        share[i] = std::exp(a - both);
-        total += both;
-        weight += share[i];
-      }
-      const double gained = static_cast<double>(total) - likelihood;
-      likelihood = static_cast<double>(total);
-      if (step > 0 && gained <= 1e-10 * std::abs(likelihood)) break;
-      const long double other = static_cast<long double>(n) - weight;
-      if (weight < 1 || other < 1) break;
-      long double sum[2] = {0, 0}, square[2] = {0, 0};
-      for (std::size_t i = 0; i < n; ++i)
-        sum[0] += share[i] * sorted[i], sum[1] += (1 - share[i]) * sorted[i];
-      m[0] = static_cast<double>(sum[0] / weight), m[1] = static_cast<double>(sum[1] / other);
-      for (std::size_t i = 0; i < n; ++i) {
-        square[0] += share[i] * (sorted[i] - m[0]) * (sorted[i] - m[0]);
-        square[1] += (1 - share[i]) * (sorted[i] - m[1]) * (sorted[i] - m[1]);
-      }
-      s[0] = std::max(std::sqrt(static_cast<double>(square[0] / weight)), floor);
-      s[1] = std::max(std::sqrt(static_cast<double>(square[1] / other)), floor);
-      w = static_cast<double>(weight / static_cast<long double>(n));
-    }
-    if (likelihood > best_likelihood) best_likelihood = likelihood, best = {w, m[0], s[0], m[1], s[1]};
+    Mixture mix{static_cast<double>(cut) / static_cast<double>(n),
+                {mean_of(low), mean_of(high)},
+                {std::max(population_std(low), floor), std::max(population_std(high), floor)}};
+    const double likelihood = run_em(mix, sorted, floor, kFirstSteps, share);
+    if (likelihood > best_likelihood) best_likelihood = likelihood, best = mix;
   }
-  return best;
+  run_em(best, sorted, floor, kMoreSteps, share);
+  return std::vector<double>{best.w, best.m[0], best.s[0], best.m[1], best.s[1]};
 }
 
 Distribution empirical(const std::vector<double>& values) {

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
+#include <deque>
 #include <filesystem>
+#include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "experiments/trace/civil_time.h"
@@ -41,15 +45,74 @@ void write_all(const fs::path& path, std::string_view text) {
     throw DataError(path.string() + ": cannot be written", "is the disk full?");
 }
 
+/// Writes buffers to files in a thread of its own, so that making lines and writing them go on at once. Holds
+/// at most kMostBuffers. What fails there is thrown by the next `put`, or by `finish`.
+class WriteQueue {
+ public:
+  WriteQueue() : thread_([this] { run(); }) {}
+  ~WriteQueue() { stop(); }
+  WriteQueue(const WriteQueue&) = delete;
+  WriteQueue& operator=(const WriteQueue&) = delete;
+
+  void put(std::FILE* file, std::string buffer) {
+    std::unique_lock lock(mutex_);
+    room_.wait(lock, [this] { return queue_.size() < kMostBuffers || failed_; });
+    check();
+    queue_.emplace_back(file, std::move(buffer));
+    work_.notify_one();
+  }
+  void finish() {
+    stop();
+    check();
+  }
+
+ private:
+  static constexpr std::size_t kMostBuffers = 64;
+
+  void check() const {
+    if (failed_) throw DataError("the timeline cannot be written", "is the disk full?");
+  }
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    work_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      work_.wait(lock, [this] { return !queue_.empty() || ended_; });
+      if (queue_.empty()) return;
+      const auto [file, buffer] = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      const bool written = std::fwrite(buffer.data(), 1, buffer.size(), file) == buffer.size();
+      lock.lock();
+      failed_ = failed_ || !written;
+      room_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable work_, room_;
+  std::deque<std::pair<std::FILE*, std::string>> queue_;
+  bool ended_ = false, failed_ = false;
+  std::thread thread_;
+};
+
 /// A file of the timeline, by lines, through a buffer of its own.
 class LineWriter {
  public:
-  explicit LineWriter(const fs::path& path) : path_(path), file_(std::fopen(path.c_str(), "wb")) {
+  LineWriter(const fs::path& path, WriteQueue& queue)
+      : path_(path), queue_(&queue), file_(std::fopen(path.c_str(), "wb")) {
     if (!file_) throw DataError(path.string() + ": cannot be opened");
-    buffer_.reserve(kBuffer + 256);
+    std::setvbuf(file_, nullptr, _IONBF, 0);
   }
   LineWriter(LineWriter&& other) noexcept
       : path_(std::move(other.path_)),
+        queue_(other.queue_),
         file_(std::exchange(other.file_, nullptr)),
         buffer_(std::move(other.buffer_)) {}
   ~LineWriter() {
@@ -59,20 +122,21 @@ class LineWriter {
     buffer_.append(line);
     if (buffer_.size() >= kBuffer) flush();
   }
+  void flush() {
+    queue_->put(file_, std::move(buffer_));
+    buffer_ = {};
+    buffer_.reserve(kBuffer + 256);
+  }
+  /// After the queue has finished.
   void close() {
-    flush();
     if (std::fclose(std::exchange(file_, nullptr)) != 0)
-      throw DataError(path_.string() + ": cannot be written");
+      throw DataError(path_.string() + ": cannot be written", "is the disk full?");
   }
 
  private:
   static constexpr std::size_t kBuffer = std::size_t{1} << 18;
-  void flush() {
-    if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size())
-      throw DataError(path_.string() + ": cannot be written", "is the disk full?");
-    buffer_.clear();
-  }
   fs::path path_;
+  WriteQueue* queue_;
   std::FILE* file_;
   std::string buffer_;
 };
@@ -120,7 +184,7 @@ class TimelineWriter {
       Json info = Json::object();
       for (const auto& [file, title] : layout.files) {
         info[file] = title;
-        files_[layout.name].emplace_back(folder / layout.name / file);
+        files_[layout.name].emplace_back(folder / layout.name / file, queue_);
       }
       write_all(folder / layout.name / "plotting_info.json", info.dump(4));
     }
@@ -148,6 +212,10 @@ class TimelineWriter {
   }
 
   void finish(PreprocessReport& report) {
+    for (auto& [layout, files] : files_) {
+      for (LineWriter& file : files) file.flush();
+    }
+    queue_.finish();
     for (auto& [layout, files] : files_) {
       for (LineWriter& file : files) file.close();
     }
@@ -179,6 +247,7 @@ class TimelineWriter {
 
   std::vector<Layout> layouts_;
   std::map<std::string, std::vector<LineWriter>> files_;
+  WriteQueue queue_;  // after the files: its thread has ended when they close
   std::vector<std::vector<LineWriter>*> targets_;
   std::unordered_map<std::uint32_t, Place> places_;
   Place first_;

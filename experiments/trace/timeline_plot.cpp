@@ -120,7 +120,7 @@ class TimelinePainter {
     }
   }
 
-  /// Samples in the window and one on each side, cut at the frame; a gap where there is none.
+  /// Lines between samples, cut at the frame; a gap where a value is missing.
   void curve(const SampleTable& table, const std::vector<double>& values, double top, double height,
              Ink colour, double divisor = 1) {
     std::vector<std::pair<double, double>> line;
@@ -129,21 +129,36 @@ class TimelinePainter {
       canvas_->polyline(line, colour, 1.1);
       line.clear();
     };
-    // At most two points a column: the least and the greatest of many samples.
+    const auto y_of = [&](double value) {
+      return y_ + height - std::clamp(value / divisor / top, 0.0, 1.0) * height;
+    };
+    // Of many samples in a column the least and the greatest: at most two points.
     const double grain = 1 / kColumnsPerPoint;
-    for (std::size_t i = 0; i < table.times.size(); ++i) {
-      const double x = x_of(table.times[i]);
-      if (x < kMarginLeft - 0.01 || x > right() + 0.01 || !std::isfinite(values[i])) {
-        if (!std::isfinite(values[i])) flush();
-        continue;
-      }
-      const double y = y_ + height - std::clamp(values[i] / divisor / top, 0.0, 1.0) * height;
-      if (line.size() > 1 && x - line[line.size() - 2].first < grain && x - line.back().first < grain) {
-        line.back() = {
-            x, line.size() % 2 == 0 ? std::min(line.back().second, y) : std::max(line.back().second, y)};
+    const auto add = [&](double x, double y) {
+      if (line.size() > 1 && x - line[line.size() - 2].first < grain) {
+        const bool greatest = line.size() % 2 == 0;
+        line.back() = {x, greatest ? std::min(line.back().second, y) : std::max(line.back().second, y)};
       } else {
         line.emplace_back(x, y);
       }
+    };
+    std::optional<std::pair<double, double>> before;
+    for (std::size_t i = 0; i < table.times.size(); ++i) {
+      if (!std::isfinite(values[i])) {
+        flush();
+        before.reset();
+        continue;
+      }
+      const std::pair<double, double> here{x_of(table.times[i]), y_of(values[i])};
+      const auto crossing = [&](double x) {
+        const double share = (x - before->first) / (here.first - before->first);
+        add(x, before->second + share * (here.second - before->second));
+      };
+      const bool rises = before && here.first > before->first;
+      if (rises && before->first < kMarginLeft && here.first > kMarginLeft) crossing(kMarginLeft);
+      if (here.first >= kMarginLeft && here.first <= right()) add(here.first, here.second);
+      if (rises && before->first < right() && here.first > right()) crossing(right());
+      before = here;
     }
     flush();
   }
