@@ -94,12 +94,27 @@ bool is_other_rank(std::string_view before) {
   return rank && *rank != 0;
 }
 
+/// Where the value of the object's own "time_ms" begins; not that of an object inside it.
+std::size_t time_value_at(std::string_view object) {
+  constexpr std::string_view kKey = "\"time_ms\"";
+  int depth = 0;
+  for (std::size_t i = 0; i < object.size(); ++i) {
+    if (object[i] == '{' || object[i] == '[') ++depth;
+    if (object[i] == '}' || object[i] == ']') --depth;
+    if (object[i] != '"') continue;
+    const std::size_t after = object.find_first_not_of(" \t", i + kKey.size());
+    if (depth == 1 && object.substr(i).starts_with(kKey) && after < object.size() && object[after] == ':')
+      return object.find_first_not_of(" \t", after + 1);
+    for (++i; i < object.size() && object[i] != '"'; ++i) i += object[i] == '\\' ? 1 : 0;
+  }
+  return std::string_view::npos;  // the key is written with escapes
+}
+
 /// The line's object with the number behind "time_ms" replaced: nothing else of the text changes.
-std::string with_iso_time(std::string_view object, std::int64_t time) {
-  const std::size_t key = object.find("\"time_ms\"");
-  std::size_t start = object.find(':', key) + 1;
-  while (start < object.size() && object[start] == ' ') ++start;
-  const std::size_t end = object.find_first_of(",} ", start);
+std::optional<std::string> with_iso_time(std::string_view object, std::int64_t time) {
+  const std::size_t start = time_value_at(object);
+  if (start == std::string_view::npos) return std::nullopt;
+  const std::size_t end = object.find_first_of(",} \t", start);
   std::string result(object.substr(0, start));
   return result.append("\"").append(iso_text(time, 3)).append("\"").append(object.substr(end));
 }
@@ -109,8 +124,8 @@ std::optional<std::int64_t> time_of(const Json& event) {
   const Json* time = event.find("time_ms");
   if (!time) return std::nullopt;
   if (time->kind() == Json::Kind::Int) {
-    // Years 1970 to 9999.
-    if (time->as_int() < 0 || time->as_int() > 253402300799999) return std::nullopt;
+    // What nanoseconds since 1970 can hold: until 2255.
+    if (time->as_int() < 0 || time->as_int() > 9'000'000'000'000) return std::nullopt;
     return time->as_int() * kMillisecond;
   }
   return time->is_string() ? parse_iso(time->as_string()) : std::nullopt;
@@ -153,13 +168,15 @@ Result<AppLog> read_mllog(std::string_view text, Workload workload, const std::s
     const Result<Json> event = parse_json(object, name);
     const std::optional<std::int64_t> time = event && event->is_object() ? time_of(*event) : std::nullopt;
     const Json* key = time ? event->find("key") : nullptr;
-    if (!key || !key->is_string()) {
+    const std::optional<std::string> dated =
+        !key || event->find("time_ms")->is_string() ? std::string(object) : with_iso_time(object, *time);
+    if (!key || !key->is_string() || !dated) {
       ++log.dropped[whole ? "damaged events" : "a last event that is cut off"];
       continue;
     }
     take_time(log, *time);
     if (log.lines > 1) log.json += ",\n";
-    log.json += event->find("time_ms")->is_string() ? std::string(object) : with_iso_time(object, *time);
+    log.json += *dated;
     const std::optional<Border> border = border_of(key->as_string());
     const std::optional<Phase> phase = border ? phase_of(workload, border->name) : std::nullopt;
     if (!phase) continue;

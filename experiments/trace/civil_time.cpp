@@ -24,6 +24,7 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 std::optional<std::int64_t> checked_date(std::optional<int> year, std::optional<int> month,
                                          std::optional<int> day) {
   if (!year || !month || !day || *month < 1 || *month > 12 || *day < 1) return std::nullopt;
+  if (*year < 1700 || *year > 2255) return std::nullopt;  // nanoseconds since 1970 hold no more
   const std::int64_t days = days_from_civil({*year, *month, *day});
   // 30 February is 2 March: not the date that was written.
   const CivilDate back = civil_from_days(days);

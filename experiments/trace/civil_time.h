@@ -20,7 +20,8 @@ struct CivilDate {
 std::int64_t days_from_civil(const CivilDate& date);
 CivilDate civil_from_days(std::int64_t days);
 
-/// "2023-02-11", "20230211", "02/11/2023" or "02/11/23" as days since 1970; nothing if it is no such date.
+/// "2023-02-11", "20230211", "02/11/2023" or "02/11/23" as days since 1970; nothing if it is no such
+/// date, or not from 1700 to 2255.
 std::optional<std::int64_t> parse_date(std::string_view text);
 
 /// "08:11:18", and with `suffix` "AM" or "PM" the 12 h clock; seconds of the day. Nothing if out of range.

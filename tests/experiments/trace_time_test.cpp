@@ -145,6 +145,19 @@ TEST(AppLogs, PhasesPairAndOtherRanksAreLeftOut) {
   EXPECT_EQ(log->notes.size(), 2u);
 }
 
+TEST(AppLogs, OnlyTheEventsOwnTimeIsRewritten) {
+  const std::string line =
+      R"(:::MLLOG {"metadata": {"time_ms": 5, "x": "\\"}, "value": "time_ms", "key": "init_start", "time_ms": 1000})"
+      "\n";
+  const Result<AppLog> log = read_mllog(line + event("init_stop", 2000), Workload::Unet3d, "x");
+  ASSERT_TRUE(log) << to_string(log.problems());
+  EXPECT_NE(
+      log->json.find(R"({"metadata": {"time_ms": 5, "x": "\\"}, "value": "time_ms", "key": "init_start", )"
+                     R"("time_ms": "1970-01-01T00:00:01.000"})"),
+      std::string::npos)
+      << log->json;
+}
+
 TEST(AppLogs, WithoutEventsOrInitialisationIsRefused) {
   EXPECT_FALSE(read_mllog("", Workload::Unet3d, "x"));
   EXPECT_FALSE(read_mllog("hello\n", Workload::Unet3d, "x"));
