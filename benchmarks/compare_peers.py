@@ -91,6 +91,7 @@ def run_millrace(opts, mode, width, microbatch, folder):
         "trace-steps": 0,
         "print-every": 1000,
         "output-dir": out,
+        "overwrite": "true",
     }
     with open(job, "w") as file:
         file.writelines(f"{key}: {value}\n" for key, value in keys.items())

@@ -66,7 +66,7 @@ def job(kind, each):
     with open(f"{kind}.yaml", "w") as file:
         file.write(f"model: mlp\nwidth: 1024\ndepth: 16\nplan: {kind}.json\nmicrobatch: {MICROBATCH}\n"
                    f"steps: {STEPS * (MICROBATCHES if each else 1)}\nno-evaluation: true\ntrace-steps: 0\n"
-                   f"print-every: 100000\ndata: synthetic:1024\noutput-dir: run-{kind}\n")
+                   f"print-every: 100000\ndata: synthetic:1024\noutput-dir: run-{kind}\noverwrite: true\n")
     return f"{kind}.yaml"
 
 

@@ -29,6 +29,8 @@ class Dataset {
   virtual int num_classes() const = 0;
   virtual Sample get(std::int64_t index, std::uint64_t augment_seed, bool want_input) const = 0;
   virtual std::string describe() const = 0;
+  /// What the samples are, whatever the path: the same text for the same files in the same order.
+  virtual std::string fingerprint() const = 0;
   /// Counters of the damaged-image policy: name -> count ("grey", "cmyk", "damaged", ...). May be empty.
   virtual std::map<std::string, std::int64_t> counters() const { return {}; }
 };

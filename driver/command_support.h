@@ -13,6 +13,9 @@ namespace millrace {
 /// Prints the problems to stderr, one a line, and gives the exit code back.
 int exit_with(ExitCode code, const Problems& problems);
 
+/// At the end of a program: a result that did not get to stdout (full disk, closed pipe) is a failure.
+int code_after_output(int code);
+
 /// `--flag`, as messages name it.
 std::string long_name(const char* flag);
 

@@ -12,6 +12,7 @@
 #include "driver/local_ranks.h"
 #include "driver/program_paths.h"
 #include "runtime/base/files.h"
+#include "runtime/base/run_folder.h"
 
 namespace millrace {
 namespace {
@@ -78,21 +79,35 @@ bool is_synthetic(const std::string& data) {
   return data == "synthetic" || data.rfind("synthetic:", 0) == 0;
 }
 
-/// What an earlier run left would be taken for this one's.
+/// What an earlier run's ranks did last would be taken for what this one's do. (Its results stay until the
+/// ranks have taken the folder: they may yet refuse it.)
 void remove_stale_files(const JobSpec& job) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(job.output_dir, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name == "summary.json" || name.rfind("status.rank", 0) == 0) fs::remove(entry.path(), ignored);
+    if (entry.path().filename().string().rfind("status.rank", 0) == 0) fs::remove(entry.path(), ignored);
   }
 }
 
-Status prepare_output(const JobSpec& job) {
-  for (const fs::path& folder : {fs::path(job.output_dir), fs::path(job.output_dir) / "logs"}) {
-    if (Status made = make_writable_folder(folder); !made) return made;
-  }
+/// A fresh run does not write over an earlier one unless it was told to.
+Status check_output(const JobSpec& job) {
+  if (job.find("resume") || job.find("overwrite")) return Ok{};
+  return check_unused(job.output_dir);
+}
+
+/// The folder is this job's until the lock is let go.
+Result<RunLock> prepare_output(const JobSpec& job) {
+  if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
+  Result<RunLock> lock = RunLock::acquire(job.output_dir, "");
+  if (!lock) return lock;
+  if (Status unused = check_output(job); !unused) return unused.problems();
+  if (Status made = make_writable_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
   remove_stale_files(job);
-  return write_file_atomically(fs::path(job.output_dir) / "job.yaml", to_yaml(job));
+  // `env:` may hold secrets.
+  if (Status written =
+          write_file_atomically(fs::path(job.output_dir) / "job.yaml", to_yaml(job), Readers::Private);
+      !written)
+    return written.problems();
+  return lock;
 }
 
 void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes, OutputFormat format) {
@@ -118,23 +133,27 @@ void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes
   }
 }
 
-/// The same command with --set resume=DIR.
+/// The same command with --set resume=DIR, and without --overwrite, which would delete what it resumes.
 std::string resume_command_of(const std::vector<std::string>& args, const JobSpec& job) {
   std::vector<std::string> command{"millrace", "launch"};
   for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--set" && i + 1 < args.size() && args[i + 1].rfind("resume=", 0) == 0) {
+    const auto sets = [&](const std::string& text) {
+      return text.rfind("resume=", 0) == 0 || text.rfind("overwrite=", 0) == 0;
+    };
+    if (args[i] == "--set" && i + 1 < args.size() && sets(args[i + 1])) {
       ++i;
-    } else if (args[i].rfind("--set=resume=", 0) != 0) {
+    } else if (args[i] != "--overwrite" && !(args[i].rfind("--set=", 0) == 0 && sets(args[i].substr(6)))) {
       command.push_back(args[i]);
     }
   }
   command.insert(command.end(), {"--set", "resume=" + job.output_dir});
+  if (job.find("overwrite")) command.insert(command.end(), {"--set", "overwrite=false"});
   return command_line(command);
 }
 
 int run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
-  if (const Status prepared = prepare_output(job); !prepared)
-    return exit_with(ExitCode::Usage, prepared.problems());
+  const Result<RunLock> lock = prepare_output(job);
+  if (!lock) return exit_with(ExitCode::Usage, lock.problems());
   const StoreFolder store;
   SteadyClock clock;
   const LaunchOutcome outcome = run_ranks(rank_processes(job, worker, store.path()),
@@ -170,6 +189,8 @@ CommandSpec launch_spec() {
        .short_name = 'o',
        .value = "DIR",
        .help = "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME)."},
+      {.name = "overwrite",
+       .help = "Delete an earlier run in the output folder; without it a folder that holds one is refused."},
       {.name = "dry-run",
        .help = "Check everything, print the job and what each rank would run, start nothing."},
       {.name = "format",
@@ -256,6 +277,7 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   if (const std::string* from = job.find("resume"); from && !fs::exists(*from, ignored)) {
     problems.push_back({*from, "is not there", "resume: give the output folder of an earlier run"});
   }
+  if (const Status unused = check_output(job); !unused) append(problems, unused.problems());
   fs::path folder = fs::absolute(job.output_dir, ignored);
   while (!folder.empty() && !fs::exists(folder, ignored) && folder.has_relative_path())
     folder = folder.parent_path();
@@ -283,6 +305,7 @@ int launch_command(const std::vector<std::string>& args) {
     }
   }
   if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
+  if (arguments->boolean("overwrite")) overrides.push_back({"overwrite", "true"});
   if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
   const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides);
   if (!job) append(problems, job.problems());

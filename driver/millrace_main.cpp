@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/command_support.h"
 #include "driver/compute_specs.h"
 #include "driver/launch_command.h"
 #include "driver/network_launch.h"
@@ -116,7 +117,7 @@ int dispatch(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   try {
-    return millrace::dispatch({argv + 1, argv + argc});
+    return millrace::code_after_output(millrace::dispatch({argv + 1, argv + argc}));
   } catch (const millrace::Error& error) {
     std::fprintf(stderr, "error: %s%s%s\n", error.what(),
                  error.hint().empty() ? "" : ". Hint: ", error.hint().c_str());

@@ -2,6 +2,7 @@
 // One rank of a job (launch, torchrun: RANK and WORLD_SIZE are set), or all ranks of the plan as threads.
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <exception>
@@ -29,6 +30,11 @@ void stop_on_signals() {
   action.sa_handler = [](int) { stop_flag.store(true); };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+}
+
+/// Beyond a limit on the size of files (ulimit -f) a write then fails, instead of ending the process.
+void ignore_size_limit_signal() {
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 /// Everything the flags say, with the files they name loaded.
@@ -110,6 +116,17 @@ Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<Sc
   return plan;
 }
 
+/// "lr,data" -> lr, data.
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) words.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 Result<TrainSpec> spec_from(Arguments& a) {
   TrainSpec spec;
   if (!a.has("model")) return Problem{"--model", "is required", "for example --model mlp"};
@@ -134,7 +151,13 @@ Result<TrainSpec> spec_from(Arguments& a) {
                      .step_size = a.integer("lr-step-size", 0, INT64_MAX),
                      .gamma = a.number("gamma", 0, 1)};
   o.output_dir = a.string("output-dir");
+  o.overwrite = a.boolean("overwrite");
   o.resume = a.string("resume");
+  o.resume_changes = words_of(a.string("resume-changes"));
+  o.checkpoint_deadline =
+      std::chrono::milliseconds(static_cast<std::int64_t>(a.number("checkpoint-timeout", 0.001, 1e8) * 1000));
+  o.launcher = launcher_process();
+  o.settings.emplace_back("dropout", Json(a.number("dropout", -1, 0.999)).dump());
   o.checkpoint_every = a.integer("checkpoint-every", 0, INT64_MAX);
   o.checkpoint_at_end = a.boolean("checkpoint-at-end");
   o.evaluate_every = a.integer("evaluate-every", 0, INT64_MAX);
@@ -162,6 +185,12 @@ Result<TrainSpec> spec_from(Arguments& a) {
   for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
   if (o.checkpoint_every > 0 && o.output_dir.empty())
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
+  if (o.checkpoint_at_end && o.output_dir.empty())
+    problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
+  if (o.overwrite && o.output_dir.empty())
+    problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
+  if (!o.resume_changes.empty() && o.resume.empty())
+    problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
   if (!problems.empty()) return problems;
   spec.plan = *std::move(plan);
   return spec;
@@ -235,7 +264,8 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
     evaluations.push_back(Json::object(
         {{"step", e.step}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"samples", e.samples}}));
   }
-  Json losses = Json::array();
+  Json losses = Json::array(), lost = Json::array();
+  for (const std::string& one : report.lost) lost.push_back(one);
   for (double loss : report.losses) losses.push_back(loss);
   return Json::object({{"format", "millrace-summary-1"},
                        {"model", spec.model.name},
@@ -247,8 +277,14 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"microbatch", spec.options.microbatch},
                        {"seed", static_cast<std::int64_t>(spec.options.seed)},
                        {"device", spec.device},
+                       {"run", report.run},
                        {"steps", report.steps},
+                       {"first_step", report.first_step},
                        {"stopped_early", report.stopped},
+                       {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},
+                       {"checkpoints_failed", report.failed_saves},
+                       {"log_lines_lost", report.lost_log_lines},
+                       {"lost", lost},
                        {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
                        {"median_step_s", report.median_step_s},
                        {"predicted_step_s", spec.plan.predicted_step_s},
@@ -261,35 +297,68 @@ Json summary_of(const TrainSpec& spec, const RunReport& report) {
                        {"losses", losses}});
 }
 
-/// The rank of the last stage's first replica writes and prints the result of the job.
-void publish_summary(const TrainSpec& spec, const RunReport& report, RankId rank) {
-  if (rank != spec.plan.stages.back().ranks.front()) return;
-  const Json summary = summary_of(spec, report);
-  if (!spec.options.output_dir.empty()) {
-    const auto path = std::filesystem::path(spec.options.output_dir) / "summary.json";
-    if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)
-      log_warning(to_string(saved.problems()));
+void print_result(const RunReport& report) {
+  if (report.losses.empty()) {
+    std::printf("steps 0: nothing was trained%s\n",
+                report.first_step > 0
+                    ? (", the checkpoint is of step " + std::to_string(report.first_step)).c_str()
+                    : "");
+  } else {
+    std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
+                static_cast<long long>(report.steps), report.losses.back(), report.median_step_s * 1e3,
+                report.samples_per_s);
   }
-  if (spec.json) {
-    std::printf("%s\n", summary.dump(1).c_str());
-    return;
-  }
-  std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
-              static_cast<long long>(report.steps), report.losses.empty() ? 0.0 : report.losses.back(),
-              report.median_step_s * 1e3, report.samples_per_s);
   if (!report.evaluations.empty())
     std::printf("evaluation: top-1 %.4f, top-5 %.4f, loss %.4f\n", report.evaluations.back().top1,
                 report.evaluations.back().top5, report.evaluations.back().loss);
 }
 
-/// False if it was asked to stop before the last step.
-bool train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
+/// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
+/// missing on the disk.
+void publish_summary(const TrainSpec& spec, RunReport& report, RankId rank) {
+  if (rank != spec.plan.stages.back().ranks.front()) return;
+  const Json summary = summary_of(spec, report);
+  if (!spec.options.output_dir.empty()) {
+    const auto path = std::filesystem::path(spec.options.output_dir) / "summary.json";
+    if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)
+      report.lost.push_back("the summary (" + to_string(saved.problems()) + ")");
+  }
+  for (const std::string& lost : report.lost)
+    log_error("the run is through, but this could not be written: " + lost);
+  if (spec.json) {
+    std::printf("%s\n", summary.dump(1).c_str());
+    return;
+  }
+  print_result(report);
+}
+
+/// 75 only if there is a checkpoint of the step at which it stopped.
+ExitCode exit_code_of(const RunReport& report) {
+  if (report.lost_checkpoint) return ExitCode::Checkpoint;
+  if (!report.lost.empty()) return ExitCode::RunFailed;
+  return report.stopped ? ExitCode::Requeue : ExitCode::Done;
+}
+
+ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
   SteadyClock clock;
   device.bind_thread();
   Trainer trainer({communicator, clock, device}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
-  const RunReport report = trainer.run();
+  RunReport report = trainer.run();
   publish_summary(spec, report, communicator.rank());
-  return !report.stopped;
+  return exit_code_of(report);
+}
+
+/// Before data is read and the others are met. The Trainer checks again, with the folder locked.
+Status check_outputs(const TrainSpec& spec, int rank) {
+  const TrainOptions& o = spec.options;
+  if (!o.output_dir.empty() && rank == 0 && o.resume.empty() && !o.overwrite) {
+    if (Status unused = check_unused(o.output_dir); !unused) return unused;
+  }
+  if (spec.dry_run) return Ok{};
+  if (!o.output_dir.empty()) {
+    if (Status made = make_writable_folder(o.output_dir); !made) return made;
+  }
+  return o.save_weights.empty() ? Status(Ok{}) : make_place_for_file(o.save_weights);
 }
 
 void use_threads(const TrainSpec& spec) {
@@ -305,14 +374,14 @@ std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
 }
 
 /// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
-bool train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
+ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < spec.plan.num_ranks(); ++rank)
     devices.push_back(device_or_throw(spec, rank, accelerator));
   auto communicators = make_local_communicators(spec.plan.num_ranks(), spec.deadline);
   std::mutex mutex;
   std::exception_ptr first;
-  std::atomic<bool> completed{true};
+  ExitCode worst = ExitCode::Done;
   {
     std::vector<std::jthread> threads;
     for (auto& communicator : communicators) {
@@ -320,7 +389,10 @@ bool train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerato
         try {
           use_threads(spec);
           Device& device = *devices[static_cast<std::size_t>(c->rank().value)];
-          if (!train_rank(spec, sets, *c, device)) completed = false;
+          const ExitCode code = train_rank(spec, sets, *c, device);
+          std::lock_guard lock(mutex);
+          // What was lost says more than that it stopped.
+          if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
         } catch (const std::exception& error) {
           {
             std::lock_guard lock(mutex);
@@ -332,11 +404,11 @@ bool train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerato
     }
   }
   if (first) std::rethrow_exception(first);
-  return completed;
+  return worst;
 }
 
-bool train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
-                   const Accelerator& accelerator) {
+ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
+                       const Accelerator& accelerator) {
   const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
   const JoinedJob joined =
       join_job(job, {.backend = spec.backend, .deadline = spec.deadline}, *device, accelerator);
@@ -366,6 +438,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
     die_with_launcher();
+    ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
@@ -382,6 +455,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
             "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}},
           ExitCode::Usage);
     }
+    if (const Status outputs = check_outputs(*spec, job->rank); !outputs)
+      return report_problems(outputs.problems(), ExitCode::Usage);
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
     const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
@@ -392,26 +467,18 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
         spec->options.checkpoint_every = steps;
     }
+    // Ranks must see the same data, and a run that is resumed the data that it began with.
+    spec->options.settings.emplace_back("data", sets->train->fingerprint());
+    spec->options.rank_settings.emplace_back("evaluation data",
+                                             sets->test ? sets->test->fingerprint() : "none");
     if (spec->dry_run) return print_dry_run(*spec, *sets);
-    if (!spec->options.output_dir.empty()) {
-      if (Status made = make_writable_folder(spec->options.output_dir); !made)
-        return report_problems(made.problems(), ExitCode::Usage);
-      if (job->rank == 0) {
-        const auto copy = std::filesystem::path(spec->options.output_dir) / "plan.json";
-        Status saved = spec->plan.save(copy);
-        if (const auto& order = spec->options.schedule; saved && order)
-          saved = write_file_atomically(copy.parent_path() / "schedule.csv", order->text);
-        if (!saved) return report_problems(saved.problems(), ExitCode::Usage);
-      }
-    }
     if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
       spec->options.stop = &stop_flag;
       stop_on_signals();
     }
     use_threads(*spec);
-    const bool completed = job->distributed ? train_process(*spec, *sets, *job, accelerator)
-                                            : train_threads(*spec, *sets, accelerator);
-    return static_cast<int>(completed ? ExitCode::Done : ExitCode::Requeue);
+    return static_cast<int>(job->distributed ? train_process(*spec, *sets, *job, accelerator)
+                                             : train_threads(*spec, *sets, accelerator));
   });
 }
 

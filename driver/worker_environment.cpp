@@ -91,6 +91,10 @@ void die_with_launcher() {
   if (std::to_string(::getppid()) != launcher) std::exit(static_cast<int>(ExitCode::Peer));
 }
 
+int launcher_process() {
+  return std::atoi(environment("MILLRACE_LAUNCHER_PID").c_str());
+}
+
 JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Device& device,
                    const Accelerator& accelerator) {
   CommunicatorOptions options{

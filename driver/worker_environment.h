@@ -28,6 +28,9 @@ Result<JobEnvironment> read_environment();
 /// The launcher's death ends this process too: no orphan holds memory or ports.
 void die_with_launcher();
 
+/// The process of `millrace launch` that started this one; 0: none.
+int launcher_process();
+
 struct JoinOptions {
   std::string backend = "auto";
   std::chrono::milliseconds deadline{100'000};

@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include "driver/command_support.h"
 #include "driver/program_paths.h"
 #include "runtime/device/host_memory.h"
 
@@ -62,8 +63,8 @@ int guarded(const std::function<int()>& body) {
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
   const std::string command = args.empty() ? "" : args[0];
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
-  if (command == "train") return train_command(rest, accelerator);
-  if (command == "profile") return profile_command(rest, accelerator);
+  if (command == "train") return code_after_output(train_command(rest, accelerator));
+  if (command == "profile") return code_after_output(profile_command(rest, accelerator));
   std::fprintf(stderr,
                "millrace-worker: '%s' is not a command of the worker (train, profile).\nHint: type `millrace "
                "--help`\n",

@@ -14,6 +14,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/random.h"
+#include "runtime/checkpoint/hash.h"
 
 namespace millrace {
 namespace {
@@ -156,6 +157,15 @@ class ImageFolder final : public Dataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
   int num_classes() const override { return classes_; }
+  std::string fingerprint() const override {
+    Xxh3 listing;
+    for (const File& file : files_) {
+      listing.add(fs::path(file.path).lexically_relative(root_).generic_string());
+      listing.add("\n" + std::to_string(file.target) + "\n");
+    }
+    return std::to_string(files_.size()) + " images, " + std::to_string(classes_) + " classes, listing " +
+           listing.value().hex().substr(0, 16);
+  }
   std::string describe() const override {
     return root_ + ", " + std::to_string(files_.size()) + " images, " + std::to_string(classes_) + " classes";
   }

@@ -44,6 +44,7 @@ class Synthetic final : public Dataset {
     return {kept, target};
   }
 
+  std::string fingerprint() const override { return describe(); }
   std::string describe() const override {
     return "synthetic, " + std::to_string(size_) + " samples, " + std::to_string(options_.num_classes) +
            " classes";

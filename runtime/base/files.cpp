@@ -1,6 +1,7 @@
 #include "runtime/base/files.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,15 +28,14 @@ bool write_all(int fd, std::string_view content) {
   return true;
 }
 
-/// rename is atomic but durable only after the folder is synced.
+}  // namespace
+
 void sync_folder(const std::filesystem::path& folder) {
   const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
   ::fsync(fd);
   ::close(fd);
 }
-
-}  // namespace
 
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -66,18 +66,23 @@ Result<std::string> read_file(const std::filesystem::path& path, Bytes limit) {
   return content;
 }
 
-Status write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+Status write_file_atomically(const std::filesystem::path& path, std::string_view content, Readers readers) {
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // What a dead process of this number left may be anything, readable by anybody.
+  ::unlink(temporary.c_str());
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                        readers == Readers::Private ? 0600 : 0644);
   if (fd < 0) return errno_problem(path, "creating it", "does the folder exist and is it writable?");
-  const bool written = write_all(fd, content) && ::fsync(fd) == 0;
-  if (!written) {
+  bool written = write_all(fd, content) && ::fsync(fd) == 0;
+  const int error = errno;
+  // A network's file system may report only here that the disk is full.
+  const bool closed = ::close(fd) == 0;
+  if (!written) errno = error;
+  if (!written || !closed) {
     const Problem problem = errno_problem(path, "writing", "is the disk full?");
-    ::close(fd);
     ::unlink(temporary.c_str());
     return problem;
   }
-  ::close(fd);
   if (::rename(temporary.c_str(), path.c_str()) != 0) {
     const Problem problem = errno_problem(path, "rename");
     ::unlink(temporary.c_str());
@@ -88,18 +93,55 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
 }
 
 Status make_writable_folder(const std::filesystem::path& path) {
+  const std::string hint = "give a folder that you may write";
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error)
-    return Problem{path.string(), "cannot be created: " + error.message(),
-                   "give a folder that you may write"};
+  if (error) return Problem{path.string(), "cannot be created: " + error.message(), hint};
   const std::filesystem::path probe = path / (".millrace-probe." + std::to_string(::getpid()));
   const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0)
-    return Problem{path.string(), std::string("is not writable: ") + std::strerror(errno),
-                   "give a folder that you may write"};
+  if (fd < 0) return Problem{path.string(), std::string("is not writable: ") + std::strerror(errno), hint};
+  const bool written = write_all(fd, "x");  // a full disk still makes files
+  const int code = errno;
   ::close(fd);
   ::unlink(probe.c_str());
+  if (!written)
+    return Problem{path.string(), std::string("takes no data: ") + std::strerror(code), "is the disk full?"};
+  return Ok{};
+}
+
+Status make_place_for_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (path.filename().empty() || std::filesystem::is_directory(path, error))
+    return Problem{path.string(), "is a folder, expected the name of a file", {}};
+  const std::filesystem::path folder = path.parent_path();
+  return make_writable_folder(folder.empty() ? "." : folder);
+}
+
+Status replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::error_code error;
+  if (std::filesystem::exists(to, error)) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+      return replace_folder_by_renames(from, to);
+  } else if (::rename(from.c_str(), to.c_str()) != 0) {
+    return errno_problem(to, "rename");
+  }
+  sync_folder(to.parent_path());
+  return Ok{};
+}
+
+Status replace_folder_by_renames(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const std::filesystem::path aside = to.string() + ".replaced";
+  std::error_code error;
+  std::filesystem::remove_all(aside, error);
+  const bool taken = std::filesystem::exists(to, error);
+  if (taken && ::rename(to.c_str(), aside.c_str()) != 0) return errno_problem(to, "rename");
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const Problem problem = errno_problem(to, "rename");
+    if (taken) ::rename(aside.c_str(), to.c_str());
+    return problem;
+  }
+  sync_folder(to.parent_path());
+  std::filesystem::remove_all(aside, error);
   return Ok{};
 }
 
@@ -123,11 +165,16 @@ LineFile& LineFile::operator=(LineFile&& other) noexcept {
   return *this;
 }
 
-void LineFile::write_line(std::string_view line) {
+Status LineFile::write_line(std::string_view line) {
+  struct stat before {};
+  const bool known = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
   std::string text(line);
   text += '\n';
-  if (!write_all(fd_, text))
-    throw DataError(path_ + ": write failed: " + std::strerror(errno), "is the disk full?");
+  if (write_all(fd_, text)) return Ok{};
+  Problem problem = errno_problem(path_, "writing", "is the disk full?");
+  // A part of a line would swallow the next one.
+  if (known && ::ftruncate(fd_, before.st_size) != 0) problem.what += " (and cutting off the rest of it)";
+  return problem;
 }
 
 }  // namespace millrace

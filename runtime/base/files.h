@@ -15,21 +15,42 @@ namespace millrace {
 /// The whole file as bytes; a Problem if absent, unreadable, a folder, or larger than `limit`.
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
 
-/// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno.
-Status write_file_atomically(const std::filesystem::path& path, std::string_view content);
+/// Who may read a file that is written: `Private` is for what may hold secrets.
+enum class Readers { Everybody, Private };
 
-/// Creates the folder (and parents) if needed and proves that a file can be made in it.
+/// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno.
+Status write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                             Readers readers = Readers::Everybody);
+
+/// Creates the folder (and parents) if needed and proves that a file can be written in it.
 Status make_writable_folder(const std::filesystem::path& path);
 
-/// Appends lines to a file; each call to `write_line` is one write(2). Throws DataError when the disk fails.
+/// The place of a file to come: makes its folder if needed and proves that a file can be written there. A
+/// Problem too if `path` is a folder itself.
+Status make_place_for_file(const std::filesystem::path& path);
+
+/// A folder under another name, durable; rename(2) alone is neither if the name is taken by a full folder.
+/// What was at `to` is at `from` afterwards (a caller removes it), or gone where the file system cannot
+/// exchange two names; there it stands as `to`.replaced between the two renames.
+Status replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+/// The same without an exchange: two renames.
+Status replace_folder_by_renames(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// rename and unlink are durable only after the folder is synced.
+void sync_folder(const std::filesystem::path& folder);
+
+/// Appends lines to a file; each call to `write_line` is one write(2). A line is in the file whole or not at
+/// all, also when the disk is full.
 class LineFile {
  public:
   LineFile() = default;
+  /// Throws ConfigError if the file cannot be made.
   explicit LineFile(const std::filesystem::path& path, bool append = false);
   ~LineFile();
   LineFile(LineFile&&) noexcept;
   LineFile& operator=(LineFile&&) noexcept;
-  void write_line(std::string_view line);
+  /// A Problem with errno when the disk fails; later lines may succeed again.
+  Status write_line(std::string_view line);
   bool is_open() const { return fd_ >= 0; }
 
  private:

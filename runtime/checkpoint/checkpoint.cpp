@@ -1,17 +1,30 @@
 #include "runtime/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/checkpoint/hash.h"
 
 namespace millrace {
 namespace {
 namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "millrace-checkpoint-2";
+constexpr const char* kReplaced = ".replaced";  // see replace_folder
+// The last member of a manifest: the hash of every byte before it.
+constexpr const char* kSealBegin = ",\n \"sha256\": \"";
+constexpr const char* kSealEnd = "\"\n}\n";
 
 std::string step_name(std::int64_t step) {
   char text[32];
@@ -23,98 +36,299 @@ std::string shard_name(int stage) {
   return "stage" + std::to_string(stage) + ".safetensors";
 }
 
-std::string hex(std::uint64_t value) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
 void throw_if(const Status& status) {
   if (!status) throw CheckpointError(to_string(status.problems()));
 }
 
-/// The step folders below `folder`, newest first.
+// ---- the manifest
+// ------------------------------------------------------------------------------------------
+
+std::string sealed(const Json& manifest) {
+  std::string text = manifest.dump(1);
+  text.resize(text.size() - 2);  // "\n}"
+  return text + kSealBegin + sha256(text) + kSealEnd;
+}
+
+/// The hash that the manifest ends with, if it is that of the text before it.
+std::optional<std::string> seal_of(const std::string& text) {
+  const std::size_t begin = std::string_view(kSealBegin).size(), end = std::string_view(kSealEnd).size();
+  if (text.size() < begin + 64 + end) return std::nullopt;
+  const std::size_t sealed = text.size() - begin - 64 - end;
+  const std::string hash = text.substr(sealed + begin, 64);
+  const bool framed = text.compare(sealed, begin, kSealBegin) == 0 && text.ends_with(kSealEnd);
+  if (!framed || sha256(std::string_view(text).substr(0, sealed)) != hash) return std::nullopt;
+  return hash;
+}
+
+std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDigest>& digests) {
+  Json shards = Json::array(), settings = Json::object();
+  for (std::size_t s = 0; s < digests.size(); ++s) {
+    shards.push_back(Json::object({{"file", shard_name(static_cast<int>(s))},
+                                   {"bytes", digests[s].bytes},
+                                   {"xxh3_128", digests[s].hash.hex()}}));
+  }
+  for (const auto& [key, value] : info.settings) settings[key] = value;
+  return sealed(Json::object({{"format", kFormat},
+                              {"run", info.run},
+                              {"parent", info.parent},
+                              {"model", info.model},
+                              {"step", info.step},
+                              {"position", info.position},
+                              {"updates", info.updates},
+                              {"plan", info.plan_fingerprint},
+                              {"settings", settings},
+                              {"shards", shards}}));
+}
+
+/// A name of ours: it cannot leave the folder.
+bool is_shard_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+  });
+}
+
+std::optional<Hash128> hash_from(const std::string& hex) {
+  if (hex.size() != 32 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
+  return Hash128{.high = std::strtoull(hex.substr(0, 16).c_str(), nullptr, 16),
+                 .low = std::strtoull(hex.substr(16).c_str(), nullptr, 16)};
+}
+
+struct Manifest {
+  CheckpointInfo info;
+  std::string sha256;
+  std::vector<std::string> files;
+  std::vector<FileDigest> digests;
+};
+
+Manifest read_members(const Json& json, Problems& problems) {
+  Manifest manifest;
+  ObjectReader in(json, problems);
+  in.string("format");
+  manifest.info = {.run = in.string("run"),
+                   .parent = in.string("parent"),
+                   .model = in.string("model"),
+                   .step = in.integer("step"),
+                   .position = in.integer("position"),
+                   .updates = in.integer("updates"),
+                   .plan_fingerprint = in.string("plan")};
+  const Json* settings = in.object("settings");
+  const Json* shards = in.array("shards");
+  in.string("sha256");
+  in.finish();
+  if (!problems.empty()) return manifest;
+  for (const auto& [key, value] : settings->members())
+    manifest.info.settings.emplace_back(key, value.is_string() ? value.as_string() : value.dump());
+  for (const Json& entry : shards->items()) {
+    ObjectReader shard(entry, problems);
+    manifest.files.push_back(shard.string("file"));
+    const std::int64_t bytes = shard.integer("bytes");
+    const std::optional<Hash128> hash = hash_from(shard.string("xxh3_128"));
+    shard.finish();
+    if (!is_shard_name(manifest.files.back()))
+      problems.push_back({entry.where(), "shard name '" + manifest.files.back() + "' leaves the folder", {}});
+    if (!hash) problems.push_back({entry.where(), "xxh3_128 is no hash", {}});
+    manifest.digests.push_back({.bytes = bytes, .hash = hash.value_or(Hash128{})});
+  }
+  return manifest;
+}
+
+Result<Manifest> read_manifest(const fs::path& folder) {
+  const fs::path path = folder / "manifest.json";
+  const std::string older = "use an older checkpoint";
+  const Result<std::string> text = read_file(path);
+  if (!text) return text.problems();
+  Result<Json> json = parse_json(*text, path.string());
+  if (!json) return json.problems();
+  const Json* format = json->find("format");
+  if (!format || !format->is_string())
+    return Problem{path.string(), "is not the manifest of a checkpoint", older};
+  if (format->as_string() != kFormat) {
+    return Problem{path.string(), "has format '" + format->as_string() + "', this version reads " + kFormat,
+                   "it was saved by another version of millrace: go on with that one"};
+  }
+  const std::optional<std::string> seal = seal_of(*text);
+  if (!seal) return Problem{path.string(), "is damaged: its SHA-256 does not match", older};
+  Problems problems;
+  Manifest manifest = read_members(*json, problems);
+  if (!problems.empty()) return problems;
+  manifest.sha256 = *seal;
+  return manifest;
+}
+
+// ---- folders
+// -----------------------------------------------------------------------------------------------
+
+/// Steps below `folder`, newest first. One that was being replaced (see replace_folder) stands for the
+/// missing one.
 std::vector<fs::path> step_folders(const fs::path& folder) {
   std::vector<fs::path> result;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("step-") && name.find('.') == std::string::npos) result.push_back(entry.path());
+    const fs::path& path = entry.path();
+    const bool replaced = path.extension() == kReplaced;
+    const std::string name = replaced ? path.stem().string() : path.filename().string();
+    if (!name.starts_with("step-") || name.find('.') != std::string::npos) continue;
+    if (!replaced || !fs::exists(folder / name, error)) result.push_back(path);
   }
   std::ranges::sort(result, std::greater<>());
   return result;
 }
 
-std::string manifest_text(const CheckpointInfo& info, const fs::path& folder, int num_stages) {
-  Json shards = Json::array();
-  for (int s = 0; s < num_stages; ++s) {
-    Result<SafetensorsFile> shard = SafetensorsFile::open(folder / shard_name(s));
-    if (!shard)
-      throw CheckpointError("shard of stage " + std::to_string(s) +
-                            " is unusable: " + to_string(shard.problems()));
-    shards.push_back(
-        Json::object({{"file", shard_name(s)},
-                      {"bytes", static_cast<std::int64_t>(fs::file_size(folder / shard_name(s)))},
-                      {"checksum", hex(shard->checksum())}}));
+std::string step_of(const fs::path& folder) {
+  return folder.extension() == kReplaced ? folder.stem().string() : folder.filename().string();
+}
+
+/// Whose checkpoint that is; empty if the manifest cannot be read.
+std::string run_of(const fs::path& folder) {
+  const Result<Manifest> manifest = read_manifest(folder);
+  return manifest ? manifest->info.run : "";
+}
+
+struct Latest {
+  std::string step;  ///< name of the folder
+  std::string run;
+};
+
+Result<Latest> read_latest(const fs::path& folder) {
+  const fs::path path = folder / "latest";
+  const Result<std::string> text = read_file(path, 4096);
+  if (!text) return text.problems();
+  const std::size_t line = text->find('\n');
+  Latest latest{.step = text->substr(0, line)};
+  if (line != std::string::npos) latest.run = text->substr(line + 1, text->find('\n', line + 1) - line - 1);
+  if (!latest.step.starts_with("step-") || latest.step.find_first_of("/.") != std::string::npos)
+    return Problem{path.string(), "does not name a checkpoint", {}};
+  return latest;
+}
+
+Status write_latest(const fs::path& folder, const Latest& latest) {
+  return write_file_atomically(folder / "latest", latest.step + "\n" + latest.run + "\n");
+}
+
+/// Which checkpoints `path` offers, newest first.
+struct Choice {
+  std::vector<fs::path> steps;
+  std::string folder;  ///< for messages
+  bool named = false;  ///< the user named this one: no other will do
+};
+
+Result<Choice> choice_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return Problem{path, "is not a checkpoint folder",
+                   "give a step-N folder, a checkpoints folder or an output folder"};
   }
-  return Json::object({{"format", "millrace-checkpoint-1"},
-                       {"model", info.model},
-                       {"seed", std::to_string(info.seed)},
-                       {"step", info.step},
-                       {"position", info.position},
-                       {"updates", info.updates},
-                       {"rule", info.rule},
-                       {"plan", info.plan_fingerprint},
-                       {"shards", shards}})
-             .dump(1) +
-         "\n";
+  if (fs::exists(fs::path(path) / "manifest.json", error)) return Choice{{path}, path, true};
+  fs::path folder = path;
+  if (fs::is_directory(folder / "checkpoints", error)) folder /= "checkpoints";
+  std::vector<fs::path> all = step_folders(folder);
+  if (all.empty())
+    return Problem{folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"};
+  const Result<Latest> latest = read_latest(folder);
+  if (latest) {
+    // Newer ones were abandoned, or are of a save that ended before it said so.
+    std::erase_if(all, [&](const fs::path& step) { return step_of(step) > latest->step; });
+    std::erase_if(all, [&](const fs::path& step) {
+      if (step_of(step) == latest->step) return false;
+      const std::string run = run_of(step);
+      return !run.empty() && run != latest->run;
+    });
+    if (all.empty() || step_of(all.front()) != latest->step)
+      log_warning((folder / "latest").string() + ": there is no " + latest->step);
+  } else {
+    log_warning(to_string(latest.problems()));
+    const std::string run = run_of(all.front());
+    for (const fs::path& step : all) {
+      if (const std::string other = run_of(step); !other.empty() && other != run) {
+        return Problem{folder.string(), "holds checkpoints of several runs and no `latest` that says which",
+                       "name one: " + all.front().string()};
+      }
+    }
+  }
+  if (all.empty()) return Problem{folder.string(), "holds no checkpoint of the run that `latest` names", {}};
+  return Choice{std::move(all), folder.string()};
 }
 
 Result<Checkpoint> open_step(const fs::path& folder) {
-  Result<Json> json = read_json(folder / "manifest.json");
-  if (!json) return json.problems();
-  Problems problems;
-  ObjectReader in(*json, problems);
-  Checkpoint checkpoint{.path = folder};
-  if (in.string("format") != "millrace-checkpoint-1") in.problem("format", "not a millrace checkpoint");
-  checkpoint.info = {.model = in.string("model"),
-                     .seed = 0,
-                     .step = in.integer("step"),
-                     .position = in.integer("position"),
-                     .updates = in.integer("updates"),
-                     .rule = in.string("rule"),
-                     .plan_fingerprint = in.string("plan")};
-  checkpoint.info.seed = std::strtoull(in.string("seed").c_str(), nullptr, 10);
-  const Json* shards = in.array("shards");
-  in.finish();
-  if (!problems.empty()) return problems;
-  for (const Json& entry : shards->items()) {
-    ObjectReader shard_in(entry, problems);
-    const std::string name = shard_in.string("file");
-    const std::int64_t bytes = shard_in.integer("bytes");
-    const std::string checksum = shard_in.string("checksum");
-    shard_in.finish();
-    if (name.find('/') != std::string::npos || name.starts_with("."))
-      return Problem{entry.where(), "shard name '" + name + "' leaves the folder", {}};
-    std::error_code error;
-    const auto size = fs::file_size(folder / name, error);
-    if (error || static_cast<std::int64_t>(size) != bytes) {
-      return Problem{
-          (folder / name).string(),
-          error ? "is missing"
-                : "has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(bytes),
-          "the checkpoint is incomplete; use an older one"};
-    }
-    Result<SafetensorsFile> shard = SafetensorsFile::open(folder / name);
+  Result<Manifest> manifest = read_manifest(folder);
+  if (!manifest) return manifest.problems();
+  Checkpoint checkpoint{.info = std::move(manifest->info),
+                        .path = folder.string(),
+                        .manifest_sha256 = manifest->sha256,
+                        .digests = std::move(manifest->digests)};
+  for (std::size_t i = 0; i < manifest->files.size(); ++i) {
+    const fs::path path = folder / manifest->files[i];
+    Result<SafetensorsFile> shard = SafetensorsFile::open(path.string());
     if (!shard) return shard.problems();
-    if (hex(shard->checksum()) != checksum)
-      return Problem{(folder / name).string(),
-                     "checksum " + hex(shard->checksum()) + ", the manifest says " + checksum,
-                     "the file is damaged; use an older checkpoint"};
+    if (shard->bytes() != checkpoint.digests[i].bytes) {
+      return Problem{path.string(),
+                     "has " + std::to_string(shard->bytes()) + " bytes, the manifest says " +
+                         std::to_string(checkpoint.digests[i].bytes),
+                     "the checkpoint is incomplete; use an older one"};
+    }
     checkpoint.shards.push_back(std::move(*shard));
   }
-  if (!problems.empty()) return problems;
   return checkpoint;
+}
+
+std::string skipped_text(const fs::path& step, const std::string& why) {
+  return "checkpoint skipped: " + step.filename().string() + ": " + why;
+}
+
+// ---- saving
+// ------------------------------------------------------------------------------------------------
+
+/// The digests of all ranks' shards, on all ranks.
+std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
+                                      const std::vector<std::pair<int, FileDigest>>& mine) {
+  at::Tensor table = at::zeros({num_stages, 3}, at::kLong);  // a stage is written by one rank: sums gather
+  std::int64_t* values = table.mutable_data_ptr<std::int64_t>();
+  for (const auto& [stage, digest] : mine) {
+    values[stage * 3] = digest.bytes;
+    values[stage * 3 + 1] = static_cast<std::int64_t>(digest.hash.high);
+    values[stage * 3 + 2] = static_cast<std::int64_t>(digest.hash.low);
+  }
+  if (world.size() > 1) world.all_reduce(table, "digests of the shards")->wait();
+  values = table.mutable_data_ptr<std::int64_t>();
+  std::vector<FileDigest> all;
+  for (int s = 0; s < num_stages; ++s) {
+    all.push_back({.bytes = values[s * 3],
+                   .hash = {.high = static_cast<std::uint64_t>(values[s * 3 + 1]),
+                            .low = static_cast<std::uint64_t>(values[s * 3 + 2])}});
+  }
+  return all;
+}
+
+/// This run's oldest beyond `keep`, and its later ones. What cannot be read or is another's is left alone.
+void prune(const fs::path& folder, const CheckpointInfo& info, int keep) {
+  int kept = 0;
+  std::error_code ignored;
+  for (const fs::path& step : step_folders(folder)) {
+    const std::string name = step_of(step);
+    if (run_of(step) != info.run) continue;
+    const bool abandoned = name > step_name(info.step);
+    if (abandoned || ++kept > keep) fs::remove_all(step, ignored);
+  }
+}
+
+/// By rank 0, when all shards are in `temporary`.
+void publish(const fs::path& folder, const fs::path& temporary, const CheckpointInfo& info,
+             const std::vector<FileDigest>& digests, int keep) {
+  for (std::size_t s = 0; s < digests.size(); ++s) {
+    const fs::path shard = temporary / shard_name(static_cast<int>(s));
+    std::error_code error;
+    const auto size = fs::file_size(shard, error);
+    if (error || static_cast<std::int64_t>(size) != digests[s].bytes) {
+      throw CheckpointError(shard.string() + " is not what its rank has written",
+                            "is --output-dir on a file system that all hosts share?");
+    }
+  }
+  throw_if(write_file_atomically(temporary / "manifest.json", manifest_text(info, digests)));
+  throw_if(replace_folder(temporary, folder / step_name(info.step)));
+  throw_if(write_latest(folder, {step_name(info.step), info.run}));
+  std::error_code ignored;
+  fs::remove_all(temporary, ignored);  // the one that was replaced
+  prune(folder, info, keep);
 }
 
 /// Copies a named tensor into `target`; a Problem if it is absent or of another shape.
@@ -156,24 +370,42 @@ NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule) {
   return result;
 }
 
-void save_checkpoint(Communicator& world, const std::string& folder, const CheckpointInfo& info,
-                     int num_stages, const std::vector<StageTensors>& mine, int keep) {
-  const fs::path final_folder = fs::path(folder) / step_name(info.step);
-  const fs::path temporary = fs::path(folder) / (step_name(info.step) + ".tmp");
-  throw_if(make_writable_folder(temporary));
-  for (const StageTensors& part : mine) write_safetensors(temporary / shard_name(part.stage), part.tensors);
-  world.barrier();
-  if (world.rank() == RankId(0)) {
-    throw_if(write_file_atomically(temporary / "manifest.json", manifest_text(info, temporary, num_stages)));
-    std::error_code error;
-    fs::remove_all(final_folder, error);
-    fs::rename(temporary, final_folder, error);
-    if (error) throw CheckpointError(final_folder.string() + ": rename failed: " + error.message());
-    throw_if(write_file_atomically(fs::path(folder) / "latest", step_name(info.step) + "\n"));
-    const auto all = step_folders(folder);
-    for (std::size_t i = keep; i < all.size(); ++i) fs::remove_all(all[i], error);
+std::string non_finite_in(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.is_floating_point() || tensor.numel() == 0) continue;
+    const auto [low, high] = at::aminmax(tensor);  // NaN if any element is
+    const double least = low.item<double>(), most = high.item<double>();
+    if (std::isfinite(least) && std::isfinite(most)) continue;
+    if (std::isnan(least)) return name + " holds NaN";
+    return name + (std::isfinite(most) ? " holds -Infinity" : " holds Infinity");
   }
-  world.barrier();
+  return {};
+}
+
+std::optional<RankProblem> save_checkpoint(Communicator& world, const std::string& folder,
+                                           const CheckpointInfo& info, int num_stages,
+                                           const std::vector<StageTensors>& mine,
+                                           const SaveOptions& options) {
+  const fs::path temporary = fs::path(folder) / (step_name(info.step) + ".tmp." + info.run);
+  const std::string what = "saving step " + std::to_string(info.step);
+  std::vector<std::pair<int, FileDigest>> written;
+  auto problem = run_together(world, options.deadline, what, [&] {
+    throw_if(make_writable_folder(temporary));
+    for (const StageTensors& part : mine) {
+      written.emplace_back(part.stage, write_safetensors(temporary / shard_name(part.stage), part.tensors));
+    }
+  });
+  if (!problem) {
+    const std::vector<FileDigest> digests = share_digests(world, num_stages, written);
+    problem = run_together(world, options.deadline, what, [&] {
+      if (world.rank() == RankId(0)) publish(folder, temporary, info, digests, options.keep);
+    });
+  }
+  if (problem && world.rank() == RankId(0)) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+  }
+  return problem;
 }
 
 const SafetensorsFile* Checkpoint::find(const std::string& name) const {
@@ -183,25 +415,96 @@ const SafetensorsFile* Checkpoint::find(const std::string& name) const {
   return nullptr;
 }
 
+Problems Checkpoint::verify(const std::vector<std::string>& names) const {
+  Problems problems;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const SafetensorsFile& shard = shards[i];
+    const bool needed =
+        names.empty() || std::ranges::any_of(names, [&](const auto& name) { return shard.contains(name); });
+    if (!needed) continue;
+    const FileDigest found = shard.digest();
+    if (found.hash == digests[i].hash) continue;
+    problems.push_back({shard.path(),
+                        "XXH3-128 is " + found.hash.hex() + ", the manifest says " + digests[i].hash.hex(),
+                        "the file is damaged; use an older checkpoint"});
+  }
+  return problems;
+}
+
 Result<Checkpoint> open_checkpoint(const std::string& path) {
-  if (!fs::is_directory(path))
-    return Problem{path, "is not a checkpoint folder",
-                   "give a step-N folder, a checkpoints folder or an output folder"};
-  if (fs::exists(fs::path(path) / "manifest.json")) return open_step(path);
-  fs::path folder = path;
-  if (fs::is_directory(folder / "checkpoints")) folder /= "checkpoints";
+  const Result<Choice> choice = choice_of(path);
+  if (!choice) return choice.problems();
   Problems skipped;
-  for (const fs::path& step : step_folders(folder)) {
+  for (const fs::path& step : choice->steps) {
     Result<Checkpoint> checkpoint = open_step(step);
-    if (checkpoint) {
+    const Problems problems = checkpoint ? checkpoint->verify() : checkpoint.problems();
+    if (problems.empty()) {
       for (const Problem& problem : skipped) log_warning("checkpoint skipped: " + to_string(problem));
       return checkpoint;
     }
-    for (const Problem& problem : checkpoint.problems()) skipped.push_back(problem);
+    append(skipped, problems);
   }
-  if (skipped.empty())
-    skipped.push_back({folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"});
   return skipped;
+}
+
+Checkpoint open_checkpoint_together(Communicator& world, const std::string& path,
+                                    const std::vector<std::string>& names,
+                                    std::chrono::milliseconds deadline) {
+  const bool chooses = world.rank() == RankId(0);
+  std::optional<Result<Choice>> choice;
+  const auto chosen = run_together(world, deadline, "choosing a checkpoint", [&] {
+    if (!chooses) return;
+    choice.emplace(choice_of(path));
+    if (!*choice) throw CheckpointError(to_string(choice->problems()));
+  });
+  if (chosen) throw CheckpointError("cannot resume: " + chosen->what);
+  std::string all_problems;
+  for (std::size_t next = 0;; ++next) {
+    const std::string step = broadcast_text(
+        world, chooses && next < (*choice)->steps.size() ? (*choice)->steps[next].string() : "");
+    if (step.empty()) break;
+    const Result<Manifest> seen = chooses ? read_manifest(step) : Result<Manifest>(Manifest{});
+    const std::string seal = broadcast_text(world, seen ? seen->sha256 : "");
+    std::optional<Checkpoint> mine;
+    const auto problem = run_together(world, deadline, "verifying " + step, [&] {
+      Result<Checkpoint> opened = open_step(step);
+      const Problems found = opened ? opened->verify(names) : opened.problems();
+      if (!found.empty()) throw CheckpointError(to_string(found));
+      if (opened->manifest_sha256 != seal)
+        throw CheckpointError(step + "/manifest.json is another one than rank 0 reads",
+                              "is the folder on a file system that all hosts share?");
+      mine.emplace(std::move(*opened));
+    });
+    if (!problem) return std::move(*mine);
+    if (chooses) log_warning(skipped_text(step, to_string(*problem)));
+    all_problems += (all_problems.empty() ? "" : "\n") + to_string(*problem);
+  }
+  throw CheckpointError("cannot resume: " + all_problems);
+}
+
+Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t step) {
+  std::error_code error;
+  std::vector<fs::path> unfinished, replaced;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("step-")) continue;
+    if (name.ends_with(".tmp." + run)) unfinished.push_back(entry.path());
+    if (name.ends_with(kReplaced)) replaced.push_back(entry.path());
+  }
+  for (const fs::path& path : unfinished) fs::remove_all(path, error);
+  remove_unfinished(folder);
+  for (const fs::path& path : replaced) {
+    const fs::path name = folder / path.stem();
+    if (fs::exists(name, error)) {
+      fs::remove_all(path, error);
+    } else {
+      fs::rename(path, name, error);
+    }
+  }
+  sync_folder(folder);
+  const Result<Latest> latest = read_latest(folder);
+  if (latest && latest->step == step_name(step) && latest->run == run) return Ok{};
+  return write_latest(folder, {step_name(step), run});
 }
 
 Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,
@@ -220,24 +523,33 @@ Problems load_stage(const Checkpoint& checkpoint, const std::string& model, Para
   return problems;
 }
 
-void save_weights(Communicator& world, const std::string& path, int num_stages,
-                  const std::vector<StageTensors>& mine) {
+std::optional<RankProblem> save_weights(Communicator& world, const std::string& path, int num_stages,
+                                        const std::vector<StageTensors>& mine,
+                                        std::chrono::milliseconds deadline) {
   const auto part = [&](int s) { return path + ".part" + std::to_string(s); };
-  for (const StageTensors& own : mine) write_safetensors(part(own.stage), own.tensors);
-  world.barrier();
-  if (world.rank() == RankId(0)) {
-    NamedTensors parameters;
-    for (int s = 0; s < num_stages; ++s) {
-      Result<SafetensorsFile> file = SafetensorsFile::open(part(s));
-      if (!file) throw CheckpointError(to_string(file.problems()));
-      for (const std::string& name : file->names()) parameters.emplace_back(name, file->tensor(name));
-      fs::remove(part(s));
-    }
-    // One order for every plan: by name.
-    std::ranges::sort(parameters, {}, &NamedTensors::value_type::first);
-    write_safetensors(path, parameters);
+  const auto remove_parts = [&] {
+    std::error_code ignored;
+    for (const StageTensors& own : mine) fs::remove(part(own.stage), ignored);
+  };
+  auto problem = run_together(world, deadline, "saving the weights", [&] {
+    for (const StageTensors& own : mine) write_safetensors(part(own.stage), own.tensors);
+  });
+  if (!problem) {
+    problem = run_together(world, deadline, "saving the weights", [&] {
+      if (world.rank() != RankId(0)) return;
+      NamedTensors parameters;
+      for (int s = 0; s < num_stages; ++s) {
+        Result<SafetensorsFile> file = SafetensorsFile::open(part(s));
+        if (!file) throw CheckpointError(to_string(file.problems()));
+        for (const std::string& name : file->names()) parameters.emplace_back(name, file->tensor(name));
+      }
+      // One order for every plan: by name.
+      std::ranges::sort(parameters, {}, &NamedTensors::value_type::first);
+      write_safetensors(path, parameters);
+    });
   }
-  world.barrier();
+  remove_parts();
+  return problem;
 }
 
 }  // namespace millrace

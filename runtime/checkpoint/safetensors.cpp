@@ -20,33 +20,12 @@ namespace {
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 
-/// FNV-1a over 64-bit words (tail zero-padded): fast, and any single flipped bit changes it.
-class Checksum {
- public:
-  void add(const void* data, std::size_t bytes) {
-    const char* p = static_cast<const char*>(data);
-    for (; bytes >= 8; p += 8, bytes -= 8) {
-      std::uint64_t word;
-      std::memcpy(&word, p, 8);
-      mix(word);
-    }
-    if (bytes) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, p, bytes);
-      mix(word);
-    }
-  }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  void mix(std::uint64_t word) { hash_ = (hash_ ^ word) * 1099511628211ull; }
-  std::uint64_t hash_ = 14695981039346656037ull;
-};
-
 class OutputFile {
  public:
-  explicit OutputFile(std::string path)
-      : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  OutputFile(std::string path, std::int64_t bytes)
+      : path_(std::move(path)),
+        needed_(bytes),
+        fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
     if (fd_ < 0) fail("open");
   }
   ~OutputFile() {
@@ -56,7 +35,8 @@ class OutputFile {
     }
   }
   void write(const void* data, std::size_t bytes) {
-    checksum_.add(data, bytes);
+    hash_.add(data, bytes);
+    written_ += static_cast<std::int64_t>(bytes);
     const char* p = static_cast<const char*>(data);
     while (bytes) {
       const ssize_t n = ::write(fd_, p, bytes);
@@ -66,22 +46,32 @@ class OutputFile {
       bytes -= static_cast<std::size_t>(n);
     }
   }
-  std::uint64_t commit(const std::string& final_path) {
+  FileDigest commit(const std::string& final_path) {
     if (::fsync(fd_) != 0) fail("fsync");
     if (::close(std::exchange(fd_, -1)) != 0) fail("close");
     if (::rename(path_.c_str(), final_path.c_str()) != 0) fail("rename");
-    return checksum_.value();
+    return {.bytes = written_, .hash = hash_.value()};
   }
 
  private:
   [[noreturn]] void fail(const char* what) {
     const int error = errno;
-    throw CheckpointError(path_ + ": " + what + " failed: " + std::strerror(error),
-                          "is the disk full or the folder read-only?");
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    ::unlink(path_.c_str());  // first, so that the free bytes are those without it
+    std::string text = path_ + ": " + what + " failed: " + std::strerror(error);
+    std::error_code unknown;
+    const auto space = std::filesystem::space(std::filesystem::path(path_).parent_path(), unknown);
+    if (!unknown && (error == ENOSPC || error == EDQUOT || error == EFBIG)) {
+      text += " (it needs " + std::to_string(needed_) + " bytes, " + std::to_string(space.available) +
+              " are free)";
+    }
+    throw CheckpointError(text, "is the disk full or the folder read-only?");
   }
   std::string path_;
+  std::int64_t needed_;
   int fd_;
-  Checksum checksum_;
+  Xxh3 hash_;
+  std::int64_t written_ = 0;
 };
 
 std::string header_of(const NamedTensors& tensors) {
@@ -108,9 +98,11 @@ std::string header_of(const NamedTensors& tensors) {
 
 }  // namespace
 
-std::uint64_t write_safetensors(const std::string& path, const NamedTensors& tensors) {
-  OutputFile file(path + ".tmp." + std::to_string(::getpid()));
+FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors) {
   const std::string header = header_of(tensors);
+  auto bytes = static_cast<std::int64_t>(8 + header.size());
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  OutputFile file(path + ".tmp." + std::to_string(::getpid()), bytes);
   const std::uint64_t length = header.size();
   file.write(&length, sizeof length);
   file.write(header.data(), header.size());
@@ -127,6 +119,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   struct stat info {};
   ::fstat(fd, &info);
   SafetensorsFile file;
+  file.path_ = path;
   file.size_ = static_cast<std::size_t>(info.st_size);
   if (file.size_ < 8) {
     ::close(fd);
@@ -200,7 +193,8 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
       size_(other.size_),
       payload_(other.payload_),
       names_(std::move(other.names_)),
@@ -217,17 +211,8 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   return result;
 }
 
-std::uint64_t SafetensorsFile::checksum() const {
-  Checksum sum;  // in the pieces of the writer: each is padded to words
-  std::uint64_t position = 0;
-  const auto add = [&](std::uint64_t end) {
-    sum.add(data_ + position, end - position);
-    position = end;
-  };
-  add(8);
-  add(payload_);
-  for (const std::string& name : names_) add(payload_ + entries_.at(name).end);
-  return sum.value();
+FileDigest SafetensorsFile::digest() const {
+  return {.bytes = bytes(), .hash = xxh3(data_, size_)};
 }
 
 }  // namespace millrace

@@ -10,15 +10,22 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/result.h"
+#include "runtime/checkpoint/hash.h"
 
 namespace millrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+/// What a file must be, to be the one that was written.
+struct FileDigest {
+  std::int64_t bytes = 0;
+  Hash128 hash;  ///< XXH3-128 of the whole file
+};
+
 /// Writes `path.tmp.<pid>`, fsyncs and renames. Tensors are float32 or int64 (others: CheckpointError), in
-/// the order given, which fixes the bytes. Returns the checksum of the file. Throws CheckpointError with
-/// errno.
-std::uint64_t write_safetensors(const std::string& path, const NamedTensors& tensors);
+/// the order given, which fixes the bytes. Throws CheckpointError with errno and, on a full disk, the bytes
+/// that are needed and free.
+FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors);
 
 /// A read-only mapped file. Every length, offset and shape is checked before a tensor is made.
 class SafetensorsFile {
@@ -32,7 +39,9 @@ class SafetensorsFile {
   bool contains(const std::string& name) const { return entries_.contains(name); }
   std::vector<std::int64_t> shape(const std::string& name) const { return entries_.at(name).shape; }
   at::Tensor tensor(const std::string& name) const;  ///< a copy
-  std::uint64_t checksum() const;                    ///< of the whole file
+  FileDigest digest() const;                         ///< reads the whole file
+  std::int64_t bytes() const { return static_cast<std::int64_t>(size_); }
+  const std::string& path() const { return path_; }
 
  private:
   struct Entry {
@@ -41,6 +50,7 @@ class SafetensorsFile {
     std::uint64_t begin = 0, end = 0;
   };
   SafetensorsFile() = default;
+  std::string path_;
   const char* data_ = nullptr;
   std::size_t size_ = 0;
   std::uint64_t payload_ = 0;

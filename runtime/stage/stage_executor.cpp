@@ -1,6 +1,7 @@
 #include "runtime/stage/stage_executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <span>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "runtime/base/check.h"
+#include "runtime/base/error.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -521,7 +523,17 @@ void StageExecutor::reduce() {
   next_bucket_ = 0;
 }
 
+/// Before the update is published: nothing is made of such a loss.
+void StageExecutor::check_loss() {
+  if (!is_last_ || !options_.stop_on_nonfinite) return;
+  collect_losses();
+  if (std::isfinite(losses_.loss)) return;
+  throw NumericError("the loss is " + std::to_string(losses_.mean_loss()),
+                     "lower --lr or add --warmup-steps");
+}
+
 void StageExecutor::update() {
+  check_loss();
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike

@@ -23,6 +23,7 @@ struct ExecutorOptions {
   double loss_scale = 1;  ///< of each microbatch's mean loss: 1 / microbatches per step; 1 if asynchronous
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
+  bool stop_on_nonfinite = false;       ///< no Update by a loss that is NaN or Inf: NumericError (last stage)
 };
 
 /// Sums since the last Update; valid on the last stage.
@@ -135,6 +136,7 @@ class StageExecutor {
   void send(const Action& action);
   void receive(const Action& action);
   void reduce();
+  void check_loss();
   void update();
   /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
   StageExecutor* sibling(StageId stage, MicrobatchId microbatch) const;

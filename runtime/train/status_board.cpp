@@ -17,7 +17,10 @@ constexpr std::size_t kSize = 256;  // one JSON object, padded with spaces
 StatusBoard::StatusBoard(const std::string& path, int rank, int stage) : rank_(rank), stage_(stage) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return;  // a missing status file costs only detail in a failure summary
-  if (::ftruncate(fd, kSize) == 0) {
+  // Written, not only made long: a full disk says so here, instead of ending the process (SIGBUS) at the
+  // first store into a page that has no place on it.
+  const std::string blank(kSize, ' ');
+  if (::pwrite(fd, blank.data(), kSize, 0) == static_cast<ssize_t>(kSize)) {
     void* mapped = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped != MAP_FAILED) text_ = static_cast<char*>(mapped);
   }

@@ -10,11 +10,48 @@
 #include "runtime/train/trainer.h"
 
 namespace millrace {
-StepLog::StepLog(const std::filesystem::path& folder, int rank, int stage, int ranks, bool append)
-    : file_(folder / ("steps.rank" + std::to_string(rank) + ".jsonl"), append) {
-  file_.write_line(
-      Json::object({{"format", "millrace-steps-1"}, {"rank", rank}, {"stage", stage}, {"ranks", ranks}})
-          .dump());
+namespace {
+
+/// Cuts a log off before the first line of `step` or a later one, and before a line that was not finished.
+/// Where it cannot be rewritten it stays: readers take the later of two lines of a step.
+void cut_from(const std::filesystem::path& path, std::int64_t step) {
+  const Result<std::string> text = read_file(path, kGiB);
+  if (!text) return;
+  std::string kept;
+  for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
+    const std::string line = text->substr(at, end - at);
+    const Result<Json> json = parse_json(line, path.string());
+    if (!json) continue;
+    const Json* number = json->find("step");
+    if (number && number->kind() == Json::Kind::Int && number->as_int() >= step) continue;
+    kept += line + "\n";
+  }
+  if (kept == *text) return;
+  if (const Status written = write_file_atomically(path, kept); !written)
+    log_warning(to_string(written.problems()));
+}
+
+LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
+  if (from_step > 0) cut_from(path, from_step);
+  return LineFile(path, /*append=*/from_step > 0);
+}
+
+}  // namespace
+
+StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
+    : file_(open_log(folder / ("steps.rank" + std::to_string(header.rank) + ".jsonl"), from_step)) {
+  write_line(Json::object({{"format", "millrace-steps-1"},
+                           {"run", header.run},
+                           {"rank", header.rank},
+                           {"stage", header.stage},
+                           {"ranks", header.ranks}})
+                 .dump());
+}
+
+void StepLog::write_line(const std::string& line) {
+  const Status written = file_.write_line(line);
+  if (!written && lost_lines_++ == 0)
+    log_warning(to_string(written.problems()) + "; training goes on without this line of its log");
 }
 
 void StepLog::write(const StepRecord& r) {
@@ -42,7 +79,7 @@ void StepLog::write(const StepRecord& r) {
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
   line["lr"] = r.lr;
-  file_.write_line(line.dump());
+  write_line(line.dump());
 }
 
 void StepLog::print(const StepRecord& r, std::int64_t total) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "runtime/base/files.h"
 #include "runtime/stage/stage_executor.h"
@@ -26,18 +27,31 @@ struct StepRecord {
   std::optional<LossSums> losses;  ///< last stage only
 };
 
+struct StepLogHeader {
+  std::string run;
+  int rank = 0;
+  int stage = 0;
+  int ranks = 1;
+};
+
 /// Default: writes nothing to disk, prints all the same.
 class StepLog {
  public:
   StepLog() = default;
-  StepLog(const std::filesystem::path& folder, int rank, int stage, int ranks, bool append);
+  /// `from_step`: lines of earlier steps stay (of a run that goes on), those of later ones are cut off: they
+  /// are of steps that will be done again. 0: a new log. Throws ConfigError if it cannot be made.
+  StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step);
+  /// A line that cannot be written (disk full) is warned of once and counted.
   void write(const StepRecord& record);
+  std::int64_t lost_lines() const { return lost_lines_; }
   /// A progress bar that is drawn over itself on a terminal, a plain line elsewhere. stderr.
   void print(const StepRecord& record, std::int64_t total_steps);
   void print(const EvaluationReport& evaluation);
 
  private:
+  void write_line(const std::string& line);
   LineFile file_;
+  std::int64_t lost_lines_ = 0;
 };
 
 }  // namespace millrace

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -13,6 +14,7 @@
 #include "runtime/base/median.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
+#include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 
 namespace millrace {
@@ -106,6 +108,11 @@ struct Trainer::Impl {
   std::int64_t done = 0;  // steps, counted over resumes
   std::int64_t evaluated = 0;
   std::unique_ptr<StopVote> stop;
+  RunLock lock;                    // of rank 0
+  std::string run, parent;         // see CheckpointInfo
+  bool continues = false;          // in the folder of the run that it resumes
+  std::int64_t unsaved_step = -1;  // of the last save, if it failed
+  Settings settings;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
       : world(w),
@@ -126,11 +133,30 @@ struct Trainer::Impl {
   std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const {
     std::vector<StageTensors> result;
     for (const HeldStage& h : stages->held()) {
-      if (h.replica == 0) result.push_back({h.stage.value, tensors(h)});
+      if (h.replica != 0) continue;
+      result.push_back({h.stage.value, tensors(h)});
+      // The threads that write know nothing of devices.
+      for (auto& [name, tensor] : result.back().tensors) tensor = tensor.cpu();
     }
     return result;
   }
+  std::vector<StageTensors> my_state() const {
+    return mine([](const HeldStage& h) { return stage_state(*h.store, *h.rule); });
+  }
+  std::filesystem::path checkpoints() const {
+    return std::filesystem::path(options.output_dir) / "checkpoints";
+  }
+  std::optional<RankProblem> together(const std::string& what, const std::function<void()>& work) {
+    return run_together(world.communicator, options.checkpoint_deadline, what, work);
+  }
 
+  void agree_on_settings();
+  void claim_outputs();
+  void check_changes(const Checkpoint& found);
+  void take_folder();
+  void open_files();
+  void require_finite(const std::vector<StageTensors>& tensors);
+  void finish_files();
   void check_sizes();
   void build(const MakeBatches& make_batches);
   void resume();
@@ -138,7 +164,7 @@ struct Trainer::Impl {
   void run_segment(std::int64_t steps);
   void on_update(RankRunner& runner, std::int64_t step);
   void evaluate();
-  void checkpoint();
+  bool checkpoint();
   void write_trace();
   std::int64_t steps_to_next_event() const;
 };
@@ -163,7 +189,8 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
       world.communicator, layout, plan,
       RankStagesOptions{.executor = {.seed = options.seed,
                                      .loss_scale = 1.0 / microbatches_per_step(plan),
-                                     .bucket_bytes = options.bucket_bytes},
+                                     .bucket_bytes = options.bucket_bytes,
+                                     .stop_on_nonfinite = options.stop_on_nonfinite},
                         .rule = options.rule,
                         .average_replicas = updates_after_each(),
                         .device = &world.device});
@@ -184,29 +211,112 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan));
 }
 
+/// Ranks that were started with different flags, or see different data, would mix two runs.
+void Trainer::Impl::agree_on_settings() {
+  settings = run_settings(layout.model, plan, options);
+  Settings all = settings;
+  const Settings more = rank_settings(plan, options);
+  all.insert(all.end(), more.begin(), more.end());
+  const Settings first = settings_from(broadcast_text(world.communicator, to_text(all)));
+  const std::vector<SettingChange> changes = changes_between(first, settings_from(to_text(all)));
+  const auto problem = together("comparing the ranks' settings", [&] {
+    if (!changes.empty())
+      throw ConfigError("was started with other settings than rank 0: " + to_string(changes));
+  });
+  if (problem)
+    throw ConfigError(to_string(*problem), "start all ranks with the same flags and the same data");
+}
+
+/// Everything that will be written is made, or refused, before the first step.
+void Trainer::Impl::claim_outputs() {
+  const bool first_rank = world.communicator.rank() == RankId(0);
+  const auto require = [](const Status& status) {
+    if (!status) throw ConfigError(to_string(status.problems()));
+  };
+  const std::string fresh = first_rank ? new_run_id() : "";
+  const auto problem = together("preparing the outputs", [&] {
+    if (!options.save_weights.empty()) require(make_place_for_file(options.save_weights));
+    if (options.output_dir.empty()) return;
+    require(make_writable_folder(options.output_dir));
+    if (!first_rank) return;
+    Result<RunLock> held = RunLock::acquire(options.output_dir, fresh, options.launcher);
+    if (!held) throw ConfigError(to_string(held.problems()));
+    lock = std::move(*held);
+    if (options.resume.empty() && !options.overwrite) require(check_unused(options.output_dir));
+  });
+  if (problem) throw ConfigError(problem->what);
+  if (!options.output_dir.empty()) run = broadcast_text(world.communicator, fresh);
+}
+
+void Trainer::Impl::check_changes(const Checkpoint& found) {
+  if (found.info.model != plan.model) {
+    throw CheckpointError("cannot resume: " + found.path + " is a checkpoint of model " + found.info.model +
+                              ", this run trains " + plan.model,
+                          "give the same --model, or start without --resume");
+  }
+  const auto& allowed = options.resume_changes;
+  std::vector<std::string> keys{"all"};
+  for (const Settings& side : {settings, found.info.settings}) {
+    for (const auto& [key, value] : side) keys.push_back(key);
+  }
+  for (const std::string& key : allowed) {
+    if (std::ranges::find(keys, key) != keys.end()) continue;
+    const auto near = nearest_name(key, keys);
+    throw ConfigError("--resume-changes: a checkpoint does not record '" + key + "'",
+                      near ? "did you mean '" + *near + "'?" : "docs/commands.md lists what it records");
+  }
+  const auto is_allowed = [&](const SettingChange& change) {
+    return std::ranges::any_of(allowed, [&](const auto& a) { return a == "all" || a == change.key; });
+  };
+  const std::vector<SettingChange> changes = changes_between(found.info.settings, settings);
+  std::vector<SettingChange> refused;
+  std::string names;
+  for (const SettingChange& change : changes) {
+    if (is_allowed(change)) continue;
+    refused.push_back(change);
+    names += (names.empty() ? "" : ",") + change.key;
+  }
+  if (!refused.empty()) {
+    throw CheckpointError(
+        "cannot resume: " + found.path + " is of a run with other settings: " + to_string(refused),
+        "give the same ones, or --resume-changes " + names + " to go on with these");
+  }
+  if (!changes.empty() && owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
+}
+
 void Trainer::Impl::resume() {
   if (options.resume.empty()) return;
-  Result<Checkpoint> found = open_checkpoint(options.resume);
-  if (!found) throw CheckpointError("cannot resume: " + to_string(found.problems()));
+  std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
-    if (Problems problems = load_stage(*found, plan.model, *h.store, *h.rule); !problems.empty())
-      throw CheckpointError("cannot resume: " + to_string(problems));
+    for (const auto& [name, tensor] : stage_state(*h.store, *h.rule)) names.push_back(name);
   }
-  if (found->info.seed != options.seed) {
-    throw CheckpointError(
-        "cannot resume: the checkpoint was made with --seed " + std::to_string(found->info.seed),
-        "give the same seed");
-  }
-  if (found->info.position != position_of(found->info.step)) {
-    throw CheckpointError("cannot resume: the checkpoint used another number of microbatches per step",
-                          "give a plan with the same number");
-  }
+  const Checkpoint opened =
+      open_checkpoint_together(world.communicator, options.resume, names, options.checkpoint_deadline);
+  const Checkpoint* found = &opened;
+  check_changes(opened);
+  const auto problem = together("loading " + opened.path, [&] {
+    for (const HeldStage& h : stages->held()) {
+      if (Problems problems = load_stage(opened, plan.model, *h.store, *h.rule); !problems.empty())
+        throw CheckpointError(to_string(problems));
+    }
+  });
+  if (problem) throw CheckpointError("cannot resume: " + problem->what);
+  // In its own folder the run goes on; elsewhere a new one begins.
+  std::error_code ignored;
+  namespace fs = std::filesystem;
+  const bool own = !options.output_dir.empty() && fs::weakly_canonical(opened.path, ignored).parent_path() ==
+                                                      fs::weakly_canonical(checkpoints(), ignored);
+  continues = broadcast_text(world.communicator, own ? "own" : "") == "own";
+  if (continues) run = opened.info.run;
+  parent = continues ? opened.info.parent : opened.info.run + " step " + std::to_string(opened.info.step);
   done = found->info.step;
   // A replicated stage of an asynchronous pipeline updates once for several minibatches.
   for (const HeldStage& h : stages->held()) {
     h.rule->set_updates(done / steps_per_update());
     h.store->set_current(VersionId(h.rule->updates()));
   }
+  report.first_step = done;
+  if (continues) report.saved_step = done;
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + found->path);
   if (sources.train) sources.train->seek(position_of(done));
 }
@@ -283,11 +393,6 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   }
   if (owns_loss() && (step + 1 == options.steps || (step + 1) % options.print_every == 0))
     log.print(record, options.steps);
-  if (record.losses && options.stop_on_nonfinite && !std::isfinite(record.losses->mean_loss())) {
-    throw NumericError(
-        "the loss is " + std::to_string(record.losses->mean_loss()) + " at step " + std::to_string(step),
-        "lower --lr or add --warmup-steps; the last checkpoint is intact");
-  }
 }
 
 void Trainer::Impl::evaluate() {
@@ -336,22 +441,99 @@ void Trainer::Impl::evaluate() {
   if (owns_loss()) log.print(report.evaluations.back());
 }
 
-void Trainer::Impl::checkpoint() {
+/// By rank 0, before the others open their files: the folder becomes this run's.
+void Trainer::Impl::take_folder() {
+  const std::filesystem::path folder = options.output_dir;
+  const auto require = [](const Status& status) {
+    if (!status) throw ConfigError(to_string(status.problems()));
+  };
+  if (continues && options.overwrite) {
+    throw ConfigError("--overwrite would delete " + options.resume + ", which --resume goes on from",
+                      "leave one of them out, or give another --output-dir");
+  }
+  if (continues) {
+    require(go_on_from(checkpoints(), run, done));
+  } else if (options.overwrite) {
+    require(remove_earlier_run(folder));
+  } else {
+    require(check_unused(folder));
+  }
+  remove_unfinished(folder);
+  std::error_code ignored;
+  std::filesystem::remove(folder / "summary.json", ignored);  // this run has none yet
+  require(plan.save((folder / "plan.json").string()));
+  if (options.schedule) {
+    require(write_file_atomically(folder / "schedule.csv", options.schedule->text));
+  } else {
+    std::filesystem::remove(folder / "schedule.csv", ignored);
+  }
+}
+
+void Trainer::Impl::open_files() {
+  if (options.output_dir.empty()) return;
+  const int rank = world.communicator.rank().value;
+  auto problem = together("taking the output folder", [&] {
+    if (rank == 0) take_folder();
+  });
+  if (problem) throw ConfigError(problem->what);
+  problem = together("opening the logs", [&] {
+    const std::filesystem::path folder = options.output_dir;
+    status =
+        StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank, first().stage.value);
+    log = StepLog(
+        folder, {.run = run, .rank = rank, .stage = first().stage.value, .ranks = world.communicator.size()},
+        continues ? done : 0);
+  });
+  if (problem) throw ConfigError(problem->what);
+  report.run = run;
+}
+
+/// On all ranks, or on none: nothing that holds NaN or Inf is written.
+void Trainer::Impl::require_finite(const std::vector<StageTensors>& tensors) {
+  if (!options.stop_on_nonfinite) return;
+  const auto problem = together("looking for NaN", [&] {
+    for (const StageTensors& part : tensors) {
+      if (const std::string found = non_finite_in(part.tensors); !found.empty()) throw NumericError(found);
+    }
+  });
+  if (problem) {
+    throw NumericError("after step " + std::to_string(done) + " " + problem->what,
+                       "lower --lr or add --warmup-steps");
+  }
+}
+
+/// False if it could not be saved: training goes on, the run's end tells.
+bool Trainer::Impl::checkpoint() {
   const TimePoint start = world.clock.now();
-  const std::string folder = (std::filesystem::path(options.output_dir) / "checkpoints").string();
-  save_checkpoint(world.communicator, folder,
-                  {.model = plan.model,
-                   .seed = options.seed,
-                   .step = done,
-                   .position = position_of(done),
-                   .updates = first().rule->updates(),
-                   .rule = options.rule.kind,
-                   .plan_fingerprint = plan.fingerprint()},
-                  plan.num_stages(), mine([](const HeldStage& h) { return stage_state(*h.store, *h.rule); }));
+  const std::vector<StageTensors> state = my_state();
+  require_finite(state);
+  const auto problem = save_checkpoint(world.communicator, checkpoints().string(),
+                                       {.run = run,
+                                        .parent = parent,
+                                        .model = plan.model,
+                                        .step = done,
+                                        .position = position_of(done),
+                                        .updates = first().rule->updates(),
+                                        .plan_fingerprint = plan.fingerprint(),
+                                        .settings = settings},
+                                       plan.num_stages(), state, {.deadline = options.checkpoint_deadline});
+  if (problem) {
+    ++report.failed_saves;
+    unsaved_step = done;
+    if (owns_loss()) {
+      log_warning("checkpoint step=" + std::to_string(done) + " NOT saved: " + to_string(*problem) + ". " +
+                  (report.saved_step < 0 ? "There is none yet"
+                                         : "The last one is of step " + std::to_string(report.saved_step)));
+    }
+    return false;
+  }
+  report.saved_step = done;
+  unsaved_step = -1;
   if (owns_loss()) {
     log_info("checkpoint step=" + std::to_string(done) +
              " seconds=" + std::to_string(Seconds(world.clock.now() - start).count()));
   }
+  return true;
 }
 
 void Trainer::Impl::write_trace() {
@@ -383,10 +565,29 @@ void Trainer::Impl::run_training() {
     return;
   }
   if (!evaluated_last) evaluate();
-  if (!options.save_weights.empty()) {
-    save_weights(world.communicator, options.save_weights, plan.num_stages(),
-                 mine([](const HeldStage& h) { return stage_weights(*h.store); }));
+  if (options.save_weights.empty()) return;
+  const auto weights = mine([](const HeldStage& h) { return stage_weights(*h.store); });
+  require_finite(weights);
+  const auto problem = save_weights(world.communicator, options.save_weights, plan.num_stages(), weights,
+                                    options.checkpoint_deadline);
+  if (!problem) return;
+  report.lost.push_back("the weights (" + to_string(*problem) + ")");
+  // What was trained is not thrown away while there is another place for it.
+  if (!options.output_dir.empty() && report.saved_step != done) checkpoint();
+}
+
+/// What is missing on the disk, told to all ranks.
+void Trainer::Impl::finish_files() {
+  if (unsaved_step >= 0) {
+    report.lost.push_back("the checkpoint of step " + std::to_string(unsaved_step));
+    report.lost_checkpoint = true;
   }
+  at::Tensor lines = at::full({1}, static_cast<double>(log.lost_lines()), at::kDouble);
+  if (world.communicator.size() > 1 && !options.output_dir.empty())
+    world.communicator.all_reduce(lines, "lost log lines")->wait();
+  report.lost_log_lines = static_cast<std::int64_t>(*lines.const_data_ptr<double>());
+  if (report.lost_log_lines > 0 && owns_loss())
+    log_warning(std::to_string(report.lost_log_lines) + " line(s) of the steps' logs could not be written");
 }
 
 Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
@@ -397,17 +598,11 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
     throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
   Impl& self = *impl_;
+  self.agree_on_settings();
+  self.claim_outputs();
   self.build(make_batches);
   self.resume();
-  const int rank = world.communicator.rank().value;
-  if (!self.options.output_dir.empty()) {
-    const std::filesystem::path folder = self.options.output_dir;
-    if (Status made = make_writable_folder(folder); !made) throw ConfigError(to_string(made.problems()));
-    self.status = StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank,
-                              self.first().stage.value);
-    self.log = StepLog(folder, rank, self.first().stage.value, world.communicator.size(),
-                       /*append=*/!self.options.resume.empty());
-  }
+  self.open_files();
 }
 
 Trainer::~Trainer() = default;
@@ -417,6 +612,16 @@ RunReport Trainer::run() {
   Impl& self = *impl_;
   try {
     self.run_training();
+    self.finish_files();
+  } catch (const Error& error) {
+    self.write_trace();
+    self.world.communicator.abort(error.what());
+    if (error.code() != ExitCode::Numeric) throw;
+    const std::int64_t saved = self.report.saved_step;
+    throw NumericError(error.what(),
+                       error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
+                                                 : "; the checkpoint of step " + std::to_string(saved) +
+                                                       " is from before it"));
   } catch (const std::exception& error) {
     self.write_trace();
     self.world.communicator.abort(error.what());

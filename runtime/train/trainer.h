@@ -10,6 +10,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "runtime/base/run_folder.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -33,9 +34,16 @@ struct TrainOptions {
   std::uint64_t seed = 0;
   RuleOptions rule;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
-  std::string output_dir;             ///< empty: no files
+  std::string output_dir;             ///< empty: no files. It belongs to one run (base/run_folder.h)
+  bool overwrite = false;             ///< delete an earlier run there instead of refusing
   std::string resume;                 ///< folder, or empty
-  std::int64_t checkpoint_every = 0;  ///< steps; 0: only as `checkpoint_at_end`
+  /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
+  std::vector<std::string> resume_changes;
+  Settings settings;       ///< what decides the run and is not known here (data, dropout): run_settings
+  Settings rank_settings;  ///< what else must be the same on all ranks
+  int launcher = 0;        ///< process that may hold the output folder's lock for this job; 0: none
+  std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< of saving or verifying one
+  std::int64_t checkpoint_every = 0;                         ///< steps; 0: only as `checkpoint_at_end`
   bool checkpoint_at_end = false;
   std::int64_t evaluate_every = 0;  ///< steps; 0: at the end only, if there is an evaluation source
   std::int64_t print_every = 10;
@@ -78,8 +86,15 @@ struct EvaluationReport {
 
 /// What a rank can say of the run. Losses, top-1 and evaluations on ranks of the last stage only.
 struct RunReport {
-  std::int64_t steps = 0;  ///< done in this run
-  bool stopped = false;    ///< before the last step, because it was asked to
+  std::int64_t steps = 0;           ///< done in this run
+  bool stopped = false;             ///< before the last step, because it was asked to
+  std::string run;                  ///< id of the run; empty without an output folder
+  std::int64_t first_step = 0;      ///< steps done before this run
+  std::int64_t saved_step = -1;     ///< of the newest whole checkpoint, or -1
+  std::int64_t failed_saves = 0;    ///< checkpoints that could not be written
+  std::int64_t lost_log_lines = 0;  ///< of all ranks
+  std::vector<std::string> lost;    ///< results that are not on the disk at the end; the same on all ranks
+  bool lost_checkpoint = false;     ///< one of them is the newest state
   std::vector<double> losses;
   std::vector<EvaluationReport> evaluations;
   double seconds = 0;        ///< of the steps

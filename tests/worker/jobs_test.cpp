@@ -43,7 +43,8 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
     const std::string common = model +
                                "data: synthetic:64\nmicrobatch: 2\nmicrobatches: 4\nsteps: 5\nseed: "
                                "3\ndeterministic: true\nno-evaluation: true\n";
-    write("one.yaml", common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\n");
+    write("one.yaml",
+          common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\noverwrite: true\n");
     const Ran one = run("launch one.yaml");
     ASSERT_EQ(one.code, 0) << one.output;
     for (const auto& [stages, schedule, backend] : {std::tuple{2, "1f1b", "gloo"},
@@ -55,7 +56,7 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
                                                     {3, "zb-h1", "shm"}}) {
       write("many.yaml", common + "stages: " + std::to_string(stages) + "\nschedule: " + schedule +
                              "\nbackend: " + backend +
-                             "\nsave-weights: many.safetensors\noutput-dir: many\n");
+                             "\nsave-weights: many.safetensors\noutput-dir: many\noverwrite: true\n");
       const Ran many = run("launch many.yaml");
       ASSERT_EQ(many.code, 0) << many.output;
       EXPECT_TRUE(bytes("one.safetensors") == bytes("many.safetensors"))
@@ -121,7 +122,7 @@ TEST_F(Jobs, TheLogsPeakIsOfThePlansKind) {
         0);
     write("job.yaml",
           "plan: plan.json\nmodel: resnet18\nimage-size: 32\nclasses: 10\nmicrobatch: 8\nsteps: 3\n"
-          "no-evaluation: true\noutput-dir: out\n");
+          "no-evaluation: true\noutput-dir: out\noverwrite: true\n");
     const Ran ran = run("launch job.yaml");
     ASSERT_EQ(ran.code, 0) << ran.output;
     const auto plan = parse_json(bytes("plan.json"), "plan");
@@ -167,7 +168,7 @@ TEST_F(Jobs, AKilledRankEndsTheJobAndResumeGivesTheSameLosses) {
     EXPECT_EQ(broken.code, 137) << broken.output;
     EXPECT_NE(broken.output.find("rank " + std::to_string(victim)), std::string::npos) << broken.output;
     EXPECT_NE(broken.output.find("step"), std::string::npos) << broken.output;
-    const Ran resumed = run("launch broken.yaml --set resume=broken --set output-dir=rest");
+    const Ran resumed = run("launch broken.yaml --overwrite --set resume=broken --set output-dir=rest");
     ASSERT_EQ(resumed.code, 0) << resumed.output;
     const auto whole_losses = parse_json(bytes("whole/summary.json"), "a")->find("losses")->items();
     const auto rest = parse_json(bytes("rest/summary.json"), "b");
@@ -218,7 +219,7 @@ TEST_F(Jobs, EvaluationCountsEverySampleUnderEveryPlan) {
   double top1 = 0, loss = 0;
   for (const char* plan : {"stages: 1\n", "stages: 2\n", "stages: 3\n", "stages: 1\nreplicas: 2\n",
                            "stages: 2\nreplicas: 3\n"}) {
-    write("job.yaml", common + plan + "output-dir: out\n");
+    write("job.yaml", common + plan + "output-dir: out\noverwrite: true\n");
     const Ran ran = run("launch job.yaml");
     ASSERT_EQ(ran.code, 0) << ran.output;
     const auto summary = parse_json(bytes("out/summary.json"), "summary");

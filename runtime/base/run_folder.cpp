@@ -1,0 +1,174 @@
+#include "runtime/base/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+
+namespace millrace {
+namespace {
+namespace fs = std::filesystem;
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+struct Holder {
+  std::string run, host;
+  std::int64_t pid = 0;
+};
+
+/// Zeros and empty texts where the file does not say.
+Holder holder_of(const fs::path& path) {
+  Holder holder;
+  const Result<Json> json = read_json(path.string());
+  if (!json) return holder;
+  if (const Json* run = json->find("run"); run && run->is_string()) holder.run = run->as_string();
+  if (const Json* host = json->find("host"); host && host->is_string()) holder.host = host->as_string();
+  if (const Json* pid = json->find("pid"); pid && pid->kind() == Json::Kind::Int) holder.pid = pid->as_int();
+  return holder;
+}
+
+Problem in_use(const fs::path& folder, const Holder& holder) {
+  std::string who = "another run";
+  if (!holder.run.empty()) who = "run " + holder.run;
+  if (holder.pid > 0) who += ", process " + std::to_string(holder.pid) + " on " + holder.host;
+  return {folder.string(), "is in use by " + who, "wait for its end, stop it, or give another --output-dir"};
+}
+
+bool has_prefix(const fs::path& path, const char* prefix) {
+  return path.filename().string().starts_with(prefix);
+}
+
+/// Files and folders of `folder` whose name starts so, in the order of names.
+std::vector<fs::path> entries(const fs::path& folder, const char* prefix) {
+  std::vector<fs::path> result;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (has_prefix(entry.path(), prefix)) result.push_back(entry.path());
+  }
+  std::ranges::sort(result);
+  return result;
+}
+
+/// The first line says whose log it is; steps follow.
+bool has_steps(const fs::path& log) {
+  const Result<std::string> text = read_file(log, kGiB);
+  return !text || text->find("\"step\":") != std::string::npos;
+}
+
+}  // namespace
+
+std::string new_run_id() {
+  std::uint64_t value = 0;
+  MILLRACE_CHECK(::getrandom(&value, sizeof value, 0) == static_cast<ssize_t>(sizeof value));
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run, pid_t launcher) {
+  const fs::path path = folder / "run.lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0)
+    return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno),
+                   "give a folder that you may write"};
+  RunLock lock(fd);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      log_warning(path.string() + ": cannot be locked (" + std::strerror(errno) +
+                  "): nothing keeps another run from writing into this folder");
+      return lock;
+    }
+    const Holder holder = holder_of(path);
+    if (launcher > 0 && holder.pid == launcher && holder.host == host_name()) return RunLock();
+    return in_use(folder, holder);
+  }
+  const std::string text = Json::object({{"format", "millrace-lock-1"},
+                                         {"run", run},
+                                         {"pid", static_cast<std::int64_t>(::getpid())},
+                                         {"host", host_name()}})
+                               .dump() +
+                           "\n";
+  // Only for the message of whoever comes next: the lock holds without it.
+  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) < 0)
+    log_warning(path.string() + ": " + std::strerror(errno));
+  return lock;
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+RunLock::RunLock(RunLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+std::string earlier_run(const fs::path& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  std::vector<fs::path> steps = entries(folder / "checkpoints", "step-");
+  std::erase_if(steps, [](const fs::path& step) { return step.has_extension(); });  // .tmp: never finished
+  if (!steps.empty()) found.push_back("checkpoints up to " + steps.back().filename().string());
+  if (std::ranges::any_of(entries(folder, "steps.rank"), has_steps)) found.push_back("logs of steps");
+  if (fs::exists(folder / "summary.json", error)) found.push_back("a summary");
+  std::string text;
+  for (const std::string& one : found) text += (text.empty() ? "" : ", ") + one;
+  return text;
+}
+
+Status check_unused(const fs::path& folder) {
+  const std::string found = earlier_run(folder);
+  if (found.empty()) return Ok{};
+  return Problem{folder.string(), "holds an earlier run: " + found,
+                 "--resume " + folder.string() +
+                     " goes on from its checkpoint, --overwrite deletes it, or give another --output-dir"};
+}
+
+void remove_unfinished(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* prefix :
+       {"plan.json", "schedule.csv", "summary.json", "steps.rank", "trace.rank", "latest"}) {
+    for (const fs::path& path : entries(folder, prefix)) {
+      if (path.filename().string().find(".tmp.") != std::string::npos) fs::remove(path, ignored);
+    }
+  }
+}
+
+Status remove_earlier_run(const fs::path& folder) {
+  std::vector<fs::path> doomed;
+  const auto add = [&](const std::vector<fs::path>& more) {
+    doomed.insert(doomed.end(), more.begin(), more.end());
+  };
+  // The pointer first: what is half deleted is nobody's newest checkpoint.
+  add(entries(folder / "checkpoints", "latest"));
+  add(entries(folder / "checkpoints", "step-"));
+  for (const char* prefix : {"steps.rank", "trace.rank", "status.rank"}) add(entries(folder, prefix));
+  doomed.push_back(folder / "summary.json");
+  doomed.push_back(folder / "report.html");
+  for (const fs::path& path : doomed) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) return Problem{path.string(), "cannot be deleted: " + error.message(), {}};
+  }
+  sync_folder(folder);
+  return Ok{};
+}
+
+}  // namespace millrace

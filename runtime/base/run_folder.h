@@ -1,0 +1,50 @@
+// A run's folder: which run it belongs to, its lock, and what an earlier run left in it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// 16 hexadecimal digits from the kernel's random numbers: they tell one run's files from another's.
+std::string new_run_id();
+
+/// FOLDER/run.lock, held with flock(2) while a run writes into FOLDER: by the launcher, or by rank 0 of a job
+/// without one. The kernel lets go when its holder ends, however it ends, so what a dead one left is no
+/// obstacle. The file says who holds it (run, pid, host). Move-only.
+class RunLock {
+ public:
+  RunLock() = default;  ///< holds nothing
+  /// Problem: another run holds it (it is named), or the folder cannot be written. `launcher`: the process
+  /// that started this one, which may hold it for us; 0: none. On a file system without locks it warns.
+  static Result<RunLock> acquire(const std::filesystem::path& folder, const std::string& run,
+                                 pid_t launcher = 0);
+  ~RunLock();
+  RunLock(RunLock&&) noexcept;
+  RunLock& operator=(RunLock&&) noexcept;
+
+ private:
+  explicit RunLock(int fd) : fd_(fd) {}
+  int fd_ = -1;
+};
+
+/// What of an earlier run would be lost if another one wrote into `folder`: "checkpoints up to step-00000030,
+/// a summary". Empty: nothing (also if a run began there and never came to its first step).
+std::string earlier_run(const std::filesystem::path& folder);
+
+/// A Problem with what to do if earlier_run() finds anything.
+Status check_unused(const std::filesystem::path& folder);
+
+/// Deletes what a run writes (checkpoints, logs of steps, traces, status, summary, report) and nothing else;
+/// plan.json, schedule.csv, job.yaml and logs/ stay: they may be what the new run reads, and it writes them.
+Status remove_earlier_run(const std::filesystem::path& folder);
+
+/// Deletes what a process that was killed while it wrote one of these files left beside it (FILE.tmp.<pid>).
+/// By who holds the lock.
+void remove_unfinished(const std::filesystem::path& folder);
+
+}  // namespace millrace

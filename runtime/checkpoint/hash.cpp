@@ -1,0 +1,65 @@
+#include "runtime/checkpoint/hash.h"
+
+#include <openssl/evp.h>
+// Compiled in: LibTorch may bring symbols of another version of it.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstdio>
+
+#include "runtime/base/check.h"
+
+namespace millrace {
+namespace {
+
+XXH3_state_t* state_of(void* state) {
+  return static_cast<XXH3_state_t*>(state);
+}
+
+Hash128 from(const XXH128_hash_t& hash) {
+  return {.high = hash.high64, .low = hash.low64};
+}
+
+}  // namespace
+
+std::string Hash128::hex() const {
+  char text[40];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(high),
+                static_cast<unsigned long long>(low));
+  return text;
+}
+
+Xxh3::Xxh3() : state_(XXH3_createState()) {
+  MILLRACE_CHECK(state_ && XXH3_128bits_reset(state_of(state_)) == XXH_OK);
+}
+
+Xxh3::~Xxh3() {
+  XXH3_freeState(state_of(state_));
+}
+
+void Xxh3::add(const void* data, std::size_t bytes) {
+  MILLRACE_CHECK(XXH3_128bits_update(state_of(state_), data, bytes) == XXH_OK);
+}
+
+Hash128 Xxh3::value() const {
+  return from(XXH3_128bits_digest(state_of(state_)));
+}
+
+Hash128 xxh3(const void* data, std::size_t bytes) {
+  return from(XXH3_128bits(data, bytes));
+}
+
+std::string sha256(std::string_view text) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  MILLRACE_CHECK(EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr) == 1);
+  std::string hex;
+  for (unsigned int i = 0; i < size; ++i) {
+    char pair[4];
+    std::snprintf(pair, sizeof pair, "%02x", digest[i]);
+    hex += pair;
+  }
+  return hex;
+}
+
+}  // namespace millrace

@@ -1,0 +1,39 @@
+// Hashes of files: XXH3-128 (libxxhash) for much data, SHA-256 (OpenSSL) for what vouches for the rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+struct Hash128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  bool operator==(const Hash128&) const = default;
+  std::string hex() const;  ///< 32 digits, as xxh128sum prints them
+};
+
+/// XXH3 with 128 bits, in pieces of any size. Not thread-safe.
+class Xxh3 {
+ public:
+  Xxh3();
+  ~Xxh3();
+  Xxh3(const Xxh3&) = delete;
+  Xxh3& operator=(const Xxh3&) = delete;
+  void add(const void* data, std::size_t bytes);
+  void add(std::string_view text) { add(text.data(), text.size()); }
+  Hash128 value() const;
+
+ private:
+  void* state_;
+};
+
+Hash128 xxh3(const void* data, std::size_t bytes);
+
+/// 64 hexadecimal digits, as sha256sum prints them.
+std::string sha256(std::string_view text);
+
+}  // namespace millrace

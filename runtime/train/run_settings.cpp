@@ -1,0 +1,115 @@
+#include "runtime/train/run_settings.h"
+
+#include <algorithm>
+
+#include "runtime/base/json.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+namespace {
+
+std::string text_of(double value) {
+  return Json(value).dump();
+}
+
+std::string text_of(const Shape& shape) {
+  std::string text;
+  for (std::int64_t d : shape) text += (text.empty() ? "" : "x") + std::to_string(d);
+  return text;
+}
+
+/// All schedules that flush give the same weights; the others each have their own.
+std::string kind_of(ScheduleKind kind) {
+  return is_asynchronous(kind) ? to_string(kind) : "with a flush";
+}
+
+const std::string* value_of(const Settings& settings, const std::string& key) {
+  const auto found = std::ranges::find(settings, key, &Settings::value_type::first);
+  return found == settings.end() ? nullptr : &found->second;
+}
+
+void add_rate(const LearningRateOptions& rate, Settings& settings) {
+  settings.emplace_back("lr", text_of(rate.base));
+  settings.emplace_back("lr-policy", rate.policy);
+  settings.emplace_back("warmup-steps", std::to_string(rate.warmup_steps));
+  if (rate.policy == "step") settings.emplace_back("lr-step-size", std::to_string(rate.step_size));
+  if (rate.policy == "step" || rate.policy == "exponential")
+    settings.emplace_back("gamma", text_of(rate.gamma));
+  if (rate.policy == "polynomial" || rate.policy == "exponential")
+    settings.emplace_back("steps", std::to_string(rate.total_steps));
+}
+
+}  // namespace
+
+Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
+  Settings settings{{"classes", std::to_string(model.num_classes)},
+                    {"input", text_of(model.input_shape)},
+                    {"schedule", kind_of(plan.schedule)},
+                    {"microbatch", std::to_string(options.microbatch)},
+                    {"microbatches", std::to_string(microbatches_per_step(plan))},
+                    {"seed", std::to_string(options.seed)},
+                    {"rule", options.rule.kind},
+                    {"weight-decay", text_of(options.rule.weight_decay)}};
+  if (options.rule.kind == "sgd") settings.emplace_back("momentum", text_of(options.rule.momentum));
+  add_rate(options.learning_rate, settings);
+  settings.insert(settings.end(), options.settings.begin(), options.settings.end());
+  return settings;
+}
+
+Settings rank_settings(const Plan& plan, const TrainOptions& options) {
+  Settings settings{{"plan", plan.fingerprint()},
+                    {"schedule kind", to_string(plan.schedule)},
+                    {"model", plan.model},
+                    {"steps", std::to_string(options.steps)},
+                    {"checkpoint-every", std::to_string(options.checkpoint_every)},
+                    {"checkpoint-at-end", options.checkpoint_at_end ? "true" : "false"},
+                    {"evaluate-every", std::to_string(options.evaluate_every)},
+                    {"output-dir", options.output_dir.empty() ? "none" : "given"},
+                    {"save-weights", options.save_weights.empty() ? "none" : "given"},
+                    {"resume", options.resume.empty() ? "none" : "given"}};
+  settings.insert(settings.end(), options.rank_settings.begin(), options.rank_settings.end());
+  return settings;
+}
+
+std::vector<SettingChange> changes_between(const Settings& then, const Settings& now) {
+  std::vector<SettingChange> changes;
+  const auto text = [](const std::string* value) { return value ? *value : std::string("(none)"); };
+  const auto compare = [&](const std::string& key) {
+    const std::string *before = value_of(then, key), *after = value_of(now, key);
+    if (text(before) != text(after)) changes.push_back({key, text(before), text(after)});
+  };
+  for (const auto& [key, value] : now) compare(key);
+  for (const auto& [key, value] : then) {
+    if (!value_of(now, key)) compare(key);
+  }
+  return changes;
+}
+
+std::string to_string(const std::vector<SettingChange>& changes) {
+  std::string text;
+  for (const SettingChange& c : changes)
+    text += (text.empty() ? "" : "; ") + c.key + ": " + c.then + " there, " + c.now + " here";
+  return text;
+}
+
+std::string to_text(const Settings& settings) {
+  std::string text;
+  for (const auto& [key, value] : settings) {
+    text += key + "=";
+    for (char c : value) text += c == '\n' ? ' ' : c;
+    text += '\n';
+  }
+  return text;
+}
+
+Settings settings_from(const std::string& text) {
+  Settings settings;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at), equals = text.find('=', at);
+    settings.emplace_back(text.substr(at, equals - at), text.substr(equals + 1, end - equals - 1));
+    at = end + 1;
+  }
+  return settings;
+}
+
+}  // namespace millrace

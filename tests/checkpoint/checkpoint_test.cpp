@@ -1,0 +1,344 @@
+// Checkpoints as files: what is found damaged, which one is taken, what a crash or a full disk leaves.
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+
+namespace millrace {
+namespace {
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/millrace-test-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  /// `body` on every rank of `ranks`.
+  static void on_ranks(int ranks, milliseconds deadline, const std::function<void(Communicator&)>& body) {
+    auto communicators = make_local_communicators(ranks, deadline);
+    std::vector<std::jthread> threads;
+    for (auto& c : communicators) threads.emplace_back([&body, &c] { body(*c); });
+  }
+
+  static at::Tensor values(double first) { return at::arange(1000, at::kFloat).add_(first); }
+
+  CheckpointInfo info(const std::string& run, std::int64_t step) const {
+    return {.run = run, .model = "m", .step = step, .position = step * 4, .settings = {{"lr", "0.1"}}};
+  }
+
+  /// Stage s of step n holds n + s, n + s + 1, ...; the same problem on both ranks.
+  std::optional<RankProblem> save(const std::string& run, std::int64_t step, int keep = 3) {
+    std::optional<RankProblem> problems[2];
+    on_ranks(2, milliseconds(10'000), [&](Communicator& world) {
+      const int stage = world.rank().value;
+      problems[stage] = save_checkpoint(
+          world, folder_.string(), info(run, step), 2,
+          {{stage, {{"w" + std::to_string(stage), values(double(step + stage))}}}}, {.keep = keep});
+    });
+    EXPECT_EQ(problems[0].has_value(), problems[1].has_value());
+    if (problems[0] && problems[1]) {
+      EXPECT_EQ(to_string(*problems[0]), to_string(*problems[1]));
+    }
+    return problems[0];
+  }
+
+  fs::path step_folder(std::int64_t step) const {
+    char name[32];
+    std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+    return folder_ / name;
+  }
+  fs::path shard(std::int64_t step, int stage = 0) const {
+    return step_folder(step) / ("stage" + std::to_string(stage) + ".safetensors");
+  }
+  std::string bytes(const fs::path& path) const { return *read_file(path); }
+  static void write(const fs::path& path, const std::string& text) {
+    ASSERT_TRUE(write_file_atomically(path, text));
+  }
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
+  /// The step that a reader of the folder takes; -1: none.
+  std::int64_t found() const {
+    const Result<Checkpoint> checkpoint = open_checkpoint(folder_.string());
+    if (!checkpoint) return -1;
+    const SafetensorsFile* file = checkpoint->find("w1");
+    EXPECT_TRUE(file);
+    EXPECT_TRUE(file->tensor("w1").equal(values(double(checkpoint->info.step + 1))));
+    return checkpoint->info.step;
+  }
+
+  fs::path folder_;
+};
+
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~SizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  sighandler_t handler_;
+};
+
+TEST(Hashes, AreThoseOfXxh128sumAndSha256sum) {
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(xxh3("", 0).hex(), "99aa06d3014798d86001c324468d497f");
+  const std::string text(100'000, 'x');
+  Xxh3 pieces;
+  for (std::size_t at = 0; at < text.size(); at += 777) pieces.add(text.substr(at, 777));
+  EXPECT_EQ(pieces.value(), xxh3(text.data(), text.size()));
+}
+
+TEST_F(Checkpoints, AnyFlippedBitIsFound) {
+  ASSERT_FALSE(save("aa", 5));
+  ASSERT_EQ(found(), 5);
+  std::mt19937 random(7);
+  for (const fs::path& file : {shard(5), step_folder(5) / "manifest.json"}) {
+    const std::string whole = bytes(file);
+    for (int i = 0; i < 500; ++i) {
+      std::string damaged = whole;
+      const std::size_t bit = random() % (8 * whole.size());
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+      write(file, damaged);
+      EXPECT_EQ(found(), -1) << file << " bit " << bit;
+    }
+    for (int i = 0; i < 64; ++i) {
+      write(file, whole.substr(0, random() % whole.size()));
+      EXPECT_EQ(found(), -1) << file;
+    }
+    write(file, whole + "x");
+    EXPECT_EQ(found(), -1);
+    write(file, whole);
+  }
+  EXPECT_EQ(found(), 5);
+}
+
+TEST_F(Checkpoints, TwoFlippedSignsAreFound) {
+  ASSERT_FALSE(save("aa", 5));
+  const std::string whole = bytes(shard(5));
+  const std::size_t floats = whole.size() - 4000;
+  for (const auto& [one, other] : {std::pair{1, 3}, {11, 501}, {2, 4}, {0, 999}}) {
+    std::string damaged = whole;
+    for (int at : {one, other}) damaged[floats + static_cast<std::size_t>(4 * at) + 3] ^= '\x80';
+    write(shard(5), damaged);
+    EXPECT_EQ(found(), -1) << one << " " << other;
+  }
+}
+
+TEST_F(Checkpoints, ADamagedNewestGivesWayToTheOneBefore) {
+  for (int step : {1, 2, 3}) ASSERT_FALSE(save("aa", step));
+  std::string damaged = bytes(shard(3, 1));
+  damaged.back() ^= 1;
+  write(shard(3, 1), damaged);
+  EXPECT_EQ(found(), 2);
+  fs::remove(shard(2));
+  EXPECT_EQ(found(), 1);
+  const auto named = open_checkpoint(step_folder(3).string());
+  ASSERT_FALSE(named) << "who names one gets that one or none";
+  EXPECT_NE(to_string(named.problems()).find("XXH3-128"), std::string::npos);
+}
+
+TEST_F(Checkpoints, AnEarlierFormatIsNamed) {
+  ASSERT_FALSE(save("aa", 5));
+  write(step_folder(5) / "manifest.json", "{\"format\": \"millrace-checkpoint-1\", \"model\": \"m\"}\n");
+  write(folder_ / "latest", "step-00000005\n");
+  const auto opened = open_checkpoint(folder_.string());
+  ASSERT_FALSE(opened);
+  const std::string text = to_string(opened.problems());
+  for (const char* part : {"millrace-checkpoint-1", "millrace-checkpoint-2", "another version"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST_F(Checkpoints, ReadersAndPruningFollowTheRun) {
+  for (int step : {10, 20, 30}) ASSERT_FALSE(save("old", step));
+  // Another run in the same folder, as nothing but a copy by hand can make it now.
+  ASSERT_FALSE(save("new", 5));
+  EXPECT_EQ(found(), 5);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000005", "step-00000010", "step-00000020",
+                                                 "step-00000030"}));
+  for (int step : {6, 7, 8}) ASSERT_FALSE(save("new", step));
+  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000006", "step-00000007", "step-00000008",
+                                                 "step-00000010", "step-00000020", "step-00000030"}));
+  fs::remove_all(step_folder(8));
+  EXPECT_EQ(found(), 7);
+  for (int step : {6, 7}) fs::remove_all(step_folder(step));
+  EXPECT_EQ(found(), -1) << "another run's is not taken";
+  fs::remove(folder_ / "latest");
+  EXPECT_EQ(found(), 30) << "one run is left";
+}
+
+TEST_F(Checkpoints, AReturnToAnOlderStepAbandonsTheLaterOnes) {
+  for (int step : {10, 20, 30}) ASSERT_FALSE(save("aa", step));
+  ASSERT_TRUE(go_on_from(folder_, "aa", 10));
+  EXPECT_EQ(found(), 10) << "from that moment on, whatever happens";
+  EXPECT_TRUE(fs::exists(step_folder(30))) << "until there is a new one";
+  ASSERT_FALSE(save("aa", 15));
+  EXPECT_EQ(found(), 15);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000010", "step-00000015"}));
+}
+
+TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {
+  ASSERT_FALSE(save("aa", 5));
+  const std::string first = bytes(step_folder(5) / "manifest.json");
+  ASSERT_FALSE(save("bb", 5));
+  EXPECT_NE(bytes(step_folder(5) / "manifest.json"), first);
+  EXPECT_EQ(found(), 5);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000005"}));
+}
+
+TEST_F(Checkpoints, WhateverACrashLeavesAReaderFindsOne) {
+  for (int step : {4, 5}) ASSERT_FALSE(save("aa", step));
+  // Between the two renames of a step that is saved again, where names cannot be exchanged.
+  fs::rename(step_folder(5), step_folder(5).string() + ".replaced");
+  EXPECT_EQ(found(), 5);
+  ASSERT_TRUE(go_on_from(folder_, "aa", 5));
+  EXPECT_TRUE(fs::exists(step_folder(5)));
+  // A half written folder of this run, and one of another.
+  for (const char* run : {"aa", "zz"}) {
+    fs::create_directories(step_folder(6).string() + ".tmp." + run);
+    fs::copy(shard(5), step_folder(6).string() + ".tmp." + run + "/stage0.safetensors");
+  }
+  EXPECT_EQ(found(), 5);
+  ASSERT_TRUE(go_on_from(folder_, "aa", 5));
+  EXPECT_EQ(entries(),
+            (std::vector<std::string>{"latest", "step-00000004", "step-00000005", "step-00000006.tmp.zz"}));
+  // In place, but `latest` is not there yet, or torn.
+  ASSERT_FALSE(save("aa", 6));
+  write(folder_ / "latest", "step-00000005\naa\n");
+  EXPECT_EQ(found(), 5);
+  for (const char* torn : {"", "step", "../x\naa\n"}) {
+    write(folder_ / "latest", torn);
+    EXPECT_EQ(found(), 6) << torn;
+  }
+}
+
+TEST_F(Checkpoints, AFullDiskLosesNothingThatWasSaved) {
+  ASSERT_FALSE(save("aa", 1));
+  for (const rlim_t room : {0, 100, 2000, 4000}) {
+    const SizeLimit full(room);
+    const auto problem = save("aa", 2);
+    ASSERT_TRUE(problem) << room;
+    EXPECT_NE(problem->what.find("File too large"), std::string::npos) << problem->what;
+  }
+  {
+    const SizeLimit full(300);  // `latest` has room, a shard not
+    const auto problem = save("aa", 2);
+    ASSERT_TRUE(problem);
+    EXPECT_NE(problem->what.find("needs 4"), std::string::npos) << problem->what;
+    EXPECT_NE(problem->what.find("are free"), std::string::npos) << problem->what;
+  }
+  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000001"}));
+  EXPECT_EQ(found(), 1);
+  ASSERT_FALSE(save("aa", 2));
+  EXPECT_EQ(found(), 2);
+}
+
+TEST_F(Checkpoints, AllRanksTakeTheSameOneWhoeverCannotReadIt) {
+  for (int step : {1, 2}) ASSERT_FALSE(save("aa", step));
+  std::string damaged = bytes(shard(2, 1));
+  damaged.back() ^= 1;
+  write(shard(2, 1), damaged);
+  std::int64_t steps[2] = {};
+  on_ranks(2, milliseconds(10'000), [&](Communicator& world) {
+    // Rank 0 needs only the whole shard, rank 1 only the damaged one.
+    const int me = world.rank().value;
+    steps[me] =
+        open_checkpoint_together(world, folder_.string(), {"w" + std::to_string(me)}, milliseconds(10'000))
+            .info.step;
+  });
+  EXPECT_EQ(steps[0], 1);
+  EXPECT_EQ(steps[1], 1);
+  int refused = 0;
+  on_ranks(2, milliseconds(10'000), [&](Communicator& world) {
+    try {
+      open_checkpoint_together(world, step_folder(2).string(), {"w" + std::to_string(world.rank().value)},
+                               milliseconds(10'000));
+    } catch (const CheckpointError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+      __atomic_add_fetch(&refused, 1, __ATOMIC_SEQ_CST);
+    }
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+TEST_F(Checkpoints, NonFiniteTensorsAreNamed) {
+  const NamedTensors good{{"w", values(0)}, {"count", at::full({}, 3, at::kLong)}};
+  EXPECT_EQ(non_finite_in(good), "");
+  for (const auto& [bad, text] :
+       {std::pair{std::nan(""), "NaN"}, {double(INFINITY), "Infinity"}, {-double(INFINITY), "-Infinity"}}) {
+    NamedTensors tensors = good;
+    tensors.emplace_back("b", values(0));
+    tensors.back().second[500].fill_(bad);
+    EXPECT_EQ(non_finite_in(tensors), std::string("b holds ") + text);
+  }
+}
+
+TEST_F(Checkpoints, WorkMayTakeLongerThanAMessage) {
+  const auto start = std::chrono::steady_clock::now();
+  int through = 0;
+  on_ranks(3, milliseconds(400), [&](Communicator& world) {
+    const auto problem = run_together(world, milliseconds(60'000), "work", [&] {
+      if (world.rank().value == 1) std::this_thread::sleep_for(milliseconds(1500));
+    });
+    EXPECT_FALSE(problem);
+    __atomic_add_fetch(&through, 1, __ATOMIC_SEQ_CST);
+  });
+  EXPECT_EQ(through, 3);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(1500));
+}
+
+TEST_F(Checkpoints, WorkHasADeadlineOfItsOwn) {
+  int late = 0;
+  on_ranks(3, milliseconds(10'000), [&](Communicator& world) {
+    try {
+      run_together(world, milliseconds(300), "work", [&] {
+        if (world.rank().value == 2) std::this_thread::sleep_for(milliseconds(1200));
+      });
+    } catch (const CheckpointError& error) {
+      EXPECT_NE(std::string(error.what()).find("takes rank(s) 2 longer"), std::string::npos) << error.what();
+      __atomic_add_fetch(&late, 1, __ATOMIC_SEQ_CST);
+    }
+  });
+  EXPECT_EQ(late, 3);
+}
+
+TEST_F(Checkpoints, TheFirstRankThatFailsIsNamedOnAll) {
+  on_ranks(3, milliseconds(10'000), [&](Communicator& world) {
+    const auto problem = run_together(world, milliseconds(10'000), "work", [&] {
+      if (world.rank().value > 0)
+        throw ConfigError("trouble of " + std::to_string(world.rank().value), "do this");
+    });
+    ASSERT_TRUE(problem);
+    EXPECT_EQ(to_string(*problem), "rank 1: trouble of 1. Hint: do this");
+  });
+}
+
+}  // namespace
+}  // namespace millrace
