@@ -2,13 +2,23 @@
 
 #include "driver/command_group.h"
 #include "experiments/export/convert_command.h"
+#include "experiments/trace/generate_run_command.h"
+#include "experiments/trace/plot_command.h"
+#include "experiments/trace/preprocess_command.h"
+#include "experiments/trace/similarity_command.h"
 
 namespace millrace {
 namespace {
 
 // In the order of a first session.
 const std::vector<Subcommand>& trace_commands() {
-  static const std::vector<Subcommand> table{{"convert", convert_spec, convert_command}};
+  static const std::vector<Subcommand> table{
+      {"generate", generate_run_spec, generate_run_command},
+      {"preprocess", preprocess_spec, preprocess_command},
+      {"plot", trace_plot_spec, trace_plot_command},
+      {"similarity", similarity_spec, similarity_command},
+      {"convert", convert_spec, convert_command},
+  };
   return table;
 }
 

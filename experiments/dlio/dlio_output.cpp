@@ -40,12 +40,12 @@ BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std
               : 0};
 }
 
-double mean_of(const std::vector<double>& values) {
+double average_of(const std::vector<double>& values) {
   return values.empty() ? 0 : sum(values, 0, values.size()) / static_cast<double>(values.size());
 }
 
 double spread_of(const std::vector<double>& values) {
-  const double mean = mean_of(values);
+  const double mean = average_of(values);
   double squares = 0;
   for (const double value : values) squares += (value - mean) * (value - mean);
   return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));

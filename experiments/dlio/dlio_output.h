@@ -43,7 +43,7 @@ struct BlockMetrics {
 BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std::int64_t batch,
                            double own_cost_s);
 
-double mean_of(const std::vector<double>& values);
+double average_of(const std::vector<double>& values);
 double spread_of(const std::vector<double>& values);  ///< of the population, as NumPy's std
 
 /// "2026-01-02T03:04:05.678901", UTC.

@@ -503,7 +503,7 @@ class Emulation {
     out["throughput"][name] = raw.throughput;
     out["au"][name] = raw.au;
     const auto total = [](const std::vector<double>& values) {
-      return mean_of(values) * static_cast<double>(values.size());
+      return average_of(values) * static_cast<double>(values.size());
     };
     const double wall = std::max(block.wall, 1e-12);
     out["millrace"][name] = Json::object({{"au_calibrated", calibrated.au},
@@ -538,7 +538,7 @@ class Emulation {
                 static_cast<long long>(steps), first.wall));
     say(where + printed("Accelerator Utilization [AU] (%%): %.4f", metrics.au));
     say(where + printed("Throughput (samples/second): %.4f", metrics.throughput * options_.ranks));
-    say(where + printed("Computation time per step (second): %.6f+/-%.6f", mean_of(first.compute),
+    say(where + printed("Computation time per step (second): %.6f+/-%.6f", average_of(first.compute),
                         spread_of(first.compute)));
     if (counted_steps(config_, first.proc.size()).steps() == 0)
       warn(where + "has no step that counts: output.metric excludes them all, so its utilisation is 0");
@@ -745,42 +745,42 @@ class Emulation {
     const std::string key = name;
     metric[key] = list_of(values);
     const std::size_t unit = key.find(key.find("au_") != std::string::npos ? "_percentage" : "_samples");
-    metric[key.substr(0, unit) + "_mean" + key.substr(unit)] = mean_of(values);
+    metric[key.substr(0, unit) + "_mean" + key.substr(unit)] = average_of(values);
     metric[key.substr(0, unit) + "_stdev" + key.substr(unit)] = spread_of(values);
   }
 
   void put_io(const char* prefix, const std::vector<double>& throughput, Json& metric) const {
     const double record = config_.dataset.record_length / 1048576;
-    metric[std::string(prefix) + "_io_mean_MB_per_second"] = mean_of(throughput) * record;
+    metric[std::string(prefix) + "_io_mean_MB_per_second"] = average_of(throughput) * record;
     metric[std::string(prefix) + "_io_stdev_MB_per_second"] = spread_of(throughput) * record;
   }
 
   Json metric() const {
     Json metric = Json::object();
     if (!save_rates_.empty()) {
-      metric["save_checkpoint_io_mean_GB_per_second"] = mean_of(save_rates_);
+      metric["save_checkpoint_io_mean_GB_per_second"] = average_of(save_rates_);
       metric["save_checkpoint_io_stdev_GB_per_second"] = spread_of(save_rates_);
-      metric["save_checkpoint_duration_mean_seconds"] = mean_of(save_seconds_);
+      metric["save_checkpoint_duration_mean_seconds"] = average_of(save_seconds_);
       metric["save_checkpoint_duration_stdev_seconds"] = spread_of(save_seconds_);
     }
     if (!load_rates_.empty()) {
-      metric["load_checkpoint_io_mean_GB_per_second"] = mean_of(load_rates_);
+      metric["load_checkpoint_io_mean_GB_per_second"] = average_of(load_rates_);
       metric["load_checkpoint_io_stdev_GB_per_second"] = spread_of(load_rates_);
-      metric["load_checkpoint_duration_mean_seconds"] = mean_of(load_seconds_);
+      metric["load_checkpoint_duration_mean_seconds"] = average_of(load_seconds_);
       metric["load_checkpoint_duration_stdev_seconds"] = spread_of(load_seconds_);
     }
     if (config_.workflow.checkpoint) metric["checkpoint_size_GB"] = checkpoint_gib_;
     if (config_.workflow.train) {
       put_series("train_au_percentage", train_au_, metric);
       metric["train_au_meet_expectation"] =
-          mean_of(train_au_) >= config_.expected_au * 100 ? "success" : "fail";
+          average_of(train_au_) >= config_.expected_au * 100 ? "success" : "fail";
       put_series("train_throughput_samples_per_second", train_throughput_, metric);
       put_io("train", train_throughput_, metric);
     }
     if (config_.workflow.evaluation) {
       put_series("eval_au_percentage", eval_au_, metric);
       metric["eval_au_meet_expectation"] =
-          mean_of(eval_au_) >= config_.expected_au * 100 ? "success" : "fail";
+          average_of(eval_au_) >= config_.expected_au * 100 ? "success" : "fail";
       put_series("eval_throughput_samples_per_second", eval_throughput_, metric);
       put_io("eval", eval_throughput_, metric);
     }
@@ -841,20 +841,21 @@ class Emulation {
     summary_["epochs"] = static_cast<std::int64_t>(train_au_.size());
     Json shares = Json::array();
     for (const Json& share : epoch_shares_) shares.push_back(share);
-    summary_["millrace"] = Json::object({{"train_au_calibrated_percentage", list_of(train_calibrated_)},
-                                         {"train_au_calibrated_mean_percentage", mean_of(train_calibrated_)},
-                                         {"train_au_asked_mean_percentage", mean_of(train_asked_)},
-                                         {"loop_cost_us_per_step", own_cost_s_ * 1e6},
-                                         {"shares_by_epoch", shares},
-                                         {"clock", is_virtual() ? "virtual" : "real"},
-                                         {"processes", group_.size()},
-                                         {"samples_read", read_samples_},
-                                         {"bytes_read", read_bytes_},
-                                         {"bytes_from_devices", device},
-                                         {"page_cache_share_before", cached_before_},
-                                         {"page_cache_share_after", cached_after_},
-                                         {"epochs_with_each_sample_once", covered_epochs_},
-                                         {"contents_checked", options_.check == ContentCheck::Contents}});
+    summary_["millrace"] =
+        Json::object({{"train_au_calibrated_percentage", list_of(train_calibrated_)},
+                      {"train_au_calibrated_mean_percentage", average_of(train_calibrated_)},
+                      {"train_au_asked_mean_percentage", average_of(train_asked_)},
+                      {"loop_cost_us_per_step", own_cost_s_ * 1e6},
+                      {"shares_by_epoch", shares},
+                      {"clock", is_virtual() ? "virtual" : "real"},
+                      {"processes", group_.size()},
+                      {"samples_read", read_samples_},
+                      {"bytes_read", read_bytes_},
+                      {"bytes_from_devices", device},
+                      {"page_cache_share_before", cached_before_},
+                      {"page_cache_share_after", cached_after_},
+                      {"epochs_with_each_sample_once", covered_epochs_},
+                      {"contents_checked", options_.check == ContentCheck::Contents}});
     summary_["end"] = now_text();
     print_metrics();
     write_json_file((fs::path(options_.output) / "summary.json").string(), summary_);
@@ -868,7 +869,7 @@ class Emulation {
       std::printf("[METRIC] %s\n", text.c_str());
     };
     const auto pair = [](const std::vector<double>& values, double factor = 1) {
-      return printed("%.4f (%.4f)", mean_of(values) * factor, spread_of(values) * factor);
+      return printed("%.4f (%.4f)", average_of(values) * factor, spread_of(values) * factor);
     };
     const std::string rule(58, '=');
     const double record = config_.dataset.record_length / 1048576;
@@ -882,7 +883,7 @@ class Emulation {
       line("Training Throughput (samples/second): " + pair(train_throughput_));
       line("Training I/O Throughput (MB/second): " + pair(train_throughput_, record));
       line(std::string("train_au_meet_expectation: ") +
-           (mean_of(train_au_) >= config_.expected_au * 100 ? "success" : "fail"));
+           (average_of(train_au_) >= config_.expected_au * 100 ? "success" : "fail"));
       if (cached_after_ >= 0)
         line(printed("Data in the page cache before and after (%%): %.1f %.1f", cached_before_ * 100,
                      cached_after_ * 100));
