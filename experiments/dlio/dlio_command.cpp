@@ -27,6 +27,10 @@ namespace fs = std::filesystem;
 constexpr const char *kSegment = "MILLRACE_DLIO_SEGMENT", *kProcess = "MILLRACE_DLIO_PROCESS",
                      *kRandom = "MILLRACE_DLIO_RANDOM";
 
+// One process loses nothing to others that the machine lets wait (measured: 99.5 % utilisation at 0.38 ms
+// with 8 ranks on two busy cores, 71 to 98 % with two processes); beyond some ranks its own loop would show.
+constexpr int kRanksOfProcess = 16;
+
 enum class MlperfMode { None, DataSize, Run };
 
 /// The whole command line, checked.
@@ -76,8 +80,9 @@ Result<DlioCommand> read_command(Arguments arguments) {
   command.run.calibration_steps = static_cast<int>(arguments.integer("calibration-steps", 0, 1'000'000));
   command.run.timeout = std::chrono::seconds(arguments.integer("timeout", 1, 1'000'000));
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  command.processes = arguments.has("processes") ? static_cast<int>(arguments.integer("processes", 1, 65536))
-                                                 : std::min(command.run.ranks, cores);
+  command.processes = arguments.has("processes")
+                          ? static_cast<int>(arguments.integer("processes", 1, 65536))
+                          : std::min((command.run.ranks + kRanksOfProcess - 1) / kRanksOfProcess, cores);
   command.hosts = static_cast<int>(arguments.integer("hosts", 1, 1'000'000));
   command.host_memory = arguments.has("host-memory") ? arguments.bytes("host-memory") : memory_of_host();
   command.dry_run = arguments.boolean("dry-run");
@@ -257,7 +262,7 @@ CommandSpec dlio_spec() {
       {.name = "ranks", .short_name = 'n', .value = "N", .help = "Emulated accelerators.", .fallback = "1"},
       {.name = "processes",
        .value = "N",
-       .help = "Processes that drive them (default: one for each core, at most one for each rank)."},
+       .help = "Processes that drive them (default: one for every 16 ranks, at most one for each core)."},
       {.name = "output-dir",
        .short_name = 'o',
        .value = "DIR",

@@ -156,12 +156,13 @@ TEST_F(DlioProgram, EveryFormatIsGeneratedReadAndChecked) {
        {"npz", "npy", "tfrecord", "csv", "jpeg", "png", "hdf5", "indexed_binary", "mmap_indexed_binary"}) {
     const bool image = std::string(format) == "jpeg" || std::string(format) == "png";
     const std::string samples = image ? "1" : "3";
-    const Answer answer = run(
-        base_ +
-        "++workload.workflow.generate_data=True ++workload.dataset.num_files_train=5 "
-        "++workload.dataset.num_samples_per_file=" +
-        samples + " ++workload.dataset.format=" + format + " ++workload.dataset.data_folder=data_" + format +
-        " ++workload.reader.sample_shuffle=seed ++workload.reader.batch_size=2 --ranks 3 --check contents");
+    const Answer answer = run(base_ +
+                              "++workload.workflow.generate_data=True ++workload.dataset.num_files_train=5 "
+                              "++workload.dataset.num_samples_per_file=" +
+                              samples + " ++workload.dataset.format=" + format +
+                              " ++workload.dataset.data_folder=data_" + format +
+                              " ++workload.reader.sample_shuffle=seed ++workload.reader.batch_size=2 --ranks "
+                              "3 --processes 2 --check contents");
     ASSERT_EQ(answer.code, 0) << format << "\n" << answer.text;
     EXPECT_EQ(number(summary(), {"millrace", "epochs_with_each_sample_once"}), 2) << format;
     EXPECT_EQ(number(summary(), {"millrace", "samples_read"}), image ? 10 : 30) << format;
