@@ -260,8 +260,11 @@ Result<AppLog> read_dlio_log(std::string_view text, const std::string& name) {
   if (log.lines == 0)
     return Problem{name, "holds no event (`[INFO] 2023-02-11T13:00:00.000000 Starting epoch 1 ...`)",
                    "is it DLIO's dlio.log, and not empty?"};
-  if (!initialised)
-    return Problem{name, "nothing starts in it (`Starting epoch 1 ...`): where the run begins is not known",
+  if (!initialised || !log.init_start())
+    return Problem{name,
+                   initialised
+                       ? "its clock goes back before the first epoch: where the run begins is not known"
+                       : "nothing starts in it (`Starting epoch 1 ...`): where the run begins is not known",
                    "give the whole log of the run"};
   return log;
 }

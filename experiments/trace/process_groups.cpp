@@ -51,7 +51,8 @@ class Classifier {
     if (on_gpu && !dlio) {
       if (const char* why = why_no_parent(pid)) return foreign(pid, why);
       groups_.parents.push_back(pid);
-    } else if (!reads_data(activity) && evidence_.container.count(pid) == 0) {
+    } else if (!reads_data(activity) && evidence_.container.count(pid) == 0 &&
+               !(dlio && (on_gpu || is_near_a_reader(pid)))) {
       foreign(pid, "reads no file of the data set, and is on no GPU");
     } else if (dlio) {
       groups_.parents.push_back(pid);
@@ -79,6 +80,16 @@ class Classifier {
 
   bool reads_data(const ReadActivity& activity) const {
     return known_names_ ? activity.dataset_files : activity.by_pattern.count(pattern_) != 0;
+  }
+
+  /// DLIO's ranks are on no GPU, and with loaders of their own read no data: started with them, they have
+  /// PIDs close to theirs.
+  bool is_near_a_reader(std::uint32_t pid) const {
+    constexpr std::uint32_t kNear = 1000;
+    return std::any_of(evidence_.reads.begin(), evidence_.reads.end(), [&](const auto& other) {
+      const std::uint32_t distance = pid > other.first ? pid - other.first : other.first - pid;
+      return distance <= kNear && reads_data(other.second);
+    });
   }
 
   void even_out() {

@@ -92,6 +92,28 @@ TEST_F(Preprocess, AForeignProcessIsNoLoader) {
   EXPECT_GT(report->events_dropped.at("READ of processes that are not the run's"), 0);
 }
 
+TEST_F(Preprocess, DliosRanksNeedNoGpuAndTheirLogIsFound) {
+  const std::string raw = make_run(folder_, "a", {.variant = RunVariant::Foreign});
+  for (const char* name : {"read", "openat", "bio"}) {
+    std::string text = replaced(file_text(trace(raw, name)), ".npy", "_1_of_9.npz");
+    write_text(trace(raw, name), replaced(text, " python  ", " python3 "));
+  }
+  write_text(raw + "/unet3d.log", "");
+  write_text(
+      raw + "/dlio.log",
+      "[INFO] 2023-02-11T13:11:22.000000 Running DLIO\n[INFO] 2023-02-11T13:11:27.000000 Starting epoch 1\n"
+      "[INFO] 2023-02-11T13:12:27.000000 Ending epoch 1\n");
+  PreprocessOptions options = preprocess_options(folder_, raw);
+  options.workload = Workload::Dlio;
+  const Result<PreprocessReport> report = preprocess(options);
+  ASSERT_TRUE(report) << problems_of(report);
+  EXPECT_EQ(report->processes.parents.size(), 2u + 6u) << "ranks and what they started";
+  ASSERT_EQ(report->processes.foreign.size(), 1u);
+  EXPECT_EQ(report->processes.foreign[0].first, 991234u);
+  EXPECT_NE(combined_of(*report).find("WRITE"), std::string::npos) << "the ranks' checkpoints";
+  EXPECT_FALSE(fs::exists(report->folder + "/timeline/pid/each_parent"));
+}
+
 TEST_F(Preprocess, AForeignReaderOfTheSameDataIsTheOneTooMany) {
   const std::string raw = make_run(folder_, "a");
   std::istringstream lines(file_text(trace(raw, "read")));

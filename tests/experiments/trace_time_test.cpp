@@ -163,6 +163,11 @@ TEST(AppLogs, WithoutEventsOrInitialisationIsRefused) {
   EXPECT_FALSE(read_mllog("hello\n", Workload::Unet3d, "x"));
   EXPECT_FALSE(read_mllog(event("epoch_start", 1) + event("epoch_stop", 2), Workload::Unet3d, "x"));
   EXPECT_FALSE(read_dlio_log("[INFO] 2023-02-11T13:00:00.000000 hello\n", "x"));
+  EXPECT_FALSE(
+      read_dlio_log("[INFO] 2023-06-11T13:00:00.000000 hello\n"
+                    "[INFO] 2023-02-11T13:00:05.000000 Starting epoch 1\n",
+                    "x"))
+      << "the clock went back";
 }
 
 TEST(AppLogs, DliosEpochAndBlockAreOneTraining) {
