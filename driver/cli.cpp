@@ -152,7 +152,8 @@ class Parser {
   }
 
   void check_positionals() {
-    for (std::size_t i = spec_.positionals.size(); i < positionals.size(); ++i) {
+    const bool many = !spec_.positionals.empty() && spec_.positionals.back().ends_with("...");
+    for (std::size_t i = spec_.positionals.size(); i < positionals.size() && !many; ++i) {
       problems.push_back(
           {"'" + positionals[i] + "'", "is one argument too many", "quote a value that has spaces"});
     }

@@ -27,7 +27,7 @@ struct CommandSpec {
   std::string program = "millrace";
   std::string command;  ///< "plan"
   std::string summary;
-  std::vector<std::string> positionals;  ///< names, all required
+  std::vector<std::string> positionals;  ///< names, all required; a last one "DIR..." stands for one or more
   std::vector<Flag> flags;               ///< --help, and --format where `prints_results`, are added
   std::vector<std::string> examples;     ///< full command lines
 };

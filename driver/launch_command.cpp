@@ -256,6 +256,11 @@ CommandSpec launch_spec() {
        .help = "Delete an earlier run in the output folder; without it a folder that holds one is refused."},
       {.name = "dry-run",
        .help = "Check everything, print the job and what each rank would run, start nothing."},
+      {.name = "log",
+       .value = "FORMATS",
+       .help =
+           "Write the finished run for other tools into DIR/export, as `millrace trace convert --to` does: "
+           "mllog, chrome, perfetto, tensorboard, prometheus, csv or all, comma-separated."},
       {.name = "format",
        .value = "text|json",
        .help = "Form of the final result, or of --dry-run.",
@@ -359,7 +364,7 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   return problems;
 }
 
-int launch_command(const std::vector<std::string>& args) {
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter) {
   const CommandSpec spec = launch_spec();
   const Result<Arguments> arguments = parse_arguments(spec, args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
@@ -377,6 +382,14 @@ int launch_command(const std::vector<std::string>& args) {
   if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
   if (arguments->boolean("overwrite")) overrides.push_back({"overwrite", "true"});
   if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
+  const bool exports = arguments->has("log") && exporter.check;
+  const std::string formats = arguments->string("log");
+  if (exports) {
+    for (Problem problem : exporter.check(formats)) {
+      problem.where = "--log " + problem.where;
+      problems.push_back(std::move(problem));
+    }
+  }
   const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides);
   if (!job) append(problems, job.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
@@ -390,7 +403,10 @@ int launch_command(const std::vector<std::string>& args) {
     return 0;
   }
   try {
-    return run_job(*job, worker, resume_command_of(args, *job));
+    const int code = run_job(*job, worker, resume_command_of(args, *job));
+    // What a failed run left is worth looking at too; its code stays.
+    const int exported = exports ? exporter.run(job->output_dir, formats) : 0;
+    return code != 0 ? code : exported;
   } catch (const Error& error) {
     return exit_with(error.code(), {{"millrace launch", error.what(), error.hint()}});
   }

@@ -12,8 +12,15 @@ namespace millrace {
 
 CommandSpec launch_spec();
 
+/// What writes a finished run in other tools' formats (--log). It lives above this folder: the program hands
+/// it in.
+struct RunExporter {
+  Problems (*check)(const std::string& formats) = nullptr;  ///< before anything is started
+  int (*run)(const std::string& output_dir, const std::string& formats) = nullptr;  ///< returns an exit code
+};
+
 /// Returns 0, 2 for a job that cannot start, or the code of the first rank that failed (128+n for signals).
-int launch_command(const std::vector<std::string>& args);
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter = {});
 
 /// What one rank runs: `worker train ...` with the environment that torchrun gives, and our file store.
 std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,

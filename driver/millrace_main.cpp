@@ -17,7 +17,12 @@
 #include "driver/plan_command.h"
 #include "driver/program_paths.h"
 #include "driver/simulate_command.h"
+#include "experiments/data/data_command.h"
+#include "experiments/dlio/dlio_command.h"
+#include "experiments/export/convert_command.h"
+#include "experiments/instrument_command.h"
 #include "experiments/report_command.h"
+#include "experiments/trace_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -63,8 +68,15 @@ constexpr Command kCommands[] = {
     {"simulate", "Plan", simulate_spec, simulate_command},
     {"train", "Run", train_spec,
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
-    {"launch", "Run", launch_spec, launch_command},
+    {"launch", "Run", launch_spec,
+     [](const std::vector<std::string>& a) {
+       return launch_command(a, {.check = check_log_formats, .run = export_run});
+     }},
     {"report", "Look", report_spec, report_command},
+    {"trace", "Look", trace_spec, trace_command},
+    {"data", "Study I/O", data_spec, data_command},
+    {"dlio", "Study I/O", dlio_spec, dlio_command},
+    {"instrument", "Look", instrument_spec, instrument_command},
 };
 
 void print_help() {
@@ -73,7 +85,7 @@ void print_help() {
   std::string group;
   for (const Command& command : kCommands) {
     if (group != command.group) std::printf("\n%s:\n", (group = command.group).c_str());
-    std::printf("  %-9s %s\n", command.name, command.spec().summary.c_str());
+    std::printf("  %-10s %s\n", command.name, command.spec().summary.c_str());
   }
   std::printf(
       "\n`millrace COMMAND --help` explains its flags. Exit codes: 0 done, 1 run failed, 2 usage or "

@@ -41,7 +41,9 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"runtime/train", {"runtime/fusion", "runtime/checkpoint"}},
       {"optimizer", {"runtime/schedule"}},
       {"models", {"runtime/train"}},
-      {"data", {"runtime/train"}},
+      {"data/files", {"runtime/base"}},
+      {"data/generate", {"data/files"}},
+      {"data", {"runtime/train", "data/generate"}},
       {"driver", {"optimizer", "models", "data"}},
       {"experiments", {"driver"}},
   };
@@ -66,9 +68,11 @@ std::set<std::string> reachable(const std::string& folder) {
 std::string folder_of(const std::string& path) {
   const std::size_t first = path.find('/');
   if (first == std::string::npos) return "";
-  if (path.substr(0, first) != "runtime") return path.substr(0, first);
+  const std::string top = path.substr(0, first);
   const std::size_t second = path.find('/', first + 1);
-  return second == std::string::npos ? "runtime" : path.substr(0, second);
+  const std::string nested = second == std::string::npos ? top : path.substr(0, second);
+  // The torch-free half of `data` is folders of their own.
+  return top == "runtime" || nested == "data/files" || nested == "data/generate" ? nested : top;
 }
 
 bool starts_with(const std::string& text, const std::string& prefix) {
@@ -88,7 +92,8 @@ bool is_program(const std::string& path) {
 /// The files of targets that do not link LibTorch (CMakeLists.txt has the same rule for driver/).
 bool is_torch_free(const std::string& path) {
   static const std::set<std::string> folders{"runtime/base",     "runtime/plan", "runtime/trace",
-                                             "runtime/schedule", "optimizer",    "experiments"};
+                                             "runtime/schedule", "optimizer",    "data/files",
+                                             "data/generate",    "experiments"};
   const std::string folder = folder_of(path);
   if (folder != "driver") return folders.count(folder) != 0;
   const std::string name = path.substr(path.rfind('/') + 1);

@@ -35,6 +35,14 @@ std::string problems_of(const std::vector<std::string>& args, const CommandSpec&
   return result ? "" : to_string(result.problems());
 }
 
+TEST(Cli, ALastPositionalWithDotsTakesOneOrMore) {
+  CommandSpec spec = example();
+  spec.positionals = {"DIR..."};
+  EXPECT_EQ((*parse_arguments(spec, {"a", "b", "--fast", "c"})).positionals(),
+            (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_NE(problems_of({"--fast"}, spec).find("DIR...: is missing"), std::string::npos);
+}
+
 TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"--batch-size", "4"},
                                                                                     {"--batch_size", "4"},

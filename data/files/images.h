@@ -1,0 +1,28 @@
+// JPEG and PNG in memory, through TurboJPEG and libpng.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// Pixels row by row, `channels` bytes each (1 grey, 3 RGB).
+struct Image {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  int channels = 1;
+  std::string pixels;
+};
+
+/// quality: 1 to 100. Throws DataError where the library refuses (sides above 65,500).
+std::string encode_jpeg(const Image& image, int quality = 75);
+std::string encode_png(const Image& image);
+
+/// As stored: grey stays grey, anything else becomes RGB. A Problem names `name`. At most 2^28 pixels.
+Result<Image> decode_jpeg(std::string_view bytes, const std::string& name);
+Result<Image> decode_png(std::string_view bytes, const std::string& name);
+
+}  // namespace millrace

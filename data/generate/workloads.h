@@ -1,0 +1,54 @@
+// The data sets of the I/O study: made up, but in the exact formats that the training programs read.
+// Sources: the kit's generator (names, ranges, shapes); docs/data.md says what a file holds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "data/generate/payload.h"
+#include "data/generate/record_stream.h"
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+enum class Workload { Imseg, Bert, Dlrm, Images, Text };
+const char* to_string(Workload workload);
+/// "imseg" (also "unet3d"), "bert", "dlrm", "images", "text".
+std::optional<Workload> workload_named(std::string_view name);
+
+struct GenerateOptions {
+  Workload workload = Workload::Imseg;
+  std::filesystem::path out;
+  Bytes size = 0;  ///< of all records (dlrm: of the training file); the last record may exceed it
+  std::uint64_t seed = 1;
+  int threads = 2;
+  Randomness randomness;
+  int classes = 10;               ///< images
+  std::int64_t image_side = 256;  ///< images: mean side
+};
+
+struct GenerateReport {
+  std::int64_t files = 0;
+  std::int64_t records = 0;
+  Bytes bytes = 0;                         ///< of the records
+  Bytes kept = 0;                          ///< of those, there before
+  Bytes extra = 0;                         ///< files beside the records (dlrm: test set, counts)
+  std::optional<double> entropy_per_word;  ///< text: bits, of the chain that the words come from
+};
+
+/// Writes the data set and its manifest millrace-dataset.json. A folder with the same manifest is completed;
+/// one with another, or with files and no manifest, is a Problem. Throws DataError when the disk fails.
+Result<GenerateReport> generate_workload(const GenerateOptions& options, const Progress& progress);
+
+/// Compares every byte of a finished data set with what its manifest says. Throws DataError at a difference.
+Result<GenerateReport> check_workload(const std::filesystem::path& folder, int threads,
+                                      const Progress& progress);
+
+/// The manifest's options.
+Result<GenerateOptions> read_manifest(const std::filesystem::path& folder);
+
+}  // namespace millrace

@@ -1,0 +1,219 @@
+#include "experiments/data/data_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "data/generate/workloads.h"
+#include "driver/command_group.h"
+#include "driver/command_support.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+const Flag kThreads{
+    .name = "threads", .short_name = 'j', .value = "N", .help = "Threads (default: all cores)."};
+
+int thread_count(Arguments& arguments) {
+  if (!arguments.has("threads")) return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return static_cast<int>(arguments.integer("threads", 1, 1024));
+}
+
+/// A bar on a terminal, at most ten times a second; a line every ten seconds elsewhere.
+class ProgressLine {
+ public:
+  ProgressLine(Clock& clock, Bytes total)
+      : clock_(clock), start_(clock.now()), last_(start_), total_(total), terminal_(::isatty(2) != 0) {}
+  ~ProgressLine() {
+    if (terminal_ && drawn_) std::fputs("\r\x1b[K", stderr);
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  void operator()(Bytes done) {
+    const TimePoint now = clock_.now();
+    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000)))
+      return;
+    last_ = now;
+    const double seconds = Seconds(now - start_).count();
+    const std::string text =
+        printed("%.1f of %.1f MB, %.0f MB/s", static_cast<double>(done) / 1e6,
+                static_cast<double>(total_) / 1e6, static_cast<double>(done) / 1e6 / seconds);
+    if (!terminal_) return log_info(text);
+    drawn_ = true;
+    std::fprintf(stderr, "\r\x1b[K%s %s", progress_bar(std::min(done, total_), total_).c_str(), text.c_str());
+    std::fflush(stderr);
+  }
+
+ private:
+  Clock& clock_;
+  TimePoint start_, last_;
+  Bytes total_;
+  bool terminal_, drawn_ = false;
+};
+
+void print_report(const GenerateReport& report, const std::string& folder, double seconds,
+                  OutputFormat format, const char* verb) {
+  const double rate =
+      static_cast<double>(report.bytes - report.kept + report.extra) / 1e6 / std::max(seconds, 1e-9);
+  if (format == OutputFormat::Json) {
+    Json json = Json::object({{"folder", folder},
+                              {"files", report.files},
+                              {"records", report.records},
+                              {"bytes", report.bytes},
+                              {"kept_bytes", report.kept},
+                              {"extra_bytes", report.extra},
+                              {"seconds", seconds},
+                              {"mb_per_s", rate}});
+    if (report.entropy_per_word) json["entropy_bits_per_word"] = *report.entropy_per_word;
+    std::printf("%s\n", json.dump(1).c_str());
+    return;
+  }
+  std::printf("%s: %lld files, %lld records, %.3f MB", folder.c_str(), static_cast<long long>(report.files),
+              static_cast<long long>(report.records), static_cast<double>(report.bytes) / 1e6);
+  if (report.extra > 0) std::printf(" and %.3f MB beside them", static_cast<double>(report.extra) / 1e6);
+  if (report.kept > 0) std::printf(", %.3f MB were there", static_cast<double>(report.kept) / 1e6);
+  std::printf("; %s in %.2f s, %.0f MB/s\n", verb, seconds, rate);
+  if (report.entropy_per_word) std::printf("entropy: %.3f bits a word\n", *report.entropy_per_word);
+}
+
+double number_or(Arguments& arguments, const char* flag, double low, double high) {
+  return arguments.number(flag, low, high);
+}
+
+int generate_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = data_generate_spec();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  const auto workload = workload_named(arguments->string("workload"));
+  if (!workload)
+    problems.push_back({"--workload", "unknown workload '" + arguments->string("workload") + "'",
+                        "imseg (unet3d), bert, dlrm, images or text"});
+  GenerateOptions options{.workload = workload.value_or(Workload::Imseg),
+                          .out = arguments->string("out"),
+                          .size = arguments->bytes("size"),
+                          .seed = static_cast<std::uint64_t>(arguments->integer("seed", 0, INT64_MAX)),
+                          .threads = thread_count(*arguments),
+                          .randomness = {.entropy = number_or(*arguments, "entropy", 0.01, 8),
+                                         .correlation = number_or(*arguments, "correlation", 0, 0.999)},
+                          .classes = static_cast<int>(arguments->integer("classes", 1, 10000)),
+                          .image_side = arguments->integer("image-side", 8, 16384)};
+  append(problems, arguments->problems());
+  if (problems.empty() && options.size <= 0)
+    problems.push_back({"--size", "is 0: there is nothing to generate", "for example --size 16GB"});
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  SteadyClock clock;
+  const TimePoint start = clock.now();
+  ProgressLine line(clock, options.size);
+  const Result<GenerateReport> report = generate_workload(options, [&](Bytes done) { line(done); });
+  if (!report) return exit_with(ExitCode::Usage, report.problems());
+  print_report(*report, options.out.string(), Seconds(clock.now() - start).count(), format, "generated");
+  return 0;
+}
+
+int check_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = data_check_spec();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  const int threads = thread_count(*arguments);
+  append(problems, arguments->problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const std::string folder = arguments->positionals().front();
+  const Result<GenerateOptions> manifest = read_manifest(folder);
+  if (!manifest) return exit_with(ExitCode::InputData, manifest.problems());
+  SteadyClock clock;
+  const TimePoint start = clock.now();
+  ProgressLine line(clock, manifest->size);
+  const Result<GenerateReport> report = check_workload(folder, threads, [&](Bytes done) { line(done); });
+  if (!report) return exit_with(ExitCode::InputData, report.problems());
+  print_report(*report, folder, Seconds(clock.now() - start).count(), format,
+               "every byte as generated, checked");
+  return 0;
+}
+
+}  // namespace
+
+CommandSpec data_spec() {
+  return group_spec("data", "Generate data sets of the I/O study in their exact formats, check them.");
+}
+
+CommandSpec data_generate_spec() {
+  CommandSpec spec;
+  spec.command = "data generate";
+  spec.summary = "Write a data set of a given size: the same bytes for the same seed, whatever the threads.";
+  spec.flags = {
+      {.name = "workload",
+       .short_name = 'w',
+       .value = "NAME",
+       .help = "imseg (or unet3d: NPY volumes and labels), bert (TFRecord of tf.Examples), dlrm (rows of 40 "
+               "integers), "
+               "images (JPEG, a folder for each class), text (lines of words).",
+       .required = true},
+      {.name = "out",
+       .short_name = 'o',
+       .value = "DIR",
+       .help = "A new or empty folder, or one that an interrupted run left: it is completed.",
+       .required = true},
+      {.name = "size",
+       .short_name = 's',
+       .value = "BYTES",
+       .help =
+           "How much, reached with the last record (dlrm: of the training file, the test file comes on top).",
+       .required = true},
+      {.name = "seed", .value = "N", .help = "Of everything that is random.", .fallback = "1"},
+      kThreads,
+      {.name = "entropy",
+       .value = "BITS",
+       .help =
+           "Bits of information in a byte: fewer occurring values (images: less noise), so that packers find "
+           "about BITS/8 of the size.",
+       .fallback = "8"},
+      {.name = "correlation",
+       .value = "R",
+       .help = "Chance that a value repeats its neighbour's, a word is followed by its usual one, a volume's "
+               "depth "
+               "and side share a factor.",
+       .fallback = "0"},
+      {.name = "classes", .value = "N", .help = "Classes of images.", .fallback = "10"},
+      {.name = "image-side",
+       .value = "PIXELS",
+       .help = "Mean side of images; each differs by up to a quarter.",
+       .fallback = "256"},
+      {.name = "format", .value = "text|json", .help = "How to print the result.", .fallback = "text"},
+  };
+  spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
+                   "millrace data generate -w bert -o data/bert -s 391434146993",
+                   "millrace data generate -w text -o data/text -s 100MB --correlation 0.5 --format json"};
+  return spec;
+}
+
+CommandSpec data_check_spec() {
+  CommandSpec spec;
+  spec.command = "data check";
+  spec.summary = "Compare every byte of a generated data set with what its manifest says.";
+  spec.positionals = {"DIR"};
+  spec.flags = {
+      kThreads,
+      {.name = "format", .value = "text|json", .help = "How to print the result.", .fallback = "text"}};
+  spec.examples = {"millrace data check data/dlrm"};
+  return spec;
+}
+
+int data_command(const std::vector<std::string>& args) {
+  static const std::vector<Subcommand> table{{"generate", data_generate_spec, generate_command},
+                                             {"check", data_check_spec, check_command}};
+  return run_group(data_spec(), table, args);
+}
+
+}  // namespace millrace

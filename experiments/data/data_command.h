@@ -1,0 +1,16 @@
+// `millrace data`: makes data sets and checks them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/cli.h"
+
+namespace millrace {
+
+CommandSpec data_spec();           ///< the subcommands, for the list of commands
+CommandSpec data_generate_spec();  ///< `millrace data generate`
+CommandSpec data_check_spec();     ///< `millrace data check`
+int data_command(const std::vector<std::string>& args);
+
+}  // namespace millrace

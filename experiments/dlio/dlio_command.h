@@ -1,0 +1,14 @@
+// `millrace dlio`: DLIO's workloads without Python and MPI.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/cli.h"
+
+namespace millrace {
+
+CommandSpec dlio_spec();
+int dlio_command(const std::vector<std::string>& args);
+
+}  // namespace millrace

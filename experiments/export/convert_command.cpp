@@ -1,0 +1,92 @@
+#include "experiments/export/convert_command.h"
+
+#include <cstdio>
+
+#include "driver/command_support.h"
+#include "experiments/export/exporters.h"
+#include "runtime/base/files.h"
+
+namespace millrace {
+namespace {
+
+int export_all(const EventLog& log, const std::vector<ExportFormat>& formats, const std::string& folder,
+               OutputFormat format) {
+  if (const Status made = make_writable_folder(folder); !made)
+    return exit_with(ExitCode::Usage, made.problems());
+  for (const std::string& note : log.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  Json list = Json::array();
+  for (const ExportFormat one : formats) {
+    const Exported done = export_log(log, one, folder);
+    Json files = Json::array();
+    for (const std::string& file : done.files) files.push_back(file);
+    list.push_back(Json::object(
+        {{"format", to_string(one)}, {"files", files}, {"spans", done.spans}, {"values", done.values}}));
+    if (format == OutputFormat::Text && !done.files.empty())
+      std::printf("%s: %lld spans, %lld values in %s/%s%s\n", to_string(one),
+                  static_cast<long long>(done.spans), static_cast<long long>(done.values), folder.c_str(),
+                  done.files.front().c_str(), done.files.size() > 1 ? " and others" : "");
+    if (done.files.empty() || done.spans + done.values == 0)
+      std::fprintf(stderr, "note: %s has nothing of this run to show\n", to_string(one));
+  }
+  if (format == OutputFormat::Json)
+    std::printf(
+        "%s\n",
+        Json::object({{"source", log.source}, {"folder", folder}, {"exports", list}}).dump(1).c_str());
+  return 0;
+}
+
+}  // namespace
+
+CommandSpec convert_spec() {
+  CommandSpec spec;
+  spec.command = "trace convert";
+  spec.summary = "Write a run for other tools: mllog, Chrome, Perfetto, TensorBoard, Prometheus, CSV.";
+  spec.positionals = {"DIR"};
+  spec.flags = {
+      {.name = "to",
+       .value = "FORMATS",
+       .help = "Comma-separated: mllog, chrome, perfetto, tensorboard, prometheus, csv, or all.",
+       .required = true},
+      {
+          .name = "out",
+          .short_name = 'o',
+          .value = "DIR",
+          .help = "Where the files go (default: DIR/export).",
+      },
+      {.name = "format", .value = "text|json", .help = "How to print what was written.", .fallback = "text"},
+  };
+  spec.examples = {"millrace trace convert run --to perfetto,tensorboard",
+                   "millrace trace convert processed/unet3d_8g --to chrome --out chrome",
+                   "millrace trace convert hydra_log/unet3d/run --to all --format json"};
+  return spec;
+}
+
+int convert_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = convert_spec();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  const Result<std::vector<ExportFormat>> formats = parse_export_formats(arguments->string("to"));
+  if (!formats) append(problems, formats.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const std::string folder = arguments->positionals().front();
+  const Result<EventLog> log = read_event_log(folder);
+  if (!log) return exit_with(ExitCode::InputData, log.problems());
+  return export_all(*log, *formats, arguments->has("out") ? arguments->string("out") : folder + "/export",
+                    format);
+}
+
+Problems check_log_formats(const std::string& formats) {
+  const auto parsed = parse_export_formats(formats);
+  return parsed ? Problems{} : parsed.problems();
+}
+
+int export_run(const std::string& output_dir, const std::string& formats) {
+  const Result<EventLog> log = read_event_log(output_dir);
+  if (!log) return exit_with(ExitCode::InputData, log.problems());
+  return export_all(*log, *parse_export_formats(formats), output_dir + "/export", OutputFormat::Text);
+}
+
+}  // namespace millrace

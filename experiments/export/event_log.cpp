@@ -1,0 +1,390 @@
+#include "experiments/export/event_log.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "experiments/run_data.h"
+#include "runtime/base/files.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool digits(std::string_view text, std::size_t at, std::size_t count, int& value) {
+  if (at + count > text.size()) return false;
+  value = 0;
+  for (std::size_t i = at; i < at + count; ++i) {
+    if (text[i] < '0' || text[i] > '9') return false;
+    value = value * 10 + (text[i] - '0');
+  }
+  return true;
+}
+
+std::int64_t nanoseconds(double seconds) {
+  return static_cast<std::int64_t>(std::llround(seconds * 1e9));
+}
+
+// ---- our runs
+// -------------------------------------------------------------------------------------------------
+
+/// Sends and receives of one message: the k-th send of (step, microbatch) from a to b is the k-th such
+/// receive.
+void join_messages(EventLog& log, const std::vector<std::pair<std::size_t, const Span*>>& spans) {
+  using Key = std::tuple<std::int64_t, std::int64_t, int, int>;
+  std::map<Key, std::vector<std::size_t>> sent, received;
+  for (const auto& [index, span] : spans) {
+    const int rank = log.spans[index].rank;
+    if (span->kind == SpanKind::Send) sent[{span->step, span->microbatch, rank, span->peer}].push_back(index);
+    if (span->kind == SpanKind::Recv)
+      received[{span->step, span->microbatch, span->peer, rank}].push_back(index);
+  }
+  std::uint64_t flow = 0;
+  for (const auto& [key, from] : sent) {
+    const auto to = received.find(key);
+    if (to == received.end()) continue;
+    for (std::size_t i = 0; i < std::min(from.size(), to->second.size()); ++i) {
+      log.spans[from[i]].flow_out = ++flow;
+      log.spans[to->second[i]].flow_in = flow;
+    }
+  }
+}
+
+void add_steps(EventLog& log, const RankRun& rank, std::int64_t first_ns) {
+  double now = 0;
+  for (const StepLine& s : rank.steps) {
+    now += s.step_s;
+    const std::int64_t time = first_ns + nanoseconds(now);
+    const auto add = [&](const char* name, double value) {
+      log.values.push_back({rank.rank, name, s.step, time, value});
+    };
+    if (s.loss) add("loss", *s.loss);
+    if (s.top1) add("top1", *s.top1);
+    add("samples_per_s", s.samples_per_s);
+    add("step_s", s.step_s);
+    add("forward_s", s.forward_s);
+    add("backward_s", s.backward_s);
+    add("send_s", s.send_s);
+    add("receive_s", s.receive_s);
+    add("wait_s", s.wait_s);
+    add("all_reduce_s", s.all_reduce_s);
+    add("update_s", s.update_s);
+    add("data_s", s.data_s);
+    add("bubble_share", s.bubble_share);
+    add("peak_memory_bytes", static_cast<double>(s.peak_memory_bytes));
+  }
+}
+
+/// The members of an object; none of anything else.
+const Json::Object& members_of(const Json& json) {
+  static const Json::Object none;
+  return json.is_object() ? json.members() : none;
+}
+
+void add_facts(EventLog& log, const RunData& run) {
+  for (const auto& [key, value] : members_of(run.summary)) {
+    if (value.is_number() || value.is_string()) log.facts.emplace_back(key, value);
+  }
+  if (!run.plan) return;
+  log.facts.emplace_back("pipeline_parallelism", static_cast<int>(run.plan->stages.size()));
+  log.facts.emplace_back("model", run.plan->model);
+}
+
+Result<EventLog> from_run(const std::string& folder) {
+  const Result<RunData> run = read_run(folder);
+  if (!run) return run.problems();
+  EventLog log{.source = folder, .kind = "run", .backend = "millrace", .notes = run->notes};
+  std::vector<std::pair<std::size_t, const Span*>> spans;
+  for (const RankRun& rank : run->ranks) {
+    log.world_size = std::max(log.world_size, rank.rank + 1);
+    for (const Span& span : rank.spans) {
+      const bool communicates = span.kind == SpanKind::Send || span.kind == SpanKind::Recv ||
+                                span.kind == SpanKind::Wait || span.kind == SpanKind::Reduce;
+      const std::string kind = to_string(span.kind);
+      spans.emplace_back(log.spans.size(), &span);
+      log.spans.push_back({.rank = rank.rank,
+                           .lane = communicates ? "communication" : "compute",
+                           .name = span.microbatch >= 0 ? kind + " " + std::to_string(span.microbatch) : kind,
+                           .category = kind,
+                           .start = span.start,
+                           .end = std::max(span.start, span.end),
+                           .step = span.step,
+                           .microbatch = span.microbatch,
+                           .stage = span.stage});
+    }
+    add_steps(log, rank, 0);
+  }
+  join_messages(log, spans);
+  add_facts(log, *run);
+  for (const RankRun& rank : run->ranks) {
+    double seconds = 0;
+    for (const StepLine& step : rank.steps) seconds += step.step_s;
+    if (!rank.steps.empty()) log.phases.push_back({rank.rank, "run", 0, nanoseconds(seconds)});
+  }
+  return log;
+}
+
+// ---- DLIO
+// -----------------------------------------------------------------------------------------------------
+
+std::vector<double> numbers(const Json* list) {
+  std::vector<double> values;
+  if (!list || !list->is_array()) return values;
+  for (const Json& item : list->items()) values.push_back(item.is_number() ? item.as_double() : 0);
+  return values;
+}
+
+const Json* member(const Json* json, std::string_view key) {
+  return json ? json->find(key) : nullptr;
+}
+
+bool interval(const Json* json, std::int64_t& start, std::int64_t& end) {
+  const Json *from = member(json, "start"), *to = member(json, "end");
+  return from && to && from->is_string() && to->is_string() && parse_time(from->as_string(), start) &&
+         parse_time(to->as_string(), end);
+}
+
+void add_dlio_steps(EventLog& log, int rank, const Json& epoch, const std::string& phase, std::int64_t start,
+                    std::int64_t& step) {
+  const std::vector<double> load = numbers(member(epoch.find("load"), phase)),
+                            compute = numbers(member(epoch.find("compute"), phase));
+  const std::vector<double> barrier = numbers(member(member(epoch.find("millrace"), phase), "barrier"));
+  const bool eval = phase == "eval";
+  std::int64_t now = start;
+  for (std::size_t i = 0; i < load.size() && i < compute.size(); ++i, ++step) {
+    const std::pair<const char*, double> parts[] = {
+        {eval ? "eval_load_batch_mem" : "load_batch_mem", load[i]},
+        {eval ? "eval_compute" : "all_compute", compute[i]},
+        {"barrier", i < barrier.size() ? barrier[i] : 0}};
+    const std::int64_t began = now;
+    for (const auto& [name, seconds] : parts) {
+      const std::int64_t end = now + nanoseconds(seconds);
+      if (seconds > 0)
+        log.spans.push_back({.rank = rank,
+                             .lane = "step",
+                             .name = name,
+                             .category = name,
+                             .start = now,
+                             .end = end,
+                             .step = step});
+      log.values.push_back({rank, name, step, end, seconds});
+      now = end;
+    }
+    log.values.push_back(
+        {rank, eval ? "eval_step_end" : "step_end", step, now, static_cast<double>(now - began) * 1e-9});
+  }
+}
+
+Result<EventLog> from_dlio(const fs::path& folder) {
+  EventLog log{.source = folder.string(), .kind = "dlio", .backend = "emulated", .has_unix_time = true};
+  const Result<Json> summary = read_json((folder / "summary.json").string());
+  if (!summary) {
+    log.notes.push_back("summary.json is missing: the run has not finished, or it failed");
+  } else if (const Json* metric = summary->find("metric")) {
+    if (const Json* count = summary->find("num_accelerators"); count && count->kind() == Json::Kind::Int)
+      log.world_size = static_cast<int>(std::clamp<std::int64_t>(count->as_int(), 1, 1 << 20));
+    for (const auto& [key, value] : members_of(*metric)) {
+      if (value.is_number() || value.is_string()) log.facts.emplace_back(key, value);
+    }
+  }
+  int found = 0;
+  for (int rank = 0; rank < log.world_size || fs::exists(folder / (std::to_string(rank) + "_output.json"));
+       ++rank) {
+    const Result<Json> output = read_json((folder / (std::to_string(rank) + "_output.json")).string());
+    const Result<Json> stats =
+        read_json((folder / (std::to_string(rank) + "_per_epoch_stats.json")).string());
+    if (!output || !stats) {
+      log.notes.push_back("rank " + std::to_string(rank) + ": " +
+                          to_string((output ? stats : output).problems().front()));
+      continue;
+    }
+    ++found;
+    log.world_size = std::max(log.world_size, rank + 1);
+    std::int64_t step = 0;
+    for (const auto& [number, epoch] : members_of(*stats)) {
+      std::int64_t start = 0, end = 0;
+      int index = -1;
+      std::from_chars(number.data(), number.data() + number.size(), index);
+      if (interval(&epoch, start, end)) log.phases.push_back({rank, "epoch", start, end, index});
+      const Json* times = output->find(number);
+      for (const auto& [phase, place] : members_of(epoch)) {
+        if (!place.is_object() || !interval(&place, start, end)) continue;
+        const bool checkpoint = phase.find("ckpt") != std::string::npos;
+        log.phases.push_back({rank,
+                              phase == "eval" ? "eval"
+                              : checkpoint    ? "checkpoint"
+                                              : "block",
+                              start, end, index});
+        if (checkpoint)
+          log.spans.push_back({.rank = rank,
+                               .lane = "checkpoint",
+                               .name = phase,
+                               .category = "checkpoint",
+                               .start = start,
+                               .end = end});
+        if (times && !checkpoint) add_dlio_steps(log, rank, *times, phase, start, step);
+      }
+    }
+  }
+  if (found == 0)
+    return Problem{folder.string(), "has no rank's output that can be read",
+                   to_string(Problem{{}, log.notes.empty() ? "" : log.notes.back(), {}})};
+  return log;
+}
+
+// ---- preprocessed traces
+// --------------------------------------------------------------------------------------
+
+/// Calls row(fields) for each line; counts what it refuses.
+template <class Row>
+std::int64_t each_row(const std::string& text, std::size_t columns, Row row) {
+  std::int64_t refused = 0;
+  std::vector<std::string_view> fields;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line(text.data() + at, end - at);
+    at = end + 1;
+    if (line.empty()) continue;
+    fields.clear();
+    while (true) {
+      const std::size_t comma = line.find(',');
+      fields.push_back(line.substr(0, comma));
+      if (comma == std::string_view::npos) break;
+      line.remove_prefix(comma + 1);
+    }
+    refused += fields.size() < columns || !row(fields);
+  }
+  return refused;
+}
+
+void add_counters(EventLog& log, const fs::path& file, const char* prefix) {
+  const Result<std::string> text = read_file(file);
+  if (!text) return;
+  std::vector<std::string> names;
+  const std::int64_t refused = each_row(*text, 2, [&](const std::vector<std::string_view>& fields) {
+    if (names.empty()) {
+      names.assign(fields.begin(), fields.end());
+      return true;
+    }
+    std::int64_t time = 0;
+    if (fields.size() != names.size() || !parse_time(fields[0], time)) return false;
+    for (std::size_t i = 1; i < fields.size(); ++i) {
+      double value = 0;
+      const auto [end, error] = std::from_chars(fields[i].data(), fields[i].data() + fields[i].size(), value);
+      if (error == std::errc{}) log.values.push_back({0, std::string(prefix) + names[i], -1, time, value});
+    }
+    return true;
+  });
+  if (refused > 0)
+    log.notes.push_back(file.filename().string() + ": " + std::to_string(refused) + " rows left out");
+}
+
+Result<EventLog> from_timeline(const fs::path& timeline) {
+  EventLog log{.source = timeline.string(), .kind = "timeline", .backend = "traced", .has_unix_time = true};
+  const Result<std::string> events = read_file(timeline / "timeline.csv");
+  if (!events) return events.problems();
+  const auto add_span = [&](int rank, const std::vector<std::string_view>& fields, const char* lane) {
+    std::int64_t start = 0, end = 0;
+    if (!parse_time(fields[0], start) || !parse_time(fields[1], end) || end < start) return false;
+    const std::string name(fields[2]);
+    log.spans.push_back({.rank = rank,
+                         .lane = lane ? lane : name,
+                         .name = name,
+                         .category = name,
+                         .start = start,
+                         .end = end});
+    return true;
+  };
+  const std::int64_t refused = each_row(*events, 3, [&](const std::vector<std::string_view>& fields) {
+    if (!add_span(0, fields, "phases")) return false;
+    const LoggedSpan& span = log.spans.back();
+    std::string name = span.name;
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    log.phases.push_back({0, name, span.start, span.end});
+    return true;
+  });
+  if (refused > 0) log.notes.push_back("timeline.csv: " + std::to_string(refused) + " rows left out");
+  // One file for each worker where they were told apart, else all in one.
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const char* layout : {"each_parent", "all_combined"}) {
+    for (const auto& entry : fs::directory_iterator(timeline / "pid" / layout, error)) {
+      if (entry.path().extension() == ".log") files.push_back(entry.path());
+    }
+    if (!files.empty()) break;
+  }
+  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
+    return std::pair(a.string().size(), a) < std::pair(b.string().size(), b);
+  });
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const Result<std::string> text = read_file(files[i], 16 * kGiB);
+    if (!text) return text.problems();
+    const std::int64_t dropped = each_row(*text, 3, [&](const std::vector<std::string_view>& fields) {
+      return add_span(static_cast<int>(i), fields, nullptr);
+    });
+    if (dropped > 0)
+      log.notes.push_back(files[i].filename().string() + ": " + std::to_string(dropped) + " rows left out");
+  }
+  log.world_size = std::max(1, static_cast<int>(files.size()));
+  add_counters(log, timeline / "cpu_all.csv", "cpu");
+  add_counters(log, timeline / "gpu_avg.csv", "gpu ");
+  return log;
+}
+
+}  // namespace
+
+bool parse_time(std::string_view text, std::int64_t& nanoseconds) {
+  int year, month, day, hour, minute, second;
+  if (text.size() < 19 || text[4] != '-' || text[7] != '-' || (text[10] != 'T' && text[10] != ' ') ||
+      text[13] != ':' || text[16] != ':')
+    return false;
+  if (!digits(text, 0, 4, year) || !digits(text, 5, 2, month) || !digits(text, 8, 2, day) ||
+      !digits(text, 11, 2, hour) || !digits(text, 14, 2, minute) || !digits(text, 17, 2, second))
+    return false;
+  const std::chrono::year_month_day date{std::chrono::year(year),
+                                         std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day))};
+  if (!date.ok() || year < 1970 || year > 2261 || hour > 23 || minute > 59 || second > 60) return false;
+  const auto days = std::chrono::sys_days(date).time_since_epoch().count();
+  nanoseconds =
+      (static_cast<std::int64_t>(days) * 86400 + hour * 3600 + minute * 60 + second) * 1'000'000'000;
+  std::string_view rest = text.substr(19);
+  if (rest.ends_with('Z')) rest.remove_suffix(1);
+  if (rest.empty()) return true;
+  if (rest[0] != '.' || rest.size() > 10 || rest.size() < 2) return false;
+  std::int64_t unit = 100'000'000;
+  for (const char c : rest.substr(1)) {
+    if (c < '0' || c > '9') return false;
+    nanoseconds += (c - '0') * unit;
+    unit /= 10;
+  }
+  return true;
+}
+
+Result<EventLog> read_event_log(const std::string& folder) {
+  const fs::path path = folder;
+  std::error_code error;
+  if (!fs::is_directory(path, error))
+    return Problem{folder, "is not a folder", "give the output folder of a run"};
+  Result<EventLog> log = fs::exists(path / "timeline" / "timeline.csv", error)
+                             ? from_timeline(path / "timeline")
+                         : fs::exists(path / "timeline.csv", error)  ? from_timeline(path)
+                         : fs::exists(path / "0_output.json", error) ? from_dlio(path)
+                                                                     : from_run(folder);
+  if (!log) {
+    if (fs::exists(path / "trace_read.out", error))
+      return Problem{folder, "holds raw traces", "`millrace trace preprocess` makes what can be converted"};
+    return log;
+  }
+  if (log->spans.empty() && log->values.empty())
+    return Problem{folder, "has no events and no values: there is nothing to convert",
+                   log->notes.empty() ? "" : log->notes.front()};
+  return log;
+}
+
+}  // namespace millrace

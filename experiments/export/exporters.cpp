@@ -1,0 +1,606 @@
+#include "experiments/export/exporters.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <set>
+
+#include "data/files/file_writer.h"
+#include "data/files/protobuf.h"
+#include "data/files/tfrecord.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kNames[] = {"mllog", "chrome", "perfetto", "tensorboard", "prometheus", "csv"};
+
+std::int64_t first_time(const EventLog& log) {
+  std::int64_t first = INT64_MAX;
+  for (const LoggedSpan& span : log.spans) first = std::min(first, span.start);
+  for (const LoggedPhase& phase : log.phases) first = std::min(first, phase.start);
+  for (const LoggedValue& value : log.values) first = std::min(first, value.time);
+  return first == INT64_MAX ? 0 : first;
+}
+
+/// Unix nanoseconds where the log has them; else what would be so if the run ended now.
+std::int64_t unix_offset(const EventLog& log) {
+  if (log.has_unix_time) return 0;
+  std::int64_t last = 0;
+  for (const LoggedSpan& span : log.spans) last = std::max(last, span.end);
+  for (const LoggedValue& value : log.values) last = std::max(last, value.time);
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  return now - last;
+}
+
+// ---- lanes without overlaps
+// -----------------------------------------------------------------------------------
+
+/// A span with the track it is drawn on: (rank, lane, number). Spans of one track never overlap: viewers drop
+/// those that do.
+struct PlacedSpan {
+  const LoggedSpan* span;
+  std::size_t track;
+};
+struct Track {
+  int rank;
+  std::string name;
+};
+struct Tracks {
+  std::vector<Track> tracks;
+  std::vector<PlacedSpan> spans;  ///< by start
+};
+
+Tracks place_spans(const EventLog& log) {
+  Tracks placed;
+  std::vector<const LoggedSpan*> sorted;
+  for (const LoggedSpan& span : log.spans) sorted.push_back(&span);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->start, a->end) < std::pair(b->start, b->end);
+  });
+  using Free = std::pair<std::int64_t, std::size_t>;  // free from, track
+  struct Lane {
+    std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+    std::size_t tracks = 0;
+  };
+  std::map<std::pair<int, std::string>, Lane> lanes;
+  for (const LoggedSpan* span : sorted) {
+    Lane& lane = lanes[{span->rank, span->lane}];
+    std::size_t track = placed.tracks.size();
+    if (!lane.free.empty() && lane.free.top().first <= span->start) {
+      track = lane.free.top().second;
+      lane.free.pop();
+    } else {
+      placed.tracks.push_back(
+          {span->rank, lane.tracks == 0 ? span->lane : span->lane + " " + std::to_string(lane.tracks + 1)});
+      ++lane.tracks;
+    }
+    lane.free.emplace(span->end, track);
+    placed.spans.push_back({span, track});
+  }
+  return placed;
+}
+
+// ---- mllog
+// ----------------------------------------------------------------------------------------------------
+
+struct MllogLine {
+  std::int64_t time = 0;
+  int order = 0;  // of lines of one time
+  std::string text;
+};
+
+std::string mllog_text(std::int64_t time_ns, const char* type, const std::string& key, const Json& value,
+                       int rank, const Json& metadata) {
+  Json where = Json::object({{"file", "millrace"}, {"lineno", 0}, {"rank", rank}});
+  for (const auto& [name, item] : metadata.members()) where[name] = item;
+  return ":::MLLOG " +
+         Json::object({{"namespace", ""},
+                       {"time_ms", time_ns / 1'000'000},
+                       {"event_type", type},
+                       {"key", key},
+                       {"value", value},
+                       {"metadata", where}})
+             .dump() +
+         "\n";
+}
+
+/// Times are intervals that end here, with their length: milliseconds are too coarse to pair.
+std::string mllog_value(const EventLog& log, const LoggedValue& value, std::int64_t time_ns) {
+  const Json metadata = Json::object({{"step_num", value.step}});
+  const bool seconds = value.name.ends_with("_s") && value.name != "samples_per_s";
+  if (!seconds && log.kind != "dlio")
+    return mllog_text(time_ns, "POINT_IN_TIME", value.name, value.value, value.rank, metadata);
+  const std::string key = value.name == "step_s" ? "step_end"
+                          : seconds              ? value.name.substr(0, value.name.size() - 2)
+                                                 : value.name;
+  const Json length =
+      Json::object({{"duration", static_cast<std::int64_t>(std::llround(value.value * 1e9))}});
+  return mllog_text(time_ns, "INTERVAL_END", key, length, value.rank, metadata);
+}
+
+void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
+  const std::int64_t offset = unix_offset(log), first = first_time(log);
+  const Json none = Json::object();
+  std::vector<MllogLine> lines;
+  for (const auto& [key, value] : log.facts)
+    lines.push_back({first, 0, mllog_text(first + offset, "POINT_IN_TIME", key, value, 0, none)});
+  lines.push_back(
+      {first, 0, mllog_text(first + offset, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
+  for (const LoggedPhase& phase : log.phases) {
+    Json metadata = Json::object();
+    if (phase.number >= 0) metadata[phase.name == "block" ? "first_epoch_num" : "epoch_num"] = phase.number;
+    lines.push_back({phase.start, 1,
+                     mllog_text(phase.start + offset, "INTERVAL_START", phase.name + "_start", nullptr,
+                                phase.rank, metadata)});
+    if (phase.name == "run") metadata["status"] = "success";
+    lines.push_back({phase.end, 3,
+                     mllog_text(phase.end + offset, "INTERVAL_END", phase.name + "_stop", nullptr, phase.rank,
+                                metadata)});
+  }
+  for (const LoggedValue& value : log.values) {
+    if (value.step >= 0) lines.push_back({value.time, 2, mllog_value(log, value, value.time + offset)});
+  }
+  std::stable_sort(lines.begin(), lines.end(), [](const MllogLine& a, const MllogLine& b) {
+    return std::pair(a.time, a.order) < std::pair(b.time, b.order);
+  });
+  FileWriter out(folder / "run.mllog");
+  for (const MllogLine& line : lines) out.write(line.text);
+  out.commit();
+  done.files.push_back("run.mllog");
+  done.values = static_cast<std::int64_t>(lines.size());
+}
+
+// ---- Chrome
+// ---------------------------------------------------------------------------------------------------
+
+std::string quoted(const std::string& text) {
+  return Json(text).dump();
+}
+
+/// Microseconds with three digits, exactly: a double would lose the nanoseconds of a date.
+std::string micros(std::int64_t ns) {
+  return printed("%lld.%03lld", static_cast<long long>(ns / 1000), static_cast<long long>(ns % 1000));
+}
+
+/// `only`: this rank's events, or -1 for all.
+void write_chrome_file(const EventLog& log, const Tracks& placed, int only, const fs::path& path,
+                       Exported& done) {
+  FileWriter out(path);
+  const std::int64_t origin = first_time(log);
+  out.write("{\"schemaVersion\": 1, \"displayTimeUnit\": \"ms\", \"baseTimeNanoseconds\": " +
+            std::to_string(log.has_unix_time ? origin : 0) + ", \"distributedInfo\": {\"backend\": " +
+            quoted(log.backend) + ", \"rank\": " + std::to_string(std::max(0, only)) +
+            ", \"world_size\": " + std::to_string(log.world_size) + "},\n\"traceEvents\": [\n");
+  bool first = true;
+  const auto event = [&](const std::string& text) {
+    out.write(first ? text : ",\n" + text);
+    first = false;
+  };
+  const auto wanted = [&](int rank) { return only < 0 || rank == only; };
+  std::set<int> ranks;
+  for (std::size_t t = 0; t < placed.tracks.size(); ++t) {
+    const Track& track = placed.tracks[t];
+    if (!wanted(track.rank)) continue;
+    ranks.insert(track.rank);
+    event(
+        printed("{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %d, \"tid\": %zu, \"args\": {\"name\": ",
+                track.rank, t) +
+        quoted(track.name) + "}}");
+  }
+  for (const int rank : ranks)
+    event(
+        printed("{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}",
+                rank, rank));
+  for (const auto& [span, track] : placed.spans) {
+    if (!wanted(span->rank)) continue;
+    const std::string place = printed(", \"pid\": %d, \"tid\": %zu", span->rank, track);
+    const std::string ts = ", \"ts\": " + micros(span->start - origin);
+    std::string args;
+    for (const auto& [name, value] :
+         {std::pair{"step", span->step}, std::pair{"microbatch", span->microbatch},
+          std::pair{"stage", span->stage}}) {
+      if (value >= 0)
+        args += (args.empty() ? "" : ", ") + ("\"" + std::string(name)) + "\": " + std::to_string(value);
+    }
+    event("{\"ph\": \"X\", \"name\": " + quoted(span->name) + ", \"cat\": " + quoted(span->category) + ts +
+          ", \"dur\": " + micros(span->end - span->start) + place + ", \"args\": {" + args + "}}");
+    if (only < 0 && span->flow_out)
+      event(printed("{\"ph\": \"s\", \"name\": \"message\", \"cat\": \"message\", \"id\": %llu",
+                    static_cast<unsigned long long>(span->flow_out)) +
+            ts + place + "}");
+    if (only < 0 && span->flow_in)
+      event(
+          printed("{\"ph\": \"f\", \"bp\": \"e\", \"name\": \"message\", \"cat\": \"message\", \"id\": %llu",
+                  static_cast<unsigned long long>(span->flow_in)) +
+          ", \"ts\": " + micros(span->end - origin) + place + "}");
+    ++done.spans;
+  }
+  for (const LoggedValue& value : log.values) {
+    if (!wanted(value.rank) || !std::isfinite(value.value)) continue;
+    event("{\"ph\": \"C\", \"name\": " + quoted(value.name) + ", \"ts\": " + micros(value.time - origin) +
+          printed(", \"pid\": %d, \"args\": {\"value\": ", value.rank) + Json(value.value).dump() + "}}");
+    ++done.values;
+  }
+  out.write("\n]}\n");
+  out.commit();
+  done.files.push_back(path.filename().string());
+}
+
+void write_chrome(const EventLog& log, const fs::path& folder, Exported& done) {
+  const Tracks placed = place_spans(log);
+  write_chrome_file(log, placed, -1, folder / "trace.chrome.json", done);
+  Exported each;  // the same events once more
+  for (int rank = 0; log.kind != "timeline" && rank < log.world_size; ++rank)
+    write_chrome_file(log, placed, rank, folder / ("trace.rank" + std::to_string(rank) + ".chrome.json"),
+                      each);
+  done.files.insert(done.files.end(), each.files.begin(), each.files.end());
+}
+
+// ---- Perfetto
+// -------------------------------------------------------------------------------------------------
+
+// Field numbers of perfetto/trace/{trace_packet,track_event/...}.proto, the part declared stable.
+namespace field {
+constexpr int kPacket = 1, kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kSequenceFlags = 13,
+              kTrackDescriptor = 60;
+constexpr int kUuid = 1, kTrackName = 2, kProcess = 3, kThread = 4, kParent = 5, kCounter = 8;
+constexpr int kAnnotations = 4, kType = 9, kTrack = 11, kCategories = 22, kEventName = 23,
+              kDoubleCounter = 44, kFlows = 47, kEndingFlows = 48;
+constexpr int kBegin = 1, kEnd = 2, kInstant = 3, kCounterType = 4;
+}  // namespace field
+
+class PerfettoFile {
+ public:
+  explicit PerfettoFile(const fs::path& path) : out_(path) {}
+
+  std::uint64_t process(int rank, const std::string& name) {
+    ProtoWriter process;
+    process.integer(1, static_cast<std::uint64_t>(rank) + 1);  // pid: 0 is the idle process
+    process.bytes(6, name);
+    ProtoWriter track;
+    track.integer(field::kUuid, ++uuid_);
+    track.message(field::kProcess, process);
+    descriptor(track);
+    return uuid_;
+  }
+  std::uint64_t child(std::uint64_t parent, const std::string& name, bool counter) {
+    ProtoWriter track;
+    track.integer(field::kUuid, ++uuid_);
+    track.bytes(field::kTrackName, name);
+    track.integer(field::kParent, parent);
+    if (counter) track.message(field::kCounter, {});
+    descriptor(track);
+    return uuid_;
+  }
+  void event(std::int64_t time, const ProtoWriter& event) {
+    ProtoWriter packet;
+    packet.integer(field::kTimestamp, static_cast<std::uint64_t>(time));
+    packet.message(field::kTrackEvent, event);
+    write(packet);
+  }
+  static void annotate(ProtoWriter& event, const char* name, std::int64_t value) {
+    ProtoWriter annotation;
+    annotation.bytes(10, name);
+    annotation.integer(4, static_cast<std::uint64_t>(value));
+    event.message(field::kAnnotations, annotation);
+  }
+  static void annotate(ProtoWriter& event, const char* name, const std::string& value) {
+    ProtoWriter annotation;
+    annotation.bytes(10, name);
+    annotation.bytes(6, value);
+    event.message(field::kAnnotations, annotation);
+  }
+  void commit() { out_.commit(); }
+
+ private:
+  void descriptor(const ProtoWriter& track) {
+    ProtoWriter packet;
+    packet.message(field::kTrackDescriptor, track);
+    write(packet);
+  }
+  void write(ProtoWriter& packet) {
+    packet.integer(field::kSequence, 1);
+    if (first_)
+      packet.integer(field::kSequenceFlags, 1);  // starts the sequence: nothing before it is missing
+    first_ = false;
+    ProtoWriter trace;
+    trace.message(field::kPacket, packet);
+    out_.write(trace.text());
+  }
+  FileWriter out_;
+  std::uint64_t uuid_ = 0;
+  bool first_ = true;
+};
+
+ProtoWriter perfetto_event(int type, std::uint64_t track) {
+  ProtoWriter event;
+  event.integer(field::kType, static_cast<std::uint64_t>(type));
+  event.integer(field::kTrack, track);
+  return event;
+}
+
+void write_perfetto(const EventLog& log, const fs::path& folder, Exported& done) {
+  PerfettoFile out(folder / "trace.perfetto-trace");
+  const Tracks placed = place_spans(log);
+  const std::int64_t origin = log.has_unix_time ? 0 : first_time(log);
+  std::set<int> ranks;
+  for (const Track& track : placed.tracks) ranks.insert(track.rank);
+  for (const LoggedValue& value : log.values) ranks.insert(value.rank);
+  std::map<int, std::uint64_t> processes;
+  for (const int rank : ranks) {
+    processes[rank] = out.process(rank, "rank " + std::to_string(rank));
+    ProtoWriter info = perfetto_event(field::kInstant, processes[rank]);
+    info.bytes(field::kEventName, "distributedInfo");
+    PerfettoFile::annotate(info, "backend", log.backend);
+    PerfettoFile::annotate(info, "rank", rank);
+    PerfettoFile::annotate(info, "world_size", log.world_size);
+    out.event(first_time(log) - origin, info);
+  }
+  std::vector<std::uint64_t> tracks;
+  for (const Track& track : placed.tracks)
+    tracks.push_back(out.child(processes.at(track.rank), track.name, false));
+  // Ends before begins of the same time, so that neighbours on a track do not nest.
+  struct Edge {
+    std::int64_t time;
+    int order;
+    std::size_t span;
+  };
+  std::vector<Edge> edges;
+  for (std::size_t i = 0; i < placed.spans.size(); ++i) {
+    const LoggedSpan& span = *placed.spans[i].span;
+    const bool empty = span.start == span.end;
+    edges.push_back({span.start, 1, i});
+    edges.push_back({span.end, empty ? 2 : 0, i});
+  }
+  std::stable_sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
+    return std::tuple(a.time, a.order == 2 ? 1 : a.order) < std::tuple(b.time, b.order == 2 ? 1 : b.order);
+  });
+  for (const Edge& edge : edges) {
+    const auto& [span, track] = placed.spans[edge.span];
+    ProtoWriter event = perfetto_event(edge.order == 1 ? field::kBegin : field::kEnd, tracks[track]);
+    if (edge.order == 1) {
+      event.bytes(field::kCategories, span->category);
+      event.bytes(field::kEventName, span->name);
+      if (span->step >= 0) PerfettoFile::annotate(event, "step", span->step);
+      if (span->microbatch >= 0) PerfettoFile::annotate(event, "microbatch", span->microbatch);
+      if (span->stage >= 0) PerfettoFile::annotate(event, "stage", span->stage);
+      if (span->flow_out) event.fixed64(field::kFlows, span->flow_out);
+      if (span->flow_in) event.fixed64(field::kEndingFlows, span->flow_in);
+      ++done.spans;
+    }
+    out.event(edge.time - origin, event);
+  }
+  std::map<std::pair<int, std::string>, std::uint64_t> counters;
+  for (const LoggedValue& value : log.values) {
+    auto& counter = counters[{value.rank, value.name}];
+    if (counter == 0) counter = out.child(processes.at(value.rank), value.name, true);
+    ProtoWriter event = perfetto_event(field::kCounterType, counter);
+    event.number(field::kDoubleCounter, value.value);
+    out.event(value.time - origin, event);
+    ++done.values;
+  }
+  out.commit();
+  done.files.push_back("trace.perfetto-trace");
+}
+
+// ---- TensorBoard
+// ----------------------------------------------------------------------------------------------
+
+void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& done) {
+  const std::int64_t offset = unix_offset(log);
+  char host[256] = "host";
+  ::gethostname(host, sizeof host - 1);
+  std::map<int, std::unique_ptr<FileWriter>> files;
+  std::int64_t order = 0;
+  std::vector<const LoggedValue*> sorted;
+  for (const LoggedValue& value : log.values) sorted.push_back(&value);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return std::tuple(a->rank, a->step, a->time) < std::tuple(b->rank, b->step, b->time);
+  });
+  std::map<std::pair<int, std::string>, std::int64_t> counted;
+  std::error_code error;
+  fs::remove_all(folder / "tensorboard", error);  // its reader adds up all files of a folder
+  for (const LoggedValue* value : sorted) {
+    std::unique_ptr<FileWriter>& file = files[value->rank];
+    const double wall = static_cast<double>(value->time + offset) * 1e-9;
+    if (!file) {
+      const std::string name = "tensorboard/rank" + std::to_string(value->rank) + "/events.out.tfevents." +
+                               std::to_string(static_cast<std::int64_t>(wall)) + "." + host + "." +
+                               std::to_string(++order);
+      fs::create_directories((folder / name).parent_path());
+      file = std::make_unique<FileWriter>(folder / name);
+      done.files.push_back(name);
+      ProtoWriter version;
+      version.number(1, wall);
+      version.bytes(3, "brain.Event:2");
+      std::string record;
+      append_tfrecord(record, version.text());
+      file->write(record);
+    }
+    ProtoWriter scalar, summary, event;
+    scalar.bytes(1, value->name);
+    scalar.number32(2, static_cast<float>(value->value));
+    summary.message(1, scalar);
+    event.number(1, wall);
+    event.integer(2, static_cast<std::uint64_t>(value->step >= 0 ? value->step
+                                                                 : counted[{value->rank, value->name}]++));
+    event.message(5, summary);
+    std::string record;
+    append_tfrecord(record, event.text());
+    file->write(record);
+    ++done.values;
+  }
+  for (const auto& [rank, file] : files) file->commit();
+}
+
+// ---- Prometheus
+// -----------------------------------------------------------------------------------------------
+
+/// A metric's name: base units spelt out, nothing but letters, digits and _.
+std::string prometheus_name(std::string name) {
+  if (name.ends_with("_per_s")) {
+    name = name.substr(0, name.size() - 2) + "_second";
+  } else if (name.ends_with("_s")) {
+    name = name.substr(0, name.size() - 2) + "_seconds";
+  }
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return "millrace_" + name;
+}
+
+void write_prometheus(const EventLog& log, const fs::path& folder, Exported& done) {
+  std::map<std::string, std::map<int, double>> last;
+  std::map<int, std::int64_t> steps;
+  for (const LoggedValue& value : log.values) {
+    last[prometheus_name(value.name)][value.rank] = value.value;
+    if (value.name == "step_s" || value.name == "step_end") ++steps[value.rank];
+  }
+  FileWriter out(folder / "metrics.prom");
+  const auto number = [](double value) {
+    if (std::isnan(value)) return std::string("NaN");
+    if (std::isinf(value)) return std::string(value > 0 ? "+Inf" : "-Inf");
+    return Json(value).dump();
+  };
+  for (const auto& [name, ranks] : last) {
+    out.write("# HELP " + name + " Last value of the run.\n# TYPE " + name + " gauge\n");
+    for (const auto& [rank, value] : ranks) {
+      out.write(name + "{rank=\"" + std::to_string(rank) + "\"} " + number(value) + "\n");
+      ++done.values;
+    }
+  }
+  if (!steps.empty()) {
+    out.write("# HELP millrace_steps_total Steps done.\n# TYPE millrace_steps_total counter\n");
+    for (const auto& [rank, count] : steps)
+      out.write("millrace_steps_total{rank=\"" + std::to_string(rank) + "\"} " + std::to_string(count) +
+                "\n");
+  }
+  std::map<std::string, std::pair<double, std::int64_t>> kinds;
+  for (const LoggedSpan& span : log.spans) {
+    auto& [seconds, count] = kinds[span.category];
+    seconds += static_cast<double>(span.end - span.start) * 1e-9;
+    ++count;
+  }
+  const auto escaped = [](const std::string& text) {
+    std::string result;
+    for (const char c : text)
+      result += c == '\\' ? "\\\\" : c == '"' ? "\\\"" : c == '\n' ? "\\n" : std::string(1, c);
+    return result;
+  };
+  if (!kinds.empty()) {
+    out.write("# HELP millrace_spans_total Spans by kind.\n# TYPE millrace_spans_total counter\n");
+    for (const auto& [kind, sum] : kinds)
+      out.write("millrace_spans_total{kind=\"" + escaped(kind) + "\"} " + std::to_string(sum.second) + "\n"),
+          done.spans += sum.second;
+    out.write(
+        "# HELP millrace_span_seconds_total Time in spans by kind.\n# TYPE millrace_span_seconds_total "
+        "counter\n");
+    for (const auto& [kind, sum] : kinds)
+      out.write("millrace_span_seconds_total{kind=\"" + escaped(kind) + "\"} " + number(sum.first) + "\n");
+  }
+  out.commit();
+  done.files.push_back("metrics.prom");
+}
+
+// ---- CSV
+// ------------------------------------------------------------------------------------------------------
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + "\"";
+}
+
+void write_csv(const EventLog& log, const fs::path& folder, Exported& done) {
+  {
+    FileWriter out(folder / "spans.csv");
+    out.write("rank,lane,name,start_ns,end_ns,step,microbatch,stage\n");
+    for (const LoggedSpan& s : log.spans) {
+      out.write(std::to_string(s.rank) + "," + csv_field(s.lane) + "," + csv_field(s.name) + "," +
+                std::to_string(s.start) + "," + std::to_string(s.end) + "," + std::to_string(s.step) + "," +
+                std::to_string(s.microbatch) + "," + std::to_string(s.stage) + "\n");
+      ++done.spans;
+    }
+    out.commit();
+  }
+  FileWriter out(folder / "values.csv");
+  out.write("rank,name,step,time_ns,value\n");
+  for (const LoggedValue& v : log.values) {
+    out.write(std::to_string(v.rank) + "," + csv_field(v.name) + "," + std::to_string(v.step) + "," +
+              std::to_string(v.time) + "," + (std::isfinite(v.value) ? Json(v.value).dump() : "") + "\n");
+    ++done.values;
+  }
+  out.commit();
+  done.files.insert(done.files.end(), {"spans.csv", "values.csv"});
+}
+
+}  // namespace
+
+const char* to_string(ExportFormat format) {
+  return kNames[static_cast<int>(format)];
+}
+
+Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) {
+  std::vector<ExportFormat> formats;
+  const auto add = [&](int i) {
+    if (std::find(formats.begin(), formats.end(), static_cast<ExportFormat>(i)) == formats.end())
+      formats.push_back(static_cast<ExportFormat>(i));
+  };
+  Problems problems;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    const auto* found = std::find(std::begin(kNames), std::end(kNames), word);
+    if (word == "all") {
+      for (int i = 0; i < 6; ++i) add(i);
+    } else if (found == std::end(kNames)) {
+      problems.push_back(
+          {"'" + word + "'", "is no format", "mllog, chrome, perfetto, tensorboard, prometheus, csv or all"});
+    } else {
+      add(static_cast<int>(found - std::begin(kNames)));
+    }
+  }
+  if (!problems.empty()) return problems;
+  return formats;
+}
+
+Exported export_log(const EventLog& log, ExportFormat format, const fs::path& folder) {
+  fs::create_directories(folder);
+  Exported done{.format = format};
+  switch (format) {
+    case ExportFormat::Mllog:
+      write_mllog(log, folder, done);
+      break;
+    case ExportFormat::Chrome:
+      write_chrome(log, folder, done);
+      break;
+    case ExportFormat::Perfetto:
+      write_perfetto(log, folder, done);
+      break;
+    case ExportFormat::TensorBoard:
+      write_tensorboard(log, folder, done);
+      break;
+    case ExportFormat::Prometheus:
+      write_prometheus(log, folder, done);
+      break;
+    case ExportFormat::Csv:
+      write_csv(log, folder, done);
+      break;
+  }
+  return done;
+}
+
+}  // namespace millrace

@@ -1,0 +1,37 @@
+// A positive quantity (mean or spread of a step) as a function of (ranks, batch). Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+struct ScalingPoint {
+  double ranks = 1, batch = 1, value = 0;
+};
+
+/// Never negative for ranks and batch of at least 1, by construction.
+struct Scaling {
+  enum class Form {
+    Plane,  ///< a ranks + b batch + c with a, b, c >= 0
+    Power,  ///< exp(c) ranks^a batch^b
+  } form = Form::Plane;
+  double a = 0, b = 0, c = 0;
+  double r2 = 0;            ///< on the points
+  double median_error = 0;  ///< relative, each point predicted from the others (from itself if it is alone)
+  double worst_error = 0;
+
+  double at(double ranks, double batch) const;
+  std::string text() const;  ///< "0.0021 * ranks + 0.274 * batch + 0.277"
+  Json json() const;
+};
+
+/// Both forms by least squares of relative errors (so that short steps count as much as long ones); the one
+/// that predicts left-out points better. Values must be >= 0; a power law needs all of them > 0. Problem: no
+/// points.
+Result<Scaling> fit_scaling(const std::vector<ScalingPoint>& points);
+
+}  // namespace millrace

@@ -1,0 +1,149 @@
+#include "experiments/trace/preprocess_command.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "driver/command_support.h"
+#include "experiments/trace/preprocess.h"
+#include "experiments/trace/progress_line.h"
+
+namespace millrace {
+namespace {
+
+void print_dropped(const Dropped& dropped) {
+  for (const auto& [why, count] : dropped)
+    std::printf("    %lld %s\n", static_cast<long long>(count), why.c_str());
+}
+
+void print_report(const PreprocessReport& report, double seconds) {
+  std::int64_t rows = 0;
+  for (std::size_t k = 0; k < report.traces.size() && !report.zone.empty(); ++k) {
+    const TraceCounts& counts = report.traces[k];
+    rows += counts.rows;
+    std::printf("trace_%s.out: %lld rows, %lld kept\n", kTraceNames[k], static_cast<long long>(counts.rows),
+                static_cast<long long>(counts.kept));
+    print_dropped(counts.dropped);
+  }
+  for (const auto& [name, dropped] : report.dropped) {
+    std::printf("%s, left out:\n", name.c_str());
+    print_dropped(dropped);
+  }
+  if (!report.zone.empty()) {
+    std::printf("timeline: %lld events of %zu workers and %zu loaders\n",
+                static_cast<long long>(report.events), report.processes.parents.size(),
+                report.processes.loaders.size());
+    print_dropped(report.events_dropped);
+    for (const auto& [pid, why] : report.processes.foreign)
+      std::printf("    process %u %s\n", pid, why.c_str());
+    std::printf("clock of the traced machine: %s, aligned to %.3f ms\n", report.zone.c_str(),
+                static_cast<double>(report.reference.gap_ns) / 2e6);
+    std::printf("%lld rows in %.2f s (%.2f M rows/s)\n", static_cast<long long>(rows), seconds,
+                static_cast<double>(rows) / seconds / 1e6);
+  }
+  std::printf("written to %s\n", report.folder.c_str());
+}
+
+std::vector<std::uint32_t> pids_of(const Arguments& arguments, Problems& problems) {
+  std::vector<std::uint32_t> pids;
+  const std::string text = arguments.string("ignore-pids");
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(','), rest.size());
+    const std::optional<std::uint32_t> pid = number_of<std::uint32_t>(rest.substr(0, end));
+    if (!pid)
+      problems.push_back({"--ignore-pids", "'" + text + "' is not a list of PIDs", "for example 4711,4712"});
+    if (!pid) return {};
+    pids.push_back(*pid);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return pids;
+}
+
+}  // namespace
+
+CommandSpec preprocess_spec() {
+  CommandSpec spec;
+  spec.command = "trace preprocess";
+  spec.summary = "The I/O kit's raw runs to its CSVs: aligned traces, timelines, GPU, CPU and disk samples.";
+  spec.positionals = {"DIR"};
+  spec.flags = {
+      {.name = "workload",
+       .short_name = 'w',
+       .value = "unet3d|bert|dlrm|dlio",
+       .help = "What was traced.",
+       .required = true},
+      {.name = "out",
+       .short_name = 'o',
+       .value = "OUT",
+       .help = "Results go to OUT/<name of DIR> (default: DIR/processed)."},
+      {.name = "kit-timezone",
+       .value = "ZONE",
+       .help =
+           "Clock of the traced machine: a name of the tz database, an offset (-05:00) or UTC. Default: "
+           "America/Montreal if the program's log, which is in UTC, agrees; else the offset with which it "
+           "agrees."},
+      {.name = "app-log",
+       .value = "FILE",
+       .help =
+           "The program's own log (default: unet3d.log, app.log or bert.log, dlrm_tera.log, dlio.log in DIR "
+           "or below)."},
+      {.name = "app-log-only", .help = "Only the log: its events as JSON, and the phases (the kit's -ml)."},
+      {.name = "ignore-pids", .value = "LIST", .help = "Processes that are not the run's, comma-separated."},
+      {.name = "threads", .value = "N", .help = "Threads that parse.", .fallback = "2"},
+      {.name = "format",
+       .value = "text|json",
+       .help = "What to print: counts, what was left out and why.",
+       .fallback = "text"},
+  };
+  spec.examples = {
+      "millrace trace preprocess runs/unet3d_8g4b --workload unet3d --out processed",
+      "millrace trace preprocess runs/dlrm --workload dlrm --kit-timezone Europe/Zurich --format json"};
+  return spec;
+}
+
+int preprocess_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = preprocess_spec();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  PreprocessOptions options;
+  options.folder = arguments->positionals()[0];
+  options.out = arguments->string("out");
+  options.app_log = arguments->string("app-log");
+  options.app_log_only = arguments->boolean("app-log-only");
+  options.threads = static_cast<int>(arguments->integer("threads", 1, 256));
+  options.ignore_pids = pids_of(*arguments, problems);
+  const Result<Workload> workload = parse_workload(arguments->string("workload"));
+  if (workload) {
+    options.workload = *workload;
+  } else {
+    append(problems, workload.problems());
+  }
+  if (arguments->has("kit-timezone")) {
+    Result<TimeZone> zone = TimeZone::parse(arguments->string("kit-timezone"));
+    if (zone) options.zone = std::move(*zone);
+    if (!zone) append(problems, zone.problems());
+  }
+  append(problems, arguments->problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  ProgressLine line("preprocess");
+  options.progress = [&](std::int64_t done, std::int64_t total) { line.show(done, total); };
+  const auto start = std::chrono::steady_clock::now();
+  const Result<PreprocessReport> report = preprocess(options);
+  line.clear();
+  if (!report) return exit_with(ExitCode::InputData, report.problems());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const std::string& note : report->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  if (format == OutputFormat::Json) {
+    Json json = report->json();
+    json["seconds"] = seconds;
+    std::printf("%s\n", json.dump(2).c_str());
+  } else {
+    print_report(*report, seconds);
+  }
+  return 0;
+}
+
+}  // namespace millrace

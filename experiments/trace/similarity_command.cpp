@@ -1,0 +1,129 @@
+#include "experiments/trace/similarity_command.h"
+
+#include <cstdio>
+
+#include "driver/command_support.h"
+#include "experiments/trace/similarity.h"
+
+namespace millrace {
+namespace {
+
+Result<std::vector<RunProfile>> profiles_of(const std::vector<std::string>& folders) {
+  std::vector<RunProfile> profiles;
+  Problems problems;
+  for (const std::string& folder : folders) {
+    const Result<Timeline> timeline = read_timeline(folder);
+    Result<RunProfile> profile = timeline ? profile_run(*timeline) : Result<RunProfile>(timeline.problems());
+    if (profile) {
+      if (profile->outside > 0)
+        std::fprintf(stderr, "note: %s: %lld events are in no phase and not compared\n", folder.c_str(),
+                     static_cast<long long>(profile->outside));
+      profiles.push_back(std::move(*profile));
+    } else {
+      append(problems, profile.problems());
+    }
+  }
+  if (!problems.empty()) return problems;
+  return profiles;
+}
+
+std::vector<std::vector<double>> scores_of(const std::vector<RunProfile>& a,
+                                           const std::vector<RunProfile>& b) {
+  std::vector<std::vector<double>> scores;
+  for (const RunProfile& x : a) {
+    scores.emplace_back();
+    for (const RunProfile& y : b) scores.back().push_back(similarity(x, y).total);
+  }
+  return scores;
+}
+
+void print_similarity(const Similarity& s) {
+  std::printf("%-11s %-7s %8s %8s %8s %8s %8s %10s %10s\n", "phase", "class", "score", "count", "shape",
+              "latency", "busy", "events A", "events B");
+  for (std::size_t p = 0; p < s.phases.size(); ++p) {
+    const PhaseScore& phase = s.phases[p];
+    if (!phase.compared) continue;
+    std::printf("%-11s %-7s %8.5f   (weight %.3f)\n", kPhaseNames[p], "", phase.score, phase.weight);
+    for (std::size_t c = 0; c < phase.classes.size(); ++c) {
+      const ClassScore& k = phase.classes[c];
+      if (!k.compared) continue;
+      std::printf("%-11s %-7s %8.5f %8.5f %8.5f %8.5f %8.5f %10lld %10lld\n", "", kEventNames[c], k.score,
+                  k.count, k.shape, k.latency, k.busy, static_cast<long long>(k.events_a),
+                  static_cast<long long>(k.events_b));
+    }
+  }
+  std::printf("tracesim/1  %.16g\n", s.total);
+}
+
+Json interval_json(const Interval& i) {
+  return Json::object(
+      {{"mean", i.mean}, {"low", i.low}, {"high", i.high}, {"pairs", static_cast<std::int64_t>(i.pairs)}});
+}
+
+}  // namespace
+
+CommandSpec similarity_spec() {
+  CommandSpec spec;
+  spec.command = "trace similarity";
+  spec.summary = "How alike the I/O of two processed runs is, from 0 to 1, by phase and class (tracesim/1).";
+  spec.positionals = {"A", "B"};
+  spec.flags = {
+      {.name = "more-a",
+       .value = "DIR",
+       .help = "Another run like A (repeated runs give an interval).",
+       .repeatable = true},
+      {.name = "more-b", .value = "DIR", .help = "Another run like B.", .repeatable = true},
+      {.name = "seed", .value = "N", .help = "Of the bootstrap.", .fallback = "1"},
+      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
+  };
+  spec.examples = {"millrace trace similarity processed/real processed/benchmark --format json",
+                   "millrace trace similarity real1 bench1 --more-a real2 --more-a real3 --more-b bench2"};
+  return spec;
+}
+
+int similarity_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = similarity_spec();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  const auto seed = static_cast<std::uint64_t>(arguments->integer("seed", 0, INT64_MAX));
+  append(problems, arguments->problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  std::vector<std::string> folders[2];
+  for (int side = 0; side < 2; ++side) {
+    folders[side].push_back(arguments->positionals()[static_cast<std::size_t>(side)]);
+    for (const std::string& more : arguments->strings(side == 0 ? "more-a" : "more-b")) {
+      if (!more.empty()) folders[side].push_back(more);
+    }
+  }
+  const Result<std::vector<RunProfile>> a = profiles_of(folders[0]), b = profiles_of(folders[1]);
+  if (!a) append(problems, a.problems());
+  if (!b) append(problems, b.problems());
+  if (!problems.empty()) return exit_with(ExitCode::InputData, problems);
+  const Similarity s = similarity(a->front(), b->front());
+  const auto between = bootstrap_interval(scores_of(*a, *b), false, seed);
+  const auto within = bootstrap_interval(scores_of(*a, *a), true, seed);
+  if (format == OutputFormat::Json) {
+    Json json = similarity_json(s);
+    if (between) json["between"] = interval_json(*between);
+    if (within) json["within_a"] = interval_json(*within);
+    std::printf("%s\n", json.dump(2).c_str());
+    return 0;
+  }
+  print_similarity(s);
+  if (between)
+    std::printf("A with B: mean %.5f, 95 %% from %.5f to %.5f (%zu pairs)\n", between->mean, between->low,
+                between->high, between->pairs);
+  if (within) {
+    std::printf("A among itself: mean %.5f, 95 %% from %.5f to %.5f (%zu pairs)\n", within->mean, within->low,
+                within->high, within->pairs);
+    if (between)
+      std::printf(between->high >= within->low ? "B is as close to A as runs of A are to each other.\n"
+                                               : "B is further from A than runs of A are from each other.\n");
+  }
+  return 0;
+}
+
+}  // namespace millrace

@@ -1,0 +1,16 @@
+// `millrace trace ...`: what reads, draws, compares and converts traces. LibTorch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/cli.h"
+
+namespace millrace {
+
+CommandSpec trace_spec();
+
+/// Runs one of the commands of the table in trace_command.cpp. Returns the exit code.
+int trace_command(const std::vector<std::string>& args);
+
+}  // namespace millrace
