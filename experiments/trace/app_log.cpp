@@ -25,14 +25,14 @@ std::optional<Border> border_of(std::string_view key) {
 }
 
 /// Which intervals make the timeline of a workload. The others lie around or inside these.
-std::optional<Phase> phase_of(Workload workload, std::string_view name) {
+std::optional<Phase> phase_of(TracedWorkload workload, std::string_view name) {
   if (name == "init") return Phase::Init;
   if (name == "eval") return Phase::Eval;
   if (name == "checkpoint") return Phase::Checkpoint;
-  const bool training = workload == Workload::Unet3d ? name == "epoch"
-                        : workload == Workload::Bert ? name == "block"
-                        : workload == Workload::Dlrm ? name == "training"
-                                                     : name == "training" || name == "block";
+  const bool training = workload == TracedWorkload::Unet3d ? name == "epoch"
+                        : workload == TracedWorkload::Bert ? name == "block"
+                        : workload == TracedWorkload::Dlrm ? name == "training"
+                                                           : name == "training" || name == "block";
   return training ? std::optional(Phase::Training) : std::nullopt;
 }
 
@@ -133,10 +133,10 @@ std::optional<std::int64_t> time_of(const Json& event) {
 
 }  // namespace
 
-Result<Workload> parse_workload(const std::string& name) {
+Result<TracedWorkload> parse_workload(const std::string& name) {
   const std::vector<std::string> names(kWorkloadNames.begin(), kWorkloadNames.end());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == name) return static_cast<Workload>(i);
+    if (names[i] == name) return static_cast<TracedWorkload>(i);
   }
   const std::optional<std::string> nearest = nearest_name(name, names);
   return Problem{"--workload", "unknown workload '" + name + "'",
@@ -151,7 +151,7 @@ std::optional<std::int64_t> AppLog::init_start() const {
   return first;
 }
 
-Result<AppLog> read_mllog(std::string_view text, Workload workload, const std::string& name) {
+Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const std::string& name) {
   AppLog log;
   Pairing pairing(log);
   log.json = "[\n";

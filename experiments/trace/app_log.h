@@ -13,9 +13,9 @@
 
 namespace millrace {
 
-enum class Workload { Unet3d, Bert, Dlrm, Dlio };
+enum class TracedWorkload { Unet3d, Bert, Dlrm, Dlio };
 inline constexpr std::array<const char*, 4> kWorkloadNames{"unet3d", "bert", "dlrm", "dlio"};
-Result<Workload> parse_workload(const std::string& name);
+Result<TracedWorkload> parse_workload(const std::string& name);
 
 enum class Phase { Init, Training, Eval, Checkpoint };
 inline constexpr std::array<const char*, 4> kPhaseNames{"INIT", "TRAINING", "EVAL", "CHECKPOINT"};
@@ -42,7 +42,7 @@ struct AppLog {
 
 /// mllog: one `:::MLLOG {json}` a line, with anything before it; of horovod's ranks (`[1] :::MLLOG`) only the
 /// first. Other lines are not events. Problem: no event at all, or none that starts the initialisation.
-Result<AppLog> read_mllog(std::string_view text, Workload workload, const std::string& name);
+Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const std::string& name);
 
 /// DLIO: `[INFO] <ISO time> Starting|Ending ...`; what comes before the first of them is INIT. The times are
 /// taken as UTC.

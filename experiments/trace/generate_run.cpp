@@ -81,7 +81,7 @@ struct Stretch {
 class Generator {
  public:
   explicit Generator(const GenerateRunOptions& options)
-      : o_(options), folder_(options.folder), unet_(options.workload == Workload::Unet3d) {
+      : o_(options), folder_(options.folder), unet_(options.workload == TracedWorkload::Unet3d) {
     plan_phases();
   }
 
@@ -410,8 +410,8 @@ Result<GeneratedRun> generate_run(const GenerateRunOptions& options) {
   const auto require = [&](bool good, const char* flag, const char* what) {
     if (!good) problems.push_back({flag, what, ""});
   };
-  require(options.workload == Workload::Unet3d || options.workload == Workload::Dlrm, "--workload",
-          "only unet3d and dlrm runs can be generated");
+  require(options.workload == TracedWorkload::Unet3d || options.workload == TracedWorkload::Dlrm,
+          "--workload", "only unet3d and dlrm runs can be generated");
   require(options.gpus >= 1 && options.gpus <= 64, "--gpus", "must be from 1 to 64");
   require(options.rows >= 100 && options.rows <= 10'000'000'000, "--rows", "must be from 100 to 1e10");
   require(options.epochs >= 1 && options.epochs <= 10'000, "--epochs", "must be from 1 to 10,000");

@@ -20,7 +20,7 @@ enum class RunVariant {
 
 struct GenerateRunOptions {
   std::string folder;
-  Workload workload = Workload::Unet3d;  ///< unet3d or dlrm
+  TracedWorkload workload = TracedWorkload::Unet3d;  ///< unet3d or dlrm
   RunVariant variant = RunVariant::Plain;
   int gpus = 2;
   std::int64_t rows = 20'000;  ///< of all four traces together, about

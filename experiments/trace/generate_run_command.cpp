@@ -59,7 +59,7 @@ int generate_run_command(const std::vector<std::string>& args) {
   options.epochs = static_cast<int>(arguments->integer("epochs", 1, 10'000));
   options.seconds = arguments->number("seconds", 0, 1e7);
   options.seed = static_cast<std::uint64_t>(arguments->integer("seed", 0, INT64_MAX));
-  if (const Result<Workload> workload = parse_workload(arguments->string("workload"))) {
+  if (const Result<TracedWorkload> workload = parse_workload(arguments->string("workload"))) {
     options.workload = *workload;
   } else {
     append(problems, workload.problems());

@@ -24,15 +24,15 @@ constexpr Bytes kLargestLog = 2 * kGiB;
 constexpr std::int64_t kSlack = 600;  // seconds
 constexpr const char* kManifest = "preprocess.json";
 
-std::vector<std::string> app_log_names(Workload workload) {
+std::vector<std::string> app_log_names(TracedWorkload workload) {
   switch (workload) {
-    case Workload::Unet3d:
+    case TracedWorkload::Unet3d:
       return {"unet3d.log"};
-    case Workload::Bert:
+    case TracedWorkload::Bert:
       return {"app.log", "bert.log"};
-    case Workload::Dlrm:
+    case TracedWorkload::Dlrm:
       return {"dlrm_tera.log"};
-    case Workload::Dlio:
+    case TracedWorkload::Dlio:
       return {"dlio.log"};
   }
   return {};
@@ -148,12 +148,12 @@ struct Layout {
   std::function<int(std::size_t parent, bool loader)> file_of;
 };
 
-std::vector<Layout> layouts_of(const ProcessGroups& groups, Workload workload) {
+std::vector<Layout> layouts_of(const ProcessGroups& groups, TracedWorkload workload) {
   const auto numbered = [](const std::string& name, std::size_t i) { return name + std::to_string(i); };
   const std::size_t parents = groups.parents.size();
   std::vector<Layout> layouts;
   layouts.push_back({"all_combined", {{"combined.log", "All Workers"}}, [](std::size_t, bool) { return 0; }});
-  if (workload == Workload::Dlio) return layouts;
+  if (workload == TracedWorkload::Dlio) return layouts;
   Layout each{"each_parent", {}, [](std::size_t parent, bool) { return static_cast<int>(parent); }};
   for (std::size_t p = 0; p < parents; ++p)
     each.files.emplace_back(numbered("parent_", p) + ".log", numbered("Worker ", p));
@@ -174,7 +174,7 @@ std::vector<Layout> layouts_of(const ProcessGroups& groups, Workload workload) {
 
 class TimelineWriter {
  public:
-  TimelineWriter(const fs::path& folder, const ProcessGroups& groups, Workload workload)
+  TimelineWriter(const fs::path& folder, const ProcessGroups& groups, TracedWorkload workload)
       : layouts_(layouts_of(groups, workload)) {
     for (std::size_t k = 0; k < groups.parents.size(); ++k) places_[groups.parents[k]] = {k, false};
     for (std::size_t k = 0; k < groups.loaders.size(); ++k)
@@ -364,8 +364,9 @@ class Preprocessor {
     const Result<std::string> text = read_file(app_log_, kLargestLog);
     if (!text) return fail(text.problems());
     const std::string name = app_log_.string();
-    Result<AppLog> log = options_.workload == Workload::Dlio ? read_dlio_log(*text, name)
-                                                             : read_mllog(*text, options_.workload, name);
+    Result<AppLog> log = options_.workload == TracedWorkload::Dlio
+                             ? read_dlio_log(*text, name)
+                             : read_mllog(*text, options_.workload, name);
     if (!log) return fail(log.problems());
     log_ = std::move(*log);
     report_.phases = log_.phases;
@@ -539,7 +540,7 @@ class Preprocessor {
     const ProcessGroups& groups = report_.processes;
     if (groups.parents.empty()) return fail(no_workers());
     // What is not a worker does not count in the GPU's means.
-    if (options_.workload != Workload::Dlio) {
+    if (options_.workload != TracedWorkload::Dlio) {
       gpu_kept_.kept.clear();
       gpu_kept_.kept.insert(groups.parents.begin(), groups.parents.end());
     }
@@ -547,7 +548,7 @@ class Preprocessor {
   }
 
   Problem no_workers() const {
-    if (options_.workload == Workload::Dlio)
+    if (options_.workload == TracedWorkload::Dlio)
       return Problem{raw(TraceKind::Read).string(), "no process reads a file of DLIO's data set", ""};
     return Problem{folder_.string(),
                    "no process is both on a GPU (gpu.out: " + std::to_string(evidence_.on_gpu.size()) +

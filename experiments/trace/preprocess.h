@@ -17,7 +17,7 @@ namespace millrace {
 
 struct PreprocessOptions {
   std::string folder;  ///< a raw run
-  Workload workload = Workload::Unet3d;
+  TracedWorkload workload = TracedWorkload::Unet3d;
   std::string out;               ///< results go to OUT/<name of folder>; empty: folder/processed
   std::optional<TimeZone> zone;  ///< of the machine that was traced; nothing: Montreal's if the log agrees,
                                  ///< else the offset that makes it agree

@@ -115,7 +115,7 @@ int preprocess_command(const std::vector<std::string>& args) {
   options.app_log_only = arguments->boolean("app-log-only");
   options.threads = static_cast<int>(arguments->integer("threads", 1, 256));
   options.ignore_pids = pids_of(*arguments, problems);
-  const Result<Workload> workload = parse_workload(arguments->string("workload"));
+  const Result<TracedWorkload> workload = parse_workload(arguments->string("workload"));
   if (workload) {
     options.workload = *workload;
   } else {

@@ -28,7 +28,8 @@ std::uint32_t distance_to_nearest(std::uint32_t pid, const std::vector<std::uint
 
 class Classifier {
  public:
-  Classifier(const ProcessEvidence& evidence, Workload workload) : evidence_(evidence), workload_(workload) {
+  Classifier(const ProcessEvidence& evidence, TracedWorkload workload)
+      : evidence_(evidence), workload_(workload) {
     const auto any = [](const auto& entry) { return entry.second.dataset_files; };
     known_names_ = std::any_of(evidence.reads.begin(), evidence.reads.end(), any);
     pattern_ = main_pattern(evidence.reads);
@@ -47,7 +48,7 @@ class Classifier {
   void place(std::uint32_t pid, const ReadActivity& activity) {
     if (evidence_.excluded.count(pid) != 0) return foreign(pid, "excluded by the command line");
     const bool on_gpu = evidence_.on_gpu.count(pid) != 0;
-    const bool dlio = workload_ == Workload::Dlio;
+    const bool dlio = workload_ == TracedWorkload::Dlio;
     if (on_gpu && !dlio) {
       if (const char* why = why_no_parent(pid)) return foreign(pid, why);
       groups_.parents.push_back(pid);
@@ -56,7 +57,7 @@ class Classifier {
       foreign(pid, "reads no file of the data set, and is on no GPU");
     } else if (dlio) {
       groups_.parents.push_back(pid);
-    } else if (workload_ == Workload::Bert) {
+    } else if (workload_ == TracedWorkload::Bert) {
       foreign(pid, "is on no GPU: BERT's workers read for themselves");
     } else {
       groups_.loaders.push_back(pid);
@@ -112,7 +113,7 @@ class Classifier {
   void foreign(std::uint32_t pid, std::string why) { groups_.foreign.emplace_back(pid, std::move(why)); }
 
   const ProcessEvidence& evidence_;
-  Workload workload_;
+  TracedWorkload workload_;
   bool known_names_ = false;
   std::uint64_t pattern_ = 0;
   ProcessGroups groups_;
@@ -152,7 +153,7 @@ bool ProcessGroups::is_parent(std::uint32_t pid) const {
   return std::binary_search(parents.begin(), parents.end(), pid);
 }
 
-ProcessGroups classify(const ProcessEvidence& evidence, Workload workload) {
+ProcessGroups classify(const ProcessEvidence& evidence, TracedWorkload workload) {
   return Classifier(evidence, workload).run();
 }
 

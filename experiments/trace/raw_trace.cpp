@@ -87,17 +87,17 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-bool is_workload_process(std::string_view process, Workload workload) {
+bool is_workload_process(std::string_view process, TracedWorkload workload) {
   const auto any = [&](std::initializer_list<std::string_view> names) {
     return std::any_of(names.begin(), names.end(), [&](auto name) { return contains(process, name); });
   };
   switch (workload) {
-    case Workload::Unet3d:
-    case Workload::Dlrm:
+    case TracedWorkload::Unet3d:
+    case TracedWorkload::Dlrm:
       return any({"python"});
-    case Workload::Bert:
+    case TracedWorkload::Bert:
       return any({"python", "horovodrun", "run_pretraining"});
-    case Workload::Dlio:
+    case TracedWorkload::Dlio:
       return any({"python3", "mpirun", "horovodrun"});
   }
   return false;
@@ -143,7 +143,7 @@ bool parse_row(std::string_view line, TraceKind kind, RawRow& row) {
   return kind == TraceKind::Openat ? parse_openat(c, row) : parse_transfer(c, kind, row);
 }
 
-const char* why_filtered(const RawRow& row, TraceKind kind, Workload workload) {
+const char* why_filtered(const RawRow& row, TraceKind kind, TracedWorkload workload) {
   if (kind == TraceKind::Read && row.bytes > kLargestRead) return "reads that failed";
   if (kind == TraceKind::Write) {
     // "0" is the terminal (/dev/pts/0). Names that only begin so are files.
@@ -233,15 +233,15 @@ std::uint64_t name_pattern(std::string_view file) {
   return hash;
 }
 
-bool is_dataset_file(std::string_view file, Workload workload) {
+bool is_dataset_file(std::string_view file, TracedWorkload workload) {
   switch (workload) {
-    case Workload::Unet3d:
+    case TracedWorkload::Unet3d:
       return file.starts_with("case_") && file.ends_with(".npy");
-    case Workload::Bert:
+    case TracedWorkload::Bert:
       return file.starts_with("part-") || file.ends_with(".tfrecord");
-    case Workload::Dlrm:
+    case TracedWorkload::Dlrm:
       return file.starts_with("terabyte_processed") || file.starts_with("day_");
-    case Workload::Dlio:
+    case TracedWorkload::Dlio:
       return file.find("_of_") != std::string_view::npos;
   }
   return false;

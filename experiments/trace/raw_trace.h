@@ -39,7 +39,7 @@ struct RawRow {
 bool parse_row(std::string_view line, TraceKind kind, RawRow& row);
 
 /// Whether the kit's filters keep a row for a workload; else why not (a constant text).
-const char* why_filtered(const RawRow& row, TraceKind kind, Workload workload);
+const char* why_filtered(const RawRow& row, TraceKind kind, TracedWorkload workload);
 
 /// Rows that are no data: bpftrace's greeting, headers, blank lines. A header that names other columns than
 /// the layout's is a Problem.
@@ -63,6 +63,6 @@ Result<TimeReference> read_time_align(std::string_view text, const std::string& 
 /// File names of a data set have one pattern: "case_00034_x.npy" and "case_00117_x.npy" hash the same.
 std::uint64_t name_pattern(std::string_view file);
 /// Whether the name is one of the workload's data files, as it or the kit's generator names them.
-bool is_dataset_file(std::string_view file, Workload workload);
+bool is_dataset_file(std::string_view file, TracedWorkload workload);
 
 }  // namespace millrace

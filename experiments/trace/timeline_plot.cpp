@@ -142,23 +142,25 @@ class TimelinePainter {
         line.emplace_back(x, y);
       }
     };
-    std::optional<std::pair<double, double>> before;
+    std::pair<double, double> before{0, 0};
+    bool has_before = false;
     for (std::size_t i = 0; i < table.times.size(); ++i) {
       if (!std::isfinite(values[i])) {
         flush();
-        before.reset();
+        has_before = false;
         continue;
       }
       const std::pair<double, double> here{x_of(table.times[i]), y_of(values[i])};
       const auto crossing = [&](double x) {
-        const double share = (x - before->first) / (here.first - before->first);
-        add(x, before->second + share * (here.second - before->second));
+        const double share = (x - before.first) / (here.first - before.first);
+        add(x, before.second + share * (here.second - before.second));
       };
-      const bool rises = before && here.first > before->first;
-      if (rises && before->first < kMarginLeft && here.first > kMarginLeft) crossing(kMarginLeft);
+      const bool rises = has_before && here.first > before.first;
+      if (rises && before.first < kMarginLeft && here.first > kMarginLeft) crossing(kMarginLeft);
       if (here.first >= kMarginLeft && here.first <= right()) add(here.first, here.second);
-      if (rises && before->first < right() && here.first > right()) crossing(right());
+      if (rises && before.first < right() && here.first > right()) crossing(right());
       before = here;
+      has_before = true;
     }
     flush();
   }

@@ -29,7 +29,7 @@ struct TraceCounts {
 
 struct TraceReading {
   TraceKind kind = TraceKind::Read;
-  Workload workload = Workload::Unet3d;
+  TracedWorkload workload = TracedWorkload::Unet3d;
   TraceWindow window;
   std::filesystem::path raw;  ///< trace_read.out
   std::filesystem::path out;  ///< read.out

@@ -15,7 +15,7 @@ TEST(KitTraces, GoldenRunsAreEqualByteForByte) {
   const TemporaryFolder folder;
   int compared = 0;
   for (const auto& [run, workload] :
-       {std::pair("unet3d_2g4b", Workload::Unet3d), std::pair("dlrm_2g", Workload::Dlrm)}) {
+       {std::pair("unet3d_2g4b", TracedWorkload::Unet3d), std::pair("dlrm_2g", TracedWorkload::Dlrm)}) {
     const fs::path kit = fs::path(data) / "kit-traces";
     PreprocessOptions options = preprocess_options(folder, (kit / run).string());
     options.workload = workload;
@@ -104,7 +104,7 @@ TEST_F(Preprocess, DliosRanksNeedNoGpuAndTheirLogIsFound) {
       "[INFO] 2023-02-11T13:11:22.000000 Running DLIO\n[INFO] 2023-02-11T13:11:27.000000 Starting epoch 1\n"
       "[INFO] 2023-02-11T13:12:27.000000 Ending epoch 1\n");
   PreprocessOptions options = preprocess_options(folder_, raw);
-  options.workload = Workload::Dlio;
+  options.workload = TracedWorkload::Dlio;
   const Result<PreprocessReport> report = preprocess(options);
   ASSERT_TRUE(report) << problems_of(report);
   EXPECT_EQ(report->processes.parents.size(), 2u + 6u) << "ranks and what they started";

@@ -34,7 +34,7 @@ TEST_F(ProcessedRuns, SimilarityFallsWithDistance) {
   const RunProfile run = profile("run", {.seed = 1}), again = profile("again", {.seed = 1});
   const RunProfile seed = profile("seed", {.seed = 2}),
                    emulated = profile("emulated", {.variant = RunVariant::Emulated});
-  const RunProfile other = profile("other", {.workload = Workload::Dlrm});
+  const RunProfile other = profile("other", {.workload = TracedWorkload::Dlrm});
   const double same = similarity(run, again).total, other_seed = similarity(run, seed).total;
   const double twin = similarity(run, emulated).total, other_workload = similarity(run, other).total;
   EXPECT_EQ(same, 1.0);

@@ -134,7 +134,7 @@ TEST(AppLogs, PhasesPairAndOtherRanksAreLeftOut) {
                            event("epoch_start", 1500) + "[0] " + event("epoch_start", 2500) +
                            event("eval_stop", 2600) + event("epoch_stop", 3000) + event("eval_start", 3100) +
                            ":::MLLOG {\"time_ms\": 35";
-  const Result<AppLog> log = read_mllog(text, Workload::Unet3d, "unet3d.log");
+  const Result<AppLog> log = read_mllog(text, TracedWorkload::Unet3d, "unet3d.log");
   ASSERT_TRUE(log) << to_string(log.problems());
   EXPECT_EQ(timeline_csv(log->phases),
             "1970-01-01T00:00:01.000,1970-01-01T00:00:02.000,INIT\n"
@@ -149,7 +149,7 @@ TEST(AppLogs, OnlyTheEventsOwnTimeIsRewritten) {
   const std::string line =
       R"(:::MLLOG {"metadata": {"time_ms": 5, "x": "\\"}, "value": "time_ms", "key": "init_start", "time_ms": 1000})"
       "\n";
-  const Result<AppLog> log = read_mllog(line + event("init_stop", 2000), Workload::Unet3d, "x");
+  const Result<AppLog> log = read_mllog(line + event("init_stop", 2000), TracedWorkload::Unet3d, "x");
   ASSERT_TRUE(log) << to_string(log.problems());
   EXPECT_NE(
       log->json.find(R"({"metadata": {"time_ms": 5, "x": "\\"}, "value": "time_ms", "key": "init_start", )"
@@ -159,9 +159,9 @@ TEST(AppLogs, OnlyTheEventsOwnTimeIsRewritten) {
 }
 
 TEST(AppLogs, WithoutEventsOrInitialisationIsRefused) {
-  EXPECT_FALSE(read_mllog("", Workload::Unet3d, "x"));
-  EXPECT_FALSE(read_mllog("hello\n", Workload::Unet3d, "x"));
-  EXPECT_FALSE(read_mllog(event("epoch_start", 1) + event("epoch_stop", 2), Workload::Unet3d, "x"));
+  EXPECT_FALSE(read_mllog("", TracedWorkload::Unet3d, "x"));
+  EXPECT_FALSE(read_mllog("hello\n", TracedWorkload::Unet3d, "x"));
+  EXPECT_FALSE(read_mllog(event("epoch_start", 1) + event("epoch_stop", 2), TracedWorkload::Unet3d, "x"));
   EXPECT_FALSE(read_dlio_log("[INFO] 2023-02-11T13:00:00.000000 hello\n", "x"));
   EXPECT_FALSE(
       read_dlio_log("[INFO] 2023-06-11T13:00:00.000000 hello\n"
@@ -194,11 +194,12 @@ TEST(RawRows, LayoutsOfTheTracer) {
   EXPECT_EQ(row.latency_ns, 50);
   EXPECT_EQ(row.type, EventType::BioWrite);
   ASSERT_TRUE(parse_row("100 7 0 18446744073709551605 5", TraceKind::Read, row));
-  EXPECT_STREQ(why_filtered(row, TraceKind::Read, Workload::Unet3d), "reads that failed");
+  EXPECT_STREQ(why_filtered(row, TraceKind::Read, TracedWorkload::Unet3d), "reads that failed");
   ASSERT_TRUE(parse_row("100 7 0 12 5 0_first.ckpt", TraceKind::Write, row));
-  EXPECT_EQ(why_filtered(row, TraceKind::Write, Workload::Unet3d), nullptr) << "a file, not the terminal";
+  EXPECT_EQ(why_filtered(row, TraceKind::Write, TracedWorkload::Unet3d), nullptr)
+      << "a file, not the terminal";
   ASSERT_TRUE(parse_row("100 7 0 12 5 0", TraceKind::Write, row));
-  EXPECT_NE(why_filtered(row, TraceKind::Write, Workload::Unet3d), nullptr);
+  EXPECT_NE(why_filtered(row, TraceKind::Write, TracedWorkload::Unet3d), nullptr);
   for (const char* wrong : {"", "100", "100 7 0 12", "x 7 0 12 5", "100 7 0 12 5 a b", "100 -7 0 12 5",
                             "100 7 0 12 -5", "99999999999999999999 7 0 12 5"})
     EXPECT_FALSE(parse_row(wrong, TraceKind::Read, row)) << wrong;

@@ -24,7 +24,7 @@ void check_log(const millrace::Result<millrace::AppLog>& log) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;
   const std::string_view text = text_of(data, size);
-  for (Workload workload : {Workload::Unet3d, Workload::Bert, Workload::Dlrm})
+  for (TracedWorkload workload : {TracedWorkload::Unet3d, TracedWorkload::Bert, TracedWorkload::Dlrm})
     check_log(read_mllog(text, workload, "fuzz"));
   check_log(read_dlio_log(text, "fuzz"));
   return 0;

@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!parse_row(line, kind, row)) continue;
       require(row.ns >= 0 && row.latency_ns >= 0);
       name_pattern(row.file);
-      for (Workload workload : {Workload::Unet3d, Workload::Bert, Workload::Dlrm, Workload::Dlio})
+      for (TracedWorkload workload :
+           {TracedWorkload::Unet3d, TracedWorkload::Bert, TracedWorkload::Dlrm, TracedWorkload::Dlio})
         why_filtered(row, kind, workload);
       std::string columns;
       append_columns(columns, row.columns);
