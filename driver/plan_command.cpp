@@ -30,9 +30,9 @@ constexpr int kLeastMicrobatches = 4;
 constexpr double kWorthANote = 1.05;  // times less time a sample
 constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-machines",
                                            "activation-compression", "as-original"};
-constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages", "microbatches",
-                                       "schedule", "out",     "recompute", "reduce", "rule",
-                                       "explain",  "compare", "emit-conf", "draw",   "effort",
+constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages",  "microbatches",
+                                       "schedule", "out",     "recompute", "reduce",  "rule",
+                                       "explain",  "compare", "emit-conf", "draw",    "effort",
                                        "batch",    "device",  "steps",     "from-run"};
 
 // ---- PipeDream mode

@@ -7,8 +7,8 @@
 #include <functional>
 #include <map>
 
-#include "experiments/figures.h"
 #include "experiments/error_split.h"
+#include "experiments/figures.h"
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"

@@ -204,7 +204,8 @@ class ImageFolder final : public Dataset {
         return {{.tensor = transform(image, random)}, {.number = target}};
     }
     for (std::int64_t step = end - index; step < size(); ++step) {
-      if (decode((index + step) % size(), image)) return {{.tensor = transform(image, random)}, {.number = target}};
+      if (decode((index + step) % size(), image))
+        return {{.tensor = transform(image, random)}, {.number = target}};
     }
     throw DataError(listing_.folder + ": not one image could be decoded");
   }
@@ -415,10 +416,10 @@ Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& o
   Result<Listing> listing = list_split(folder, *classes, folder == training);
   Problems problems = listing ? Problems{} : listing.problems();
   if (static_cast<std::int64_t>(classes->size()) > num_classes) {
-    problems.push_back({training.string(),
-                        "has " + std::to_string(classes->size()) + " classes, the model " +
-                            std::to_string(num_classes),
-                        "give --classes " + std::to_string(classes->size())});
+    problems.push_back(
+        {training.string(),
+         "has " + std::to_string(classes->size()) + " classes, the model " + std::to_string(num_classes),
+         "give --classes " + std::to_string(classes->size())});
   }
   if (!problems.empty()) return problems;
   return std::shared_ptr<const Dataset>(

@@ -50,11 +50,11 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
       settings.emplace_back(field.name, text_of(field.shape));
   }
   const Settings more{{"schedule", kind_of(plan.schedule)},
-                    {"microbatch", std::to_string(options.microbatch)},
-                    {"microbatches", std::to_string(microbatches_per_step(plan))},
-                    {"seed", std::to_string(options.seed)},
-                    {"rule", options.rule.kind},
-                    {"weight-decay", text_of(options.rule.weight_decay)}};
+                      {"microbatch", std::to_string(options.microbatch)},
+                      {"microbatches", std::to_string(microbatches_per_step(plan))},
+                      {"seed", std::to_string(options.seed)},
+                      {"rule", options.rule.kind},
+                      {"weight-decay", text_of(options.rule.weight_decay)}};
   settings.insert(settings.end(), more.begin(), more.end());
   if (options.rule.kind == "sgd") settings.emplace_back("momentum", text_of(options.rule.momentum));
   add_rate(options.learning_rate, settings);

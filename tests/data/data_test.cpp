@@ -158,7 +158,8 @@ TEST_F(ImageFolderTest, DamageDoesNotSpreadWhateverTheThreads) {
     put("train/class" + std::to_string(i) + "/many7-tableless.jpg",
         without_segments(jpeg_of(50, 50, TJPF_RGB, 7 + i), 0xdb));
   }
-  const LoaderOptions base = loader_for({.microbatch = 6, .microbatches_per_step = 1, .seed = 5, .workers = 0});
+  const LoaderOptions base =
+      loader_for({.microbatch = 6, .microbatches_per_step = 1, .seed = 5, .workers = 0});
   std::vector<Batch> reference;
   for (int workers : {0, 1, 2, 4}) {
     const auto dataset = *open();

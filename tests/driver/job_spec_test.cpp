@@ -33,7 +33,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
   for (const Flag& flag : train_spec().flags) {
     if (flag.name == "dry-run" || flag.name == "model") continue;
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
-    std::string value = flag.value.empty()                            ? "true"
+    std::string value = flag.value.empty()                                                        ? "true"
                         : flag.value == "N" || flag.value == "PIXELS" || flag.value == "N[,N...]" ? "1"
                         : flag.value == "F" || flag.value == "P" || flag.value == "SECONDS"
                             ? "0.5"
