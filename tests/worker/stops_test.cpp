@@ -196,7 +196,7 @@ TEST_F(Stops, ThreadsReportTheFirstErrorNotWhatItCaused) {
     if (message.empty()) message = ran.output.substr(at);
     ASSERT_EQ(ran.output.substr(at), message) << "run " << i;
   }
-  EXPECT_NE(message.find("at step "), std::string::npos) << message;
+  EXPECT_NE(message.find("error: step "), std::string::npos) << message;
   EXPECT_NE(message.find("Hint: lower --lr"), std::string::npos) << message;
 }
 
