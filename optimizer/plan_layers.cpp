@@ -384,15 +384,17 @@ class Search {
     EveryCutSearch search(candidates_, bounds_, model_);
     long places = work(kGroupPlaces);
     const long end = model_.simulated_actions() + work(kGroupActions);
+    // A layout by itself gets everything at once: a search that was cut short begins anew.
     const auto layouts = static_cast<long>(group.open.size());
+    const long shares = layouts == 1 ? 1 : 2 * layouts;
     bool all = true;
     for (bool first : {true, false}) {
       all = true;
       for (Open& o : group.open) {
         if (o.searched || !candidates_.worth(*o.layout, o.bound)) continue;
         const long left = end - model_.simulated_actions();
-        candidates_.allow(first ? work(kGroupActions) / (2 * layouts) : left);
-        long share = first ? work(kGroupPlaces) / (2 * layouts) : places;
+        candidates_.allow(first ? work(kGroupActions) / shares : left);
+        long share = first ? work(kGroupPlaces) / shares : places;
         const long given = share;
         o.searched = search.run(*o.space, *o.layout, share);
         places -= given - share;
