@@ -25,12 +25,9 @@ std::optional<Plan> plan_of_record(const Json& record, const LayerGraph& graph, 
   int rank = 0;
   for (const Json& item : record.find("stages")->items()) {
     PlanStage& stage = plan.stages.emplace_back();
-    for (const Json& node : item.find("nodes")->items()) stage.layers.push_back(node.as_string());
-    for (const LayerNode& node : graph.nodes) {
-      const bool source = node.kind.rfind("Input", 0) == 0;
-      const bool listed =
-          std::find(stage.layers.begin(), stage.layers.end(), node.name) != stage.layers.end();
-      if (plan.stages.size() == 1 && source && !listed) stage.layers.push_back(node.name);
+    for (const Json& node : item.find("nodes")->items()) {
+      // An `Input` is no layer of ours.
+      if (place.contains(node.as_string())) stage.layers.push_back(node.as_string());
     }
     std::sort(stage.layers.begin(), stage.layers.end(),
               [&](const std::string& a, const std::string& b) { return place[a] < place[b]; });
