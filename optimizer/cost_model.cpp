@@ -12,7 +12,7 @@ constexpr std::size_t kKeptSchedules = 4;  // two lengths of the asynchronous ru
 // Pairs of replicas that are looked at for the slowest message of a link; the pattern repeats much earlier.
 constexpr int kMostPairs = 4096;
 // The last stage's replicas also add their losses: five doubles (StageExecutor::reduce).
-constexpr Bytes kLossSums = 40;
+constexpr Bytes kLossSums = 32;  // three metrics and a weight, float64: those of cross-entropy
 
 // Run lengths whose difference is the steady state: whole rounds of every stage's replicas and whole updates,
 // past the fill.

@@ -369,6 +369,29 @@ TEST_F(ImageFolderTest, NamesWhatIsWrong) {
             std::string::npos);
 }
 
+TEST(Loader, AnEpochsLastStepIsSpreadOverItsMicrobatches) {
+  const auto dataset = *make_dataset({.path = "synthetic:23", .fields = image_fields(4)});
+  LoaderOptions options =
+      loader_for({.microbatch = 3, .microbatches_per_step = 3, .workers = 0, .keep_incomplete = true});
+  options.fields = image_fields(4);
+  EXPECT_EQ(steps_per_epoch(*dataset, options), 3);
+  auto loader = *make_loader(dataset, options);
+  const std::vector<std::int64_t> rows{3, 3, 3, 3, 3, 3, 1, 2, 2, 3};  // then the next epoch
+  for (std::size_t m = 0; m < rows.size(); ++m) {
+    const auto position = static_cast<std::int64_t>(m);
+    EXPECT_EQ(loader->extent(position).samples, rows[m]) << m;
+    const Batch batch = loader->get(position);
+    EXPECT_EQ(batch.fields[0].size(0), rows[m]) << m;
+    EXPECT_EQ(batch.fields[1].size(0), rows[m]) << m;
+  }
+  options.keep_incomplete = false;
+  EXPECT_EQ(steps_per_epoch(*dataset, options), 2);
+  // Two left are too few for three microbatches.
+  const auto less = *make_dataset({.path = "synthetic:20", .fields = image_fields(4)});
+  options.keep_incomplete = true;
+  EXPECT_EQ(steps_per_epoch(*less, options), 2);
+}
+
 TEST(Sampler, IsAPermutationOfEachEpoch) {
   auto order = epoch_order(1000, 3, 0, true);
   EXPECT_NE(order, epoch_order(1000, 3, 1, true));
