@@ -94,17 +94,24 @@ class Emulation {
   }
   std::string now_text() const { return stamp(unix_now()); }
 
+  /// A line that cannot be written (disk full) does not end the run: it is warned of once.
+  void write_log(const std::string& line) {
+    const Status written = log_.write_line(line);
+    if (written || std::exchange(log_failed_, true)) return;
+    std::fprintf(stderr, "warning: %s; the run goes on without this line of its log\n",
+                 to_string(written.problems()).c_str());
+  }
   /// To dlio.log and stdout, from rank 0.
   void say(const std::string& text) {
     if (!leads_) return;
     const std::string line = "[OUTPUT] " + now_text() + " " + text;
-    log_.write_line(line);
+    write_log(line);
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
   }
   void warn(const std::string& text) {
     if (!leads_) return;
-    log_.write_line("[WARNING] " + now_text() + " " + text);
+    write_log("[WARNING] " + now_text() + " " + text);
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
 
@@ -123,7 +130,7 @@ class Emulation {
       add(config_.workflow.checkpoint, "Checkpointing");
       write_hydra_files(config_, options_.output, options_.ranks);
       say("Running DLIO [" + phases + "] with " + std::to_string(options_.ranks) + " process(es)");
-      for (const std::string& note : config_.notes) log_.write_line("[INFO] " + note);
+      for (const std::string& note : config_.notes) write_log("[INFO] " + note);
     }
     summary_["start"] = now_text();
     group_.barrier("start");
@@ -865,7 +872,7 @@ class Emulation {
 
   void print_metrics() {
     const auto line = [&](const std::string& text) {
-      log_.write_line("[METRIC] " + text);
+      write_log("[METRIC] " + text);
       std::printf("[METRIC] %s\n", text.c_str());
     };
     const auto pair = [](const std::vector<double>& values, double factor = 1) {
@@ -916,6 +923,7 @@ class Emulation {
   TimePoint start_;
   std::vector<LocalRank> ranks_;
   LineFile log_;
+  bool log_failed_ = false;
   ReadySignal signal_;
   Json summary_ = Json::object();
   double own_cost_s_ = 0;

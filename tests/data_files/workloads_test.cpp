@@ -193,7 +193,9 @@ TEST(Workloads, BertRecordsAreMaskedSentences) {
     for (long i = 0; i < masked; ++i) {
       EXPECT_EQ(labels[static_cast<std::size_t>(i)],
                 ids[static_cast<std::size_t>(places[static_cast<std::size_t>(i)])]);
-      if (i > 0) EXPECT_GT(places[static_cast<std::size_t>(i)], places[static_cast<std::size_t>(i - 1)]);
+      if (i > 0) {
+        EXPECT_GT(places[static_cast<std::size_t>(i)], places[static_cast<std::size_t>(i - 1)]);
+      }
     }
     EXPECT_EQ(example->at("next_sentence_labels").integers.size(), 1u);
   }

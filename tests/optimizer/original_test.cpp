@@ -251,8 +251,9 @@ TEST(AsOriginal, EqualsASecondReadingOnRandomGraphs) {
     options.as_original = false;
     const Result<PipeDreamAnswer> own = plan_pipedream(graph, options);
     if (own && *expected < own->pipeline_time_s * (1 - 1e-9)) ++lower;
-    if (options.machines.size() == 1 && !options.memory_bytes && own)
+    if (options.machines.size() == 1 && !options.memory_bytes && own) {
       EXPECT_NEAR(own->pipeline_time_s, *expected, 1e-9 * *expected) << "flat, seed " << seed;
+    }
   }
   EXPECT_GT(answered, 250);
   EXPECT_GT(stopped, 0);
