@@ -55,9 +55,7 @@ class Loader final : public BatchSource {
 
   BatchExtent extent(std::int64_t position) const override {
     const auto [epoch, rows] = rows_of(position);
-    BatchExtent extent{.samples = static_cast<std::int64_t>(rows.second - rows.first)};
-    if (options_.num_dimensions == 0 && options_.num_counts == 0) return extent;
-    return extent_of(*order_of(epoch), rows);
+    return extent_of(epoch, rows);
   }
 
   void seek(std::int64_t) override {
@@ -159,15 +157,18 @@ class Loader final : public BatchSource {
     return order;
   }
 
-  BatchExtent extent_of(const Order& order, Rows rows) const {
+  /// Looks at the samples only if their lengths or counts are asked for.
+  BatchExtent extent_of(std::int64_t epoch, Rows rows) const {
     BatchExtent extent{.samples = rows.second - rows.first};
+    if (options_.num_dimensions == 0 && options_.num_counts == 0) return extent;
+    const std::shared_ptr<const Order> order = order_of(epoch);
     extent.lengths.assign(options_.num_dimensions, 0);
     extent.counts.assign(options_.num_counts, 0);
     std::vector<std::int64_t> lengths(options_.num_dimensions), counts(options_.num_counts);
     for (std::int64_t row = rows.first; row < rows.second; ++row) {
       std::ranges::fill(lengths, 0);
       std::ranges::fill(counts, 0);
-      dataset_->measure(order[static_cast<std::size_t>(row)], lengths, counts);
+      dataset_->measure((*order)[static_cast<std::size_t>(row)], lengths, counts);
       for (std::size_t d = 0; d < lengths.size(); ++d)
         extent.lengths[d] = std::max(extent.lengths[d], lengths[d]);
       for (std::size_t c = 0; c < counts.size(); ++c) extent.counts[c] += counts[c];
@@ -178,7 +179,7 @@ class Loader final : public BatchSource {
   Batch make(std::int64_t position) {
     const auto [epoch, rows] = rows_of(position);
     const std::shared_ptr<const Order> order = order_of(epoch);
-    const BatchExtent extent = extent_of(*order, rows);
+    const BatchExtent extent = extent_of(epoch, rows);
     Batch batch;
     batch.fields.resize(options_.fields.size());
     for (std::size_t f = 0; f < options_.fields.size(); ++f) {

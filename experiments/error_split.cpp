@@ -22,7 +22,10 @@ Result<ErrorSplit> split_error(const RunData& run) {
   if (!measured) return measured.problems();
   const Result<double> simulated = simulated_step(plan, shape, measured->costs, run.schedule);
   if (!simulated) return simulated.problems();
+  const Result<double> replayed = replayed_step(plan, shape, *measured, run.schedule);
+  if (!replayed) return replayed.problems();
   ErrorSplit split{.simulated_s = *simulated,
+                   .replayed_s = *replayed,
                    .measured_s = measured->step_s,
                    .steps = measured->steps,
                    .spread = plan.predicted_spread};
@@ -34,10 +37,11 @@ Result<ErrorSplit> split_error(const RunData& run) {
 std::string error_split_text(const ErrorSplit& split) {
   std::string text = "error: ";
   if (split.predicted_s > 0) text += "predicted " + duration_text(split.predicted_s) + " | ";
-  text += "simulated again from this run's times " + duration_text(split.simulated_s) + " | measured " +
+  text += "simulated again from this run's times " + duration_text(split.simulated_s) +
+          ", from each action's own " + duration_text(split.replayed_s) + " | measured " +
           duration_text(split.measured_s) + " (" + std::to_string(split.steps) + " traced steps): ";
   if (split.predicted_s > 0) text += printed("times %+.1f %%, ", split.of_times() * 100);
-  return text + printed("model %+.1f %%", split.of_model() * 100);
+  return text + printed("jitter %+.1f %%, model %+.1f %%", split.of_jitter() * 100, split.of_model() * 100);
 }
 
 std::string error_split_html(const RunData& run) {
@@ -48,16 +52,20 @@ std::string error_split_html(const RunData& run) {
            ".</p></section>\n";
   }
   html +=
-      "<p class=\"lead\">The plan's schedule was simulated again with what this run measured of every "
-      "action. "
-      "From predicted to simulated again the times were wrong, from there to measured the model is.</p>"
-      "<table><tr><th>predicted</th><th>simulated again</th><th>measured</th><th>error of the times</th>"
-      "<th>error of the model</th></tr><tr>";
+      "<p class=\"lead\">The plan's schedule was simulated again with the mean times that this run measured, "
+      "and "
+      "with every action's own. From predicted to the means the times were wrong; from the means to each "
+      "one's own "
+      "is what jitter costs where ranks wait for each other; from there to measured the model is wrong.</p>"
+      "<table><tr><th>predicted</th><th>with this run's means</th><th>with each action's own time</th>"
+      "<th>measured</th><th>error of the times</th><th>jitter</th><th>error of the model</th></tr><tr>";
   const auto cell = [&](const std::string& text) { html += "<td>" + escape_xml(text) + "</td>"; };
   cell(split->predicted_s > 0 ? duration_text(split->predicted_s) : "–");
   cell(duration_text(split->simulated_s));
+  cell(duration_text(split->replayed_s));
   cell(duration_text(split->measured_s));
   cell(split->predicted_s > 0 ? printed("%+.1f %%", split->of_times() * 100) : "–");
+  cell(printed("%+.1f %%", split->of_jitter() * 100));
   cell(printed("%+.1f %%", split->of_model() * 100));
   html += "</tr></table><p>Means over " + std::to_string(split->steps) + " traced steps of a run";
   if (split->spread > 0)

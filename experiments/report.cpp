@@ -126,11 +126,6 @@ const char* bar_kind(SpanKind kind) {
   }
 }
 
-bool is_computation(SpanKind kind) {
-  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
-         kind == SpanKind::BackwardWeight;
-}
-
 /// Ascending; of the log where there is no plan.
 std::vector<int> stages_of(const RunData& run, int rank) {
   std::vector<int> stages;

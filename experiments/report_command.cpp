@@ -71,9 +71,11 @@ int report_command(const std::vector<std::string>& args) {
     if (split) {
       json["error"] = Json::object({{"predicted_s", split->predicted_s},
                                     {"simulated_s", split->simulated_s},
+                                    {"replayed_s", split->replayed_s},
                                     {"measured_s", split->measured_s},
                                     {"steps", split->steps},
                                     {"of_times", split->of_times()},
+                                    {"of_jitter", split->of_jitter()},
                                     {"of_model", split->of_model()}});
     }
     std::printf("%s\n", json.dump(2).c_str());

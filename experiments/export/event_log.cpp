@@ -103,12 +103,10 @@ Result<EventLog> from_run(const std::string& folder) {
   for (const RankRun& rank : run->ranks) {
     log.world_size = std::max(log.world_size, rank.rank + 1);
     for (const Span& span : rank.spans) {
-      const bool communicates = span.kind == SpanKind::Send || span.kind == SpanKind::Recv ||
-                                span.kind == SpanKind::Wait || span.kind == SpanKind::Reduce;
       const std::string kind = to_string(span.kind);
       spans.emplace_back(log.spans.size(), &span);
       log.spans.push_back({.rank = rank.rank,
-                           .lane = communicates ? "communication" : "compute",
+                           .lane = is_communication(span.kind) ? "communication" : "compute",
                            .name = span.microbatch >= 0 ? kind + " " + std::to_string(span.microbatch) : kind,
                            .category = kind,
                            .start = span.start,

@@ -21,14 +21,9 @@ struct Mean {
   double value() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
 };
 
-bool computes(SpanKind kind) {
-  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
-         kind == SpanKind::BackwardWeight;
-}
-
 bool is_action(SpanKind kind) {
-  return computes(kind) || kind == SpanKind::Send || kind == SpanKind::Wait || kind == SpanKind::Reduce ||
-         kind == SpanKind::Update || kind == SpanKind::Data;
+  return is_computation(kind) || kind == SpanKind::Send || kind == SpanKind::Wait ||
+         kind == SpanKind::Reduce || kind == SpanKind::Update || kind == SpanKind::Data;
 }
 
 /// A message by its receiver: (rank that sends, rank that receives, microbatch), ends of the sends with their
@@ -63,6 +58,7 @@ class Averages {
     if (Problems problems = find_steps(); !problems.empty()) return problems;
     for (std::size_t r = 0; r < spans_.size(); ++r) walk(static_cast<int>(r));
     MeasuredCosts result{.steps = static_cast<int>(last_ - first_)};
+    add_reduces();
     for (std::size_t s = 0; s < whole_.size(); ++s) {
       if (whole_[s].forward.count == 0 || whole_[s].backward.count + whole_[s].input.count == 0)
         return Problem{"stage " + std::to_string(s), "has no computation in the traced steps",
@@ -71,18 +67,21 @@ class Averages {
       fill(whole_[s], result.costs);
       fill(alone_[s], result.alone);
       result.costs.update.push_back(updates_[s].value());
-      result.costs.reduce.push_back(reduce_of(static_cast<int>(s)));
+      result.costs.reduce.push_back(reduces_[s].value());
     }
-    for (std::size_t l = 0; l < links_.size(); ++l) {
-      const Mean& waited = transfers_[l].waited;
-      result.costs.transfer.push_back(waited.count > 0 ? waited.value() : 0);
-    }
+    for (const Mean& waited : transfers_) result.costs.transfer.push_back(waited.value());
+    for (const Early& early : early_)
+      each_.seconds[early.which] = std::min(result.costs.transfer[early.link], early.at_most);
     for (std::size_t r = 0; r < spans_.size(); ++r) {
       const double begin = static_cast<double>(ends_[r].at(first_)),
                    end = static_cast<double>(ends_[r].at(last_));
       result.step_s =
           std::max(result.step_s, (end - begin) * kNanosecond / static_cast<double>(last_ - first_));
+      each_.start.push_back(begin * kNanosecond);
     }
+    const double earliest = *std::ranges::min_element(each_.start);
+    for (double& start : each_.start) start -= earliest;
+    result.each = std::move(each_);
     return result;
   }
 
@@ -96,8 +95,11 @@ class Averages {
                                                : weight;
     }
   };
-  struct OfLink {
-    Mean waited;
+  /// A message that nobody waited for: how long it took is not known.
+  struct Early {
+    ActionTimes::Which which;
+    std::size_t link;
+    double at_most;
   };
 
   static void fill(const OfStage& stage, ScheduleCosts& costs) {
@@ -127,15 +129,24 @@ class Averages {
       return {{"", "fewer than three steps were traced on every rank", "train with --trace-steps 10"}};
     first_ = *common.begin();
     last_ = *common.rbegin();
+    each_.first = INT64_MAX;
+    for (const auto& spans : spans_)
+      for (const Span& span : spans)
+        if (span.kind == SpanKind::Forward && counts(span))
+          each_.first = std::min(each_.first, span.microbatch);
     return {};
   }
 
   bool counts(const Span& span) const { return span.step > first_ && span.step <= last_; }
 
-  /// When the message that `wait` takes was handed over; nothing if its send is not traced.
-  std::optional<std::int64_t> sent_at(int rank, const Span& wait, std::size_t& link) {
+  double& own(int rank, SpanKind kind, int stage, int receiver, std::int64_t microbatch) {
+    return each_.seconds[{rank, kind, stage, receiver, microbatch - each_.first}];
+  }
+
+  /// The message that `wait` takes, and its link; null if its send is not traced.
+  const Sent* sent(int rank, const Span& wait, std::size_t& link) {
     const auto found = messages_.find({wait.peer, rank, wait.microbatch});
-    if (found == messages_.end()) return std::nullopt;
+    if (found == messages_.end()) return nullptr;
     for (Sent& sent : found->second) {
       if (sent.taken) continue;
       for (std::size_t l = 0; l < links_.size(); ++l) {
@@ -143,73 +154,90 @@ class Averages {
         if (!((a == sent.stage && b == wait.stage) || (b == sent.stage && a == wait.stage))) continue;
         sent.taken = true;
         link = l;
-        return sent.end;
+        return &sent;
       }
     }
-    return std::nullopt;
+    return nullptr;
   }
 
   void walk(int rank) {
-    std::int64_t before = ends_[static_cast<std::size_t>(rank)].at(first_);
+    const auto& spans = spans_[static_cast<std::size_t>(rank)];
+    std::int64_t before = spans.front().start;
     double pending = 0;    // seconds that the next computation gets
-    Mean* last = nullptr;  // the computation before
-    std::vector<std::pair<Mean*, double>> added;
-    for (const Span& span : spans_[static_cast<std::size_t>(rank)]) {
+    Mean* last = nullptr;  // the computation before, if it counts; and its own time
+    double* last_own = nullptr;
+    for (const Span& span : spans) {
       std::size_t link = 0;
-      const std::optional<std::int64_t> sent =
-          span.kind == SpanKind::Wait ? sent_at(rank, span, link) : std::nullopt;
-      if (!counts(span)) continue;
-      const double own = static_cast<double>(span.end - before) * kNanosecond;
-      if (computes(span.kind)) {
-        OfStage& stage = whole_[static_cast<std::size_t>(span.stage)];
-        last = &stage.of(span.kind);
-        last->add(own + pending);
-        pending = 0;
-        alone_[static_cast<std::size_t>(span.stage)].of(span.kind).add(
-            static_cast<double>(span.end - span.start) * kNanosecond);
-      } else if (span.kind == SpanKind::Wait) {
-        const bool waited = sent && *sent > before;
-        if (waited) {
-          transfers_[link].waited.add(static_cast<double>(std::max<std::int64_t>(0, span.end - *sent)) *
-                                      kNanosecond);
-        } else if (sent) {
-          pending += own;
+      const Sent* const message = span.kind == SpanKind::Wait ? sent(rank, span, link) : nullptr;
+      const double seconds = static_cast<double>(span.end - before) * kNanosecond;
+      const auto stage = static_cast<std::size_t>(span.stage);
+      if (is_computation(span.kind)) {
+        last = nullptr;
+        if (counts(span)) {
+          last = &whole_[stage].of(span.kind);
+          last->add(seconds + pending);
+          last_own = &own(rank, span.kind, span.stage, -1, span.microbatch);
+          *last_own = seconds + pending;
+          alone_[stage].of(span.kind).add(static_cast<double>(span.end - span.start) * kNanosecond);
         }
-      } else if (span.kind == SpanKind::Send && last != nullptr) {
-        last->sum += own;
+        pending = 0;
+      } else if (span.kind == SpanKind::Wait) {
+        if (message != nullptr && message->end > before) {
+          const double transfer =
+              static_cast<double>(std::max<std::int64_t>(0, span.end - message->end)) * kNanosecond;
+          if (counts(span)) {
+            transfers_[link].add(transfer);
+            own(span.peer, SpanKind::Send, message->stage, span.stage, span.microbatch) = transfer;
+          }
+        } else if (message != nullptr) {
+          pending += seconds;
+          if (counts(span))
+            early_.push_back(
+                {{span.peer, SpanKind::Send, message->stage, span.stage, span.microbatch - each_.first},
+                 link,
+                 static_cast<double>(before - message->end) * kNanosecond});
+        }
+      } else if (span.kind == SpanKind::Send) {
+        if (last != nullptr) last->sum += seconds, *last_own += seconds;
       } else if (span.kind == SpanKind::Update) {
-        updates_[static_cast<std::size_t>(span.stage)].add(own);
+        if (counts(span)) {
+          updates_[stage].add(seconds);
+          own(rank, span.kind, span.stage, -1, span.microbatch) = seconds;
+        }
       } else if (span.kind == SpanKind::Reduce) {
-        reduces_[{span.stage, span.step}].push_back(span);
+        if (counts(span)) reducing_[{span.stage, span.step}].push_back({rank, span});
       } else {
-        pending += own;
+        pending += seconds;
       }
       before = span.end;
     }
   }
 
-  /// From where the last replica begins to reduce until it has the sum.
-  double reduce_of(int stage) const {
-    Mean mean;
-    if (shape_.replicas(StageId(stage)) < 2) return 0;
-    for (const auto& [which, spans] : reduces_) {
-      if (which.first != stage) continue;
+  /// From where the last replica begins to reduce until the first has the sum.
+  void add_reduces() {
+    reduces_.resize(whole_.size());
+    for (const auto& [which, replicas] : reducing_) {
+      if (shape_.replicas(StageId(which.first)) < 2) continue;
       std::int64_t start = INT64_MIN, end = INT64_MAX;
-      for (const Span& span : spans) {
+      for (const auto& [rank, span] : replicas) {
         start = std::max(start, span.start);
         end = std::min(end, span.end);
       }
-      mean.add(static_cast<double>(std::max<std::int64_t>(0, end - start)) * kNanosecond);
+      const double seconds = static_cast<double>(std::max<std::int64_t>(0, end - start)) * kNanosecond;
+      reduces_[static_cast<std::size_t>(which.first)].add(seconds);
+      for (const auto& [rank, span] : replicas)
+        own(rank, span.kind, span.stage, -1, span.microbatch) = seconds;
     }
-    return mean.value();
   }
 
   const PipelineShape& shape_;
   const std::vector<StageLink> links_;
-  std::vector<OfLink> transfers_;
+  std::vector<Mean> transfers_;  // by link: of messages that were waited for
   std::vector<OfStage> whole_, alone_;
-  std::vector<Mean> updates_;
-  std::map<std::pair<int, std::int64_t>, std::vector<Span>> reduces_;
+  std::vector<Mean> updates_, reduces_;
+  std::map<std::pair<int, std::int64_t>, std::vector<std::pair<int, Span>>> reducing_;  // by stage and step
+  std::vector<Early> early_;
+  ActionTimes each_;
   std::vector<std::vector<Span>> spans_;
   std::vector<std::map<std::int64_t, std::int64_t>> ends_;  // by rank: of each step
   Messages messages_;
@@ -230,6 +258,23 @@ Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shap
   return Averages(plan, shape, spans_by_rank).run();
 }
 
+namespace {
+
+/// Microbatches after which an asynchronous schedule is the same again.
+int turn_of(const PipelineShape& shape) {
+  int turn = std::max(1, shape.update_every);
+  for (const auto& ranks : shape.ranks_of_stage) turn = std::lcm(turn, static_cast<int>(ranks.size()));
+  return turn;
+}
+
+/// Whole turns that fill an asynchronous pipeline, or drain it.
+int filling(const PipelineShape& shape) {
+  const int turn = turn_of(shape);
+  return (4 * shape.num_ranks() + turn - 1) / turn * turn;
+}
+
+}  // namespace
+
 Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, const ScheduleCosts& costs,
                               const std::optional<ScheduleFile>& file) {
   if (!is_asynchronous(plan.schedule)) {
@@ -237,9 +282,7 @@ Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, cons
     if (!schedule) return schedule.problems();
     return steady_step(*schedule, shape, costs);
   }
-  int round = std::max(1, shape.update_every);
-  for (const auto& ranks : shape.ranks_of_stage) round = std::lcm(round, static_cast<int>(ranks.size()));
-  const int fill = (4 * shape.num_ranks() + round - 1) / round * round;
+  const int fill = filling(shape);
   double makespan[2] = {};
   for (int longer = 0; longer < 2; ++longer) {
     PipelineShape run = shape;
@@ -250,6 +293,56 @@ Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, cons
   }
   const double of_one = (makespan[1] - makespan[0]) / fill;
   return updates_after_each(plan.schedule) ? of_one : of_one * plan.microbatches;
+}
+
+Result<double> replayed_step(const Plan& plan, const PipelineShape& shape, const MeasuredCosts& measured,
+                             const std::optional<ScheduleFile>& file) {
+  const ActionTimes& each = measured.each;
+  PipelineShape run = shape;
+  SimulationOptions options{.peaks = false};
+  // The averaged steps are microbatches [from, from + count) of the run that is simulated, where `of_step`
+  // are of a step; `traced` of them were, as a step is rounded up to whole turns.
+  std::int64_t from = 0, of_step = updates_after_each(plan.schedule) ? 1 : plan.microbatches;
+  const std::int64_t traced = of_step;
+  if (is_asynchronous(plan.schedule)) {
+    // The messages of microbatches before and after cross the borders: they take the mean times.
+    const std::int64_t turn = turn_of(shape), fill = filling(shape);
+    from = fill + each.first % turn;
+    run.microbatches = static_cast<int>((from + measured.steps * of_step + turn - 1) / turn * turn + fill);
+  }
+  Result<Schedule> schedule = schedule_of(plan, run, Transport::Buffered, file);
+  if (!schedule) return schedule.problems();
+  if (!is_asynchronous(plan.schedule)) {
+    *schedule = repeat_steps(*schedule, run, measured.steps);
+    of_step = run.microbatches / measured.steps;
+    options.start = each.start;
+  }
+  const auto in_steps = [&](const Action& a) {
+    return a.microbatch.value >= from && a.microbatch.value < from + measured.steps * of_step;
+  };
+  for (std::size_t r = 0; r < schedule->ranks.size(); ++r) {
+    auto& own = options.own_seconds.emplace_back();
+    for (const Action& a : schedule->ranks[r]) {
+      const std::int64_t after = a.microbatch.value - from;
+      const auto found = in_steps(a) ? each.seconds.find({static_cast<int>(r), span_kind(a.op), a.stage.value,
+                                                          is_send(a.op) ? a.peer_stage.value : -1,
+                                                          after / of_step * traced + after % of_step})
+                                     : each.seconds.end();
+      own.push_back(found == each.seconds.end() ? -1 : found->second);
+    }
+  }
+  const Simulation simulation = simulate(*schedule, run, measured.costs, options);
+  double step_s = 0;
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+    double begin = r < options.start.size() ? options.start[r] : 0, end = 0;
+    for (const TimedAction& timed : simulation.ranks[r]) {
+      if (timed.action.op != Op::Update) continue;
+      if (timed.action.microbatch.value < from) begin = std::max(begin, timed.end);
+      if (in_steps(timed.action)) end = std::max(end, timed.end);
+    }
+    step_s = std::max(step_s, (end - begin) / measured.steps);
+  }
+  return step_s;
 }
 
 }  // namespace millrace

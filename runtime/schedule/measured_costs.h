@@ -2,8 +2,10 @@
 // differ by the model alone, no longer by the times that were put into it. LibTorch-free.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "runtime/plan/plan.h"
@@ -11,6 +13,16 @@
 #include "runtime/trace/trace.h"
 
 namespace millrace {
+
+/// Seconds of single actions of the averaged steps.
+struct ActionTimes {
+  /// Rank, kind, stage, the receiver's stage (Send: the message's transfer; else -1), microbatch from the
+  /// first averaged one on.
+  using Which = std::tuple<int, SpanKind, int, int, std::int64_t>;
+  std::map<Which, double> seconds;
+  std::int64_t first = 0;     ///< microbatch of the run that is 0 in `seconds`
+  std::vector<double> start;  ///< by rank: when it begins the first averaged step, from the earliest on
+};
 
 /// Means over the traced steps but the first (which warms up, and gives the start of the second).
 struct MeasuredCosts {
@@ -24,6 +36,7 @@ struct MeasuredCosts {
   bool split_backwards = false;
   double step_s = 0;  ///< of the same steps, of the rank that took longest; asynchronous: of a minibatch
   int steps = 0;      ///< that were averaged
+  ActionTimes each;
 };
 
 /// `spans_by_rank` of the ranks of `plan`, on one clock (one host). Problem: fewer than three traced steps,
@@ -35,5 +48,11 @@ Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shap
 /// Problem if the schedule cannot be made.
 Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, const ScheduleCosts& costs,
                               const std::optional<ScheduleFile>& file = std::nullopt);
+
+/// The traced steps once more, every action with its own time, in seconds of a step: where ranks wait for
+/// each other a step costs the mean of the slower one's times, which is more than the slower one's mean. What
+/// is left to the measured step is the error of the model. Problem if the schedule cannot be made.
+Result<double> replayed_step(const Plan& plan, const PipelineShape& shape, const MeasuredCosts& measured,
+                             const std::optional<ScheduleFile>& file = std::nullopt);
 
 }  // namespace millrace

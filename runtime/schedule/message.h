@@ -34,15 +34,11 @@ class MessageIndex {
   int microbatches_;
 };
 
-inline bool is_send(Op op) {
-  return op == Op::SendActivation || op == Op::SendGradient;
-}
-
 /// End of the exchange that begins at `at` (Transport::Rendezvous): sends, then receives. A send that follows
 /// a receive is posted after it.
 inline std::size_t exchange_end(const std::vector<Action>& actions, std::size_t at) {
   while (at < actions.size() && is_send(actions[at].op)) ++at;
-  while (at < actions.size() && is_transfer(actions[at].op) && !is_send(actions[at].op)) ++at;
+  while (at < actions.size() && is_receive(actions[at].op)) ++at;
   return at;
 }
 

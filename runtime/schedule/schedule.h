@@ -10,6 +10,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/plan.h"
+#include "runtime/trace/trace.h"
 
 namespace millrace {
 
@@ -27,7 +28,11 @@ enum class Op {
 };
 
 bool is_transfer(Op op);
+bool is_send(Op op);
+bool is_receive(Op op);
 bool is_compute(Op op);
+/// The span that an action leaves in the trace: a receive leaves the wait for it.
+SpanKind span_kind(Op op);
 
 /// One action of one rank. For transfers `stage` is the stage of this rank, `peer_stage` and `peer` the other
 /// end. Reduce and Update carry the last microbatch that contributed.

@@ -7,13 +7,44 @@
 
 namespace millrace {
 
+bool is_send(Op op) {
+  return op == Op::SendActivation || op == Op::SendGradient;
+}
+
+bool is_receive(Op op) {
+  return op == Op::RecvActivation || op == Op::RecvGradient;
+}
+
 bool is_transfer(Op op) {
-  return op == Op::SendActivation || op == Op::RecvActivation || op == Op::SendGradient ||
-         op == Op::RecvGradient;
+  return is_send(op) || is_receive(op);
 }
 
 bool is_compute(Op op) {
   return op == Op::Forward || op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
+}
+
+SpanKind span_kind(Op op) {
+  switch (op) {
+    case Op::Forward:
+      return SpanKind::Forward;
+    case Op::Backward:
+      return SpanKind::Backward;
+    case Op::BackwardInput:
+      return SpanKind::BackwardInput;
+    case Op::BackwardWeight:
+      return SpanKind::BackwardWeight;
+    case Op::SendActivation:
+    case Op::SendGradient:
+      return SpanKind::Send;
+    case Op::RecvActivation:
+    case Op::RecvGradient:
+      return SpanKind::Wait;
+    case Op::Reduce:
+      return SpanKind::Reduce;
+    case Op::Update:
+      return SpanKind::Update;
+  }
+  return SpanKind::Step;
 }
 
 int PipelineShape::num_ranks() const {

@@ -60,7 +60,10 @@ class Simulator {
         ranks_(schedule.ranks.size()),
         barriers_(static_cast<std::size_t>(shape.num_stages())) {
     result_.ranks.resize(ranks_.size());
-    for (std::size_t r = 0; r < ranks_.size(); ++r) result_.ranks[r].reserve(schedule.ranks[r].size());
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      result_.ranks[r].reserve(schedule.ranks[r].size());
+      ranks_[r].time = at_or(options.start, r, 0);
+    }
     if (options.transport == Transport::Buffered) {
       waiting_.assign(messages_.size(), kNobody);
     } else {
@@ -139,7 +142,13 @@ class Simulator {
     return std::exp(options_.jitter * (random.normal() - options_.jitter / 2));
   }
 
+  /// What is known of the action at this place of the list; negative if nothing is.
+  double own_seconds(std::size_t r, std::size_t place) const {
+    return r < options_.own_seconds.size() ? at_or(options_.own_seconds[r], place, -1) : -1;
+  }
+
   double duration(std::size_t r, const Action& a) const {
+    if (const double own = own_seconds(r, ranks_[r].at); own >= 0) return own;
     const std::size_t s = index(a.stage);
     double seconds = 0;
     switch (a.op) {
@@ -214,8 +223,10 @@ class Simulator {
            options_.host[from] != options_.host[to];
   }
 
-  /// When a message that may start at `time` has left and when it arrives.
-  std::pair<double, double> carry(std::size_t from, const Action& send, std::size_t message, double time) {
+  /// When the message that `from` sends at `place` of its list has left, if it may start at `time`, and when
+  /// it arrives.
+  std::pair<double, double> carry(std::size_t from, std::size_t place, std::size_t message, double time) {
+    const Action& send = schedule_.ranks[from][place];
     const auto to = static_cast<std::size_t>(send.peer.value);
     if (from == to) return {time, time};
     const std::size_t link = messages_.link_of(message);
@@ -223,6 +234,7 @@ class Simulator {
     double seconds =
         cost(costs_.transfer, link) + (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
     seconds *= noise(15, message);
+    if (const double own = own_seconds(from, place); own >= 0) seconds = own;
     double& free = ranks_[from].wires.free(send.peer.value);
     double start = std::max(free, time);
     if (takes_ports(from, send)) {
@@ -238,7 +250,7 @@ class Simulator {
   void send(std::size_t r, const Action& a) {
     const std::size_t message = message_of(a);
     const double now = ranks_[r].time;
-    const auto [left, arrival] = carry(r, a, message, now);
+    const auto [left, arrival] = carry(r, ranks_[r].at, message, now);
     arrival_[message] = arrival;
     finish(r, now, options_.sends == SendMode::Block ? left : now);
     if (waiting_[message] == kNobody) return;
@@ -287,11 +299,11 @@ class Simulator {
     const Ends& ends = ends_[which];
     const auto sender = static_cast<std::size_t>(ends.sender),
                receiver = static_cast<std::size_t>(ends.receiver);
-    const double arrival = carry(sender, *posted(sender, which), which, time).second;
+    const double arrival = carry(sender, posted(sender, which), which, time).second;
     arrival_[which] = arrival;
     for (std::size_t r : {sender, receiver}) {
       Rank& rank = ranks_[r];
-      result_.ranks[r][static_cast<std::size_t>(posted(r, which) - schedule_.ranks[r].data())].end = arrival;
+      result_.ranks[r][posted(r, which)].end = arrival;
       if (--rank.unfinished > 0) continue;
       for (; rank.at < rank.posted_to; ++rank.at)
         rank.time = std::max(rank.time, result_.ranks[r][rank.at].end);
@@ -299,11 +311,11 @@ class Simulator {
     }
   }
 
-  /// The action of the exchange under way on `r` that moves `message`.
-  const Action* posted(std::size_t r, std::size_t message) const {
-    const Action* a = &schedule_.ranks[r][ranks_[r].at];
-    while (messages_.of(*a) != static_cast<std::int64_t>(message)) ++a;
-    return a;
+  /// The place of the exchange under way on `r` that moves `message`.
+  std::size_t posted(std::size_t r, std::size_t message) const {
+    std::size_t place = ranks_[r].at;
+    while (messages_.of(schedule_.ranks[r][place]) != static_cast<std::int64_t>(message)) ++place;
+    return place;
   }
 
   // ---- reduces
@@ -320,9 +332,10 @@ class Simulator {
         std::max(barrier.first_ready, rank.last_backward + (rank.time - rank.last_backward) / buckets);
     barrier.waiting.push_back(r);
     if (barrier.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return false;
-    const double seconds = cost(costs_.reduce, index(a.stage)) *
-                           noise(index(a.stage) * 16 + static_cast<std::uint64_t>(Op::Reduce),
-                                 static_cast<std::uint64_t>(barrier.count));
+    double seconds = cost(costs_.reduce, index(a.stage)) *
+                     noise(index(a.stage) * 16 + static_cast<std::uint64_t>(Op::Reduce),
+                           static_cast<std::uint64_t>(barrier.count));
+    if (const double own = own_seconds(r, rank.at); own >= 0) seconds = own;
     const double end = buckets == 1
                            ? barrier.time + seconds
                            : std::max(barrier.time + seconds / buckets, barrier.first_ready + seconds);

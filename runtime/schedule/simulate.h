@@ -38,6 +38,11 @@ struct SimulationOptions {
   std::uint64_t seed = 0;        ///< the same work gets the same noise under every schedule
   std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
 
+  /// Seconds of single actions, by rank and place in its list, instead of their costs: of a computation, an
+  /// update, a reduce (of the last replica to come), or the message of a send. Negative or missing: its cost.
+  std::vector<std::vector<double>> own_seconds;
+  std::vector<double> start;  ///< by rank: when it begins, seconds; missing: 0
+
   bool peaks = true;                 ///< whether peak_stash and peak_versions are wanted
   std::vector<double> stash_bytes;   ///< by stage: kept from a forward to its last backward
   std::vector<double> weight_bytes;  ///< by stage: of one version
@@ -55,6 +60,10 @@ Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const 
 /// ends is gone. Other arguments as simulate().
 double steady_step(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
                    const SimulationOptions& options = {});
+
+/// A flushing schedule `steps` times over, each rank's list after itself; `shape` gets the microbatches of
+/// all (those of a step rounded up to whole turns of all replicas: each step begins with the first replica).
+Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps);
 
 /// Bytes of each rank at its fullest, by the order of its list: weights of all live versions, state, stash.
 std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape& shape,

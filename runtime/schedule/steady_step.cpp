@@ -10,33 +10,32 @@ namespace {
 
 constexpr int kSteps = 4;  // the first fills the pipeline; the difference of the others repeats
 
-/// Microbatches of a step rounded up to whole turns of all replicas: those of the next step start again with
-/// the first replica.
-int numbers_of_a_step(const PipelineShape& shape) {
-  int turn = 1;
-  for (const auto& ranks : shape.ranks_of_stage) turn = std::lcm(turn, static_cast<int>(ranks.size()));
-  return (shape.microbatches + turn - 1) / turn * turn;
-}
-
 }  // namespace
 
-double steady_step(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
-                   const SimulationOptions& options) {
+Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps) {
   MILLRACE_CHECK(!is_asynchronous(schedule.kind));
-  const int numbers = numbers_of_a_step(shape);
-  PipelineShape longer = shape;
-  longer.microbatches = numbers * kSteps;
+  int turn = 1;
+  for (const auto& ranks : shape.ranks_of_stage) turn = std::lcm(turn, static_cast<int>(ranks.size()));
+  const int numbers = (shape.microbatches + turn - 1) / turn * turn;
+  shape.microbatches = numbers * steps;
   Schedule repeated{.kind = schedule.kind, .ranks = {}};
   for (const auto& actions : schedule.ranks) {
     auto& list = repeated.ranks.emplace_back();
-    list.reserve(actions.size() * kSteps);
-    for (int step = 0; step < kSteps; ++step) {
+    list.reserve(actions.size() * static_cast<std::size_t>(steps));
+    for (int step = 0; step < steps; ++step) {
       for (Action a : actions) {
         a.microbatch = MicrobatchId(a.microbatch.value + std::int64_t{step} * numbers);
         list.push_back(a);
       }
     }
   }
+  return repeated;
+}
+
+double steady_step(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
+                   const SimulationOptions& options) {
+  PipelineShape longer = shape;
+  const Schedule repeated = repeat_steps(schedule, longer, kSteps);
   const Simulation simulation = simulate(repeated, longer, costs, options);
   double middle = 0;
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {

@@ -44,7 +44,7 @@ bool parse_action(std::string_view token, Action& action) {
 std::string to_string(const Action& a) {
   std::string text = std::to_string(a.stage.value) + name_of(a.op) + std::to_string(a.microbatch.value);
   if (is_transfer(a.op)) {
-    const bool sends = a.op == Op::SendActivation || a.op == Op::SendGradient;
+    const bool sends = is_send(a.op);
     text += (sends ? ">" : "<") + std::to_string(a.peer_stage.value) + "@" + std::to_string(a.peer.value);
   }
   return text;

@@ -384,7 +384,7 @@ void StageExecutor::release_if_sent(LayerSlot& slot) {
 
 StageExecutor::Route StageExecutor::route_of(const Action& action) const {
   const bool gradient = is_gradient(action.op);
-  const bool sends = action.op == Op::SendActivation || action.op == Op::SendGradient;
+  const bool sends = is_send(action.op);
   const bool upstream = gradient == sends;  // the peer is the earlier stage
   const int peer = action.peer_stage.value;
   const Border* border = upstream ? program_.earlier_from(peer) : program_.later_to(peer);

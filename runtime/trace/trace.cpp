@@ -11,16 +11,20 @@ const std::vector<std::string> kKinds{
     "forward", "backward", "backward_input", "backward_weight", "send",       "receive", "wait",
     "reduce",  "update",   "data",           "checkpoint",      "evaluation", "step"};
 
-/// Communication has a lane of its own, so that spans of one lane do not overlap.
-int lane_of(SpanKind kind) {
-  return kind == SpanKind::Send || kind == SpanKind::Recv || kind == SpanKind::Wait ||
-         kind == SpanKind::Reduce;
-}
-
 }  // namespace
 
 const char* to_string(SpanKind kind) {
   return kKinds[static_cast<std::size_t>(kind)].c_str();
+}
+
+bool is_computation(SpanKind kind) {
+  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
+         kind == SpanKind::BackwardWeight;
+}
+
+bool is_communication(SpanKind kind) {
+  return kind == SpanKind::Send || kind == SpanKind::Recv || kind == SpanKind::Wait ||
+         kind == SpanKind::Reduce;
 }
 
 SpanRing::SpanRing(std::size_t capacity) : ring_(capacity) {}
@@ -64,7 +68,7 @@ std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank)
                         {"ts", double(span.start - origin) * 1e-3},
                         {"dur", double(span.end - span.start) * 1e-3},
                         {"pid", rank},
-                        {"tid", lane_of(span.kind)},
+                        {"tid", int{is_communication(span.kind)}},
                         {"args", Json::object({{"step", span.step},
                                                {"stage", int{span.stage}},
                                                {"microbatch", span.microbatch},

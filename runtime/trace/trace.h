@@ -27,6 +27,9 @@ enum class SpanKind : std::uint8_t {
   Step
 };
 const char* to_string(SpanKind kind);
+/// Of a microbatch: forward, backward, or a part of the backward.
+bool is_computation(SpanKind kind);
+bool is_communication(SpanKind kind);
 
 /// 40 bytes, no allocation. `start`/`end` in nanoseconds of the rank's clock since the trace's origin.
 struct Span {

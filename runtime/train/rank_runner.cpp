@@ -12,9 +12,6 @@
 namespace millrace {
 namespace {
 
-bool is_receive(Op op) {
-  return op == Op::RecvActivation || op == Op::RecvGradient;
-}
 bool is_gradient_work(Op op) {
   return op == Op::Backward || op == Op::BackwardWeight;
 }
@@ -30,34 +27,9 @@ std::vector<char> last_gradients(std::span<const Action> actions) {
   return last;
 }
 
-SpanKind span_kind(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return SpanKind::Forward;
-    case Op::Backward:
-      return SpanKind::Backward;
-    case Op::BackwardInput:
-      return SpanKind::BackwardInput;
-    case Op::BackwardWeight:
-      return SpanKind::BackwardWeight;
-    case Op::SendActivation:
-    case Op::SendGradient:
-      return SpanKind::Send;
-    case Op::RecvActivation:
-    case Op::RecvGradient:
-      return SpanKind::Wait;
-    case Op::Reduce:
-      return SpanKind::Reduce;
-    case Op::Update:
-      return SpanKind::Update;
-  }
-  return SpanKind::Step;
-}
-
 /// What a device does by itself; transfers and data end when the host has them.
-bool is_computation(SpanKind kind) {
-  return kind == SpanKind::Forward || kind == SpanKind::Backward || kind == SpanKind::BackwardInput ||
-         kind == SpanKind::BackwardWeight || kind == SpanKind::Update;
+bool runs_on_device(SpanKind kind) {
+  return is_computation(kind) || kind == SpanKind::Update;
 }
 
 double& seconds_of(StepTimes& times, Op op) {
@@ -88,7 +60,7 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
             .peer = action.peer.value,
             .microbatch = first_position_ + action.microbatch.value,
             .step = step_};
-  if (anchor_ && is_computation(kind)) {
+  if (anchor_ && runs_on_device(kind)) {
     auto begin = parts_.device->mark();
     work();
     open_.push_back({std::move(begin), parts_.device->mark(), span, &seconds});
@@ -138,16 +110,15 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
 /// Gives a stage its part of the batch. A rank that holds several stages that read it (the first and the
 /// last) gets it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
-  const auto reads = [](const StageExecutor& e) { return e.reads_batch(); };
   StageExecutor& executor = parts_.stages.executor(forward.stage);
-  if (!reads(executor)) return;
+  if (!executor.reads_batch()) return;
   const std::int64_t position = first_position_ + forward.microbatch.value;
   timed(SpanKind::Data, forward, times_.data, [&] {
     auto kept = batches_.find(position);
     if (kept == batches_.end()) {
-      const auto readers =
-          std::ranges::count_if(parts_.stages.held(), [&](const HeldStage& h) { return reads(*h.executor); });
-      kept = batches_.emplace(position, KeptBatch{parts_.batches->get(position), static_cast<int>(readers)})
+      const auto readers = std::ranges::count_if(
+          parts_.stages.held(), [](const HeldStage& h) { return h.executor->reads_batch(); });
+      kept = batches_.emplace(position, KeptBatch{parts_.batches.get(position), static_cast<int>(readers)})
                  .first;
     }
     executor.feed(forward.microbatch, kept->second.batch);
@@ -156,7 +127,7 @@ void RankRunner::feed(const Action& forward) {
 }
 
 void RankRunner::step(const Action& action, bool last_gradient) {
-  if (action.op == Op::Forward && parts_.batches) feed(action);
+  if (action.op == Op::Forward) feed(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),
         [&] { parts_.stages.execute(action, last_gradient); });
   if (is_receive(action.op)) --posted_;

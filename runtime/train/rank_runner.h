@@ -25,7 +25,7 @@ struct StepTimes {
 
 struct RunnerParts {
   RankStages& stages;
-  BatchSource* batches = nullptr;  ///< null if no stage of this rank reads anything
+  BatchSource& batches;
   Clock& clock;
   SpanRing& trace;
   StatusBoard& status;

@@ -49,10 +49,14 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
   }
 }
 
-StageExecutor& RankStages::executor(StageId stage) const {
+const HeldStage& RankStages::at(StageId stage) const {
   const int at = held_at_.at(static_cast<std::size_t>(stage.value));
   MILLRACE_CHECK(at >= 0, "stage " << stage.value << " is on another rank");
-  return *held_[static_cast<std::size_t>(at)].executor;
+  return held_[static_cast<std::size_t>(at)];
+}
+
+StageExecutor& RankStages::executor(StageId stage) const {
+  return *at(stage).executor;
 }
 
 StageExecutor* RankStages::last() const {
@@ -99,9 +103,7 @@ void RankStages::set_extents(const ExtentOf& extent_of) {
 void RankStages::execute(const Action& action, bool last_gradient) {
   if (action.op == Op::Update) {
     // Before the first of this step: whose version is still this stage's has not updated yet.
-    const VersionId version =
-        held_[static_cast<std::size_t>(held_at_[static_cast<std::size_t>(action.stage.value)])]
-            .store->current();
+    const VersionId version = at(action.stage).store->current();
     for (const HeldStage& h : held_) {
       if (h.store->current() == version) h.executor->prepare_update();
     }

@@ -57,6 +57,8 @@ class RankStages {
   int peak_versions() const;                      ///< of the stage with the most
 
  private:
+  const HeldStage& at(StageId stage) const;
+
   std::vector<HeldStage> held_;
   std::vector<int> held_at_;  ///< by stage: index into held_, or -1
   std::size_t num_fields_ = 0;

@@ -36,6 +36,10 @@ constexpr std::int64_t kFlowWindow = 256;
 // Positions of evaluations lie above all training positions, so that message tags never meet.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 
+void require(const Status& status) {
+  if (!status) throw ConfigError(to_string(status.problems()));
+}
+
 StageLayout layout_or_throw(const LayeredModel& model, const Plan& plan, int microbatch) {
   Result<StageLayout> layout = make_layout(model, plan, microbatch);
   if (!layout) throw ConfigError(to_string(layout.problems()));
@@ -83,6 +87,17 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
       throw ConfigError(to_string(problems));
   }
   return *std::move(schedule);
+}
+
+/// This rank's actions of one step.
+std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, const Communicator& world,
+                                    const std::optional<ScheduleFile>& file) {
+  Schedule schedule = checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world, file);
+  std::vector<Action> actions = std::move(schedule.ranks[static_cast<std::size_t>(world.rank().value)]);
+  // Gradients of tied parameters go to their owners after all Reduces and before all Updates.
+  if (!layout.ties.empty())
+    std::ranges::stable_partition(actions, [](const Action& a) { return a.op != Op::Update; });
+  return actions;
 }
 
 /// Proved to end at any length, with every action at its place. Throws ConfigError.
@@ -140,9 +155,15 @@ struct Trainer::Impl {
     std::unique_ptr<RankRunner> runner;
   };
   std::optional<Flow> flow;
-  std::int64_t start = 0;           // steps done when this run began
-  std::int64_t older_versions = 0;  // of the stash that was resumed
-  std::unique_ptr<RankRunner> flushing_runner;
+  /// Any other run: the same actions for every step.
+  struct Flushing {
+    std::vector<Action> actions;
+    std::unique_ptr<RankRunner> runner;
+  };
+  std::optional<Flushing> flushing;
+  std::int64_t start = 0;  // steps done when this run began
+  /// Before the current one: the first forwards use them, as they did in the run that saved them.
+  std::int64_t older_versions = 0;
   RunLock lock;                    // of rank 0
   std::string run, parent;         // see CheckpointInfo
   bool continues = false;          // in the folder of the run that it resumes
@@ -164,6 +185,9 @@ struct Trainer::Impl {
   /// Steps of the job per Update of this rank's stages.
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
+  void use_extents_of(const BatchSource& source) const {
+    stages->set_extents([&source](std::int64_t position) { return source.extent(position); });
+  }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
   /// Steps in which every replica has its turn as often: all events come after whole ones.
   std::int64_t round() const { return updates_after_each() ? lcm_of_replicas(plan) : 1; }
@@ -219,7 +243,7 @@ struct Trainer::Impl {
   void run_training();
   void run_to(std::int64_t step);
   void step_to(std::int64_t end);
-  void open_flow(std::int64_t older);
+  void open_flow();
   void flow_to(std::int64_t end);
   void rest();
   void on_update(RankRunner& runner, std::int64_t step);
@@ -229,11 +253,6 @@ struct Trainer::Impl {
   /// The step after which the ranks rest next: to evaluate, to save, at the end.
   std::int64_t next_event() const;
 };
-
-/// Gradients of tied parameters go to their owners after all Reduces and before all Updates.
-void updates_last(std::vector<Action>& actions) {
-  std::ranges::stable_partition(actions, [](const Action& a) { return a.op != Op::Update; });
-}
 
 void Trainer::Impl::check_sizes() {
   if (!layout.ties.empty() && asynchronous()) {
@@ -277,24 +296,22 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   BatchNeeds evaluation = train;
   evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
   sources = make_batches(train, evaluation);
-  stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
+  use_extents_of(*sources.train);
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round()));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
 }
 
-/// Fills nothing yet: the first actions of the flow do. `older`: versions before the current one that the
-/// first forwards use, as they did in the run that saved them.
-void Trainer::Impl::open_flow(std::int64_t older) {
+/// Fills nothing yet: the first actions of the flow do.
+void Trainer::Impl::open_flow() {
   const PipelineShape shape = shape_of(plan, layout, 0);
-  flow =
-      Flow{.stream = checked_stream(plan, shape, world.communicator),
-           .runner = std::make_unique<RankRunner>(RunnerParts{
-               *stages, sources.train.get(), world.clock, trace, status, &world.device, steps_per_update()})};
+  flow = Flow{.stream = checked_stream(plan, shape, world.communicator),
+              .runner = std::make_unique<RankRunner>(RunnerParts{*stages, *sources.train, world.clock, trace,
+                                                                 status, &world.device, steps_per_update()})};
   flow->runner->end_before(position_of(last_step() - start));
   for (const HeldStage& h : stages->held()) {
     h.executor->set_versions(version_rule(plan.schedule, shape, h.stage),
-                             VersionId(h.store->current().value - older), h.replica, h.replicas);
+                             VersionId(h.store->current().value - older_versions), h.replica, h.replicas);
     h.executor->set_cuts([this](std::int64_t microbatch) {
       const int per_step = microbatches_per_step(plan);
       const std::int64_t step = start + microbatch / per_step;
@@ -327,9 +344,6 @@ void Trainer::Impl::agree_on_settings() {
 /// Everything that will be written is made, or refused, before the first step.
 void Trainer::Impl::claim_outputs() {
   const bool first_rank = world.communicator.rank() == RankId(0);
-  const auto require = [](const Status& status) {
-    if (!status) throw ConfigError(to_string(status.problems()));
-  };
   const std::string fresh = first_rank ? new_run_id() : "";
   const auto problem = together("preparing the outputs", [&] {
     if (!options.save_weights.empty()) require(make_place_for_file(options.save_weights));
@@ -389,7 +403,6 @@ void Trainer::Impl::resume() {
   }
   const Checkpoint opened =
       open_checkpoint_together(world.communicator, options.resume, names, options.checkpoint_deadline);
-  const Checkpoint* found = &opened;
   check_changes(opened);
   const auto problem = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) {
@@ -407,26 +420,24 @@ void Trainer::Impl::resume() {
   if (continues) run = opened.info.run;
   parent = continues ? opened.info.parent : opened.info.run + " step " + std::to_string(opened.info.step);
   const std::int64_t per_step = microbatches_per_step(plan);
-  if (found->info.position % per_step != 0) {
+  if (opened.info.position % per_step != 0) {
     throw CheckpointError("cannot resume: the checkpoint is after microbatch " +
-                              std::to_string(found->info.position) + ", which does not end a step of " +
+                              std::to_string(opened.info.position) + ", which does not end a step of " +
                               std::to_string(per_step),
                           "give a number of microbatches per step that divides it");
   }
-  done = start = found->info.position / per_step;  // another schedule counts other steps
-  std::int64_t older = 0;
+  done = start = opened.info.position / per_step;  // another schedule counts other steps
   for (const HeldStage& h : stages->held()) {
-    load_update_counts(*found, *h.store, *h.rule);
+    load_update_counts(opened, *h.store, *h.rule);
     h.store->set_current(VersionId(done));
     // Other cuts of the model have other delays: their pipeline begins anew with the newest weights.
-    if (asynchronous() && found->info.plan_fingerprint == plan.fingerprint())
-      older = load_stash(*found, *h.store);
+    if (asynchronous() && opened.info.plan_fingerprint == plan.fingerprint())
+      older_versions = load_stash(opened, *h.store);
   }
-  older_versions = older;
   report.first_step = done;
   if (continues) report.saved_step = done;
-  if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + found->path);
-  if (sources.train) sources.train->seek(position_of(done));
+  if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + opened.path);
+  sources.train->seek(position_of(done));
 }
 
 std::int64_t Trainer::Impl::next_event() const {
@@ -446,7 +457,7 @@ void Trainer::Impl::run_to(std::int64_t step) {
 
 /// Windows of the flow, one after the other without a pause, so that its lists stay short.
 void Trainer::Impl::flow_to(std::int64_t end) {
-  if (!flow) open_flow(older_versions);
+  if (!flow) open_flow();
   const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
   const std::int64_t window = std::max<std::int64_t>(1, kFlowWindow / period) * period;
   const RankId rank = world.communicator.rank();
@@ -469,17 +480,15 @@ void Trainer::Impl::flow_to(std::int64_t end) {
 }
 
 void Trainer::Impl::step_to(std::int64_t end) {
-  if (!flushing_runner)
-    flushing_runner = std::make_unique<RankRunner>(
-        RunnerParts{*stages, sources.train.get(), world.clock, trace, status, &world.device});
-  std::vector<Action> actions =
-      checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world.communicator, options.schedule)
-          .ranks[world.communicator.rank().value];
-  if (!layout.ties.empty()) updates_last(actions);
+  if (!flushing) {
+    flushing = Flushing{.actions = actions_of_step(plan, layout, world.communicator, options.schedule),
+                        .runner = std::make_unique<RankRunner>(
+                            RunnerParts{*stages, *sources.train, world.clock, trace, status, &world.device})};
+  }
   while (done < end) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
-    flushing_runner->run(actions, done, position_of(done),
-                         [&](const Action&) { on_update(*flushing_runner, done); });
+    flushing->runner->run(flushing->actions, done, position_of(done),
+                          [&](const Action&) { on_update(*flushing->runner, done); });
     ++done;
     stop->completed(done - start);
     if (done == limit()) break;
@@ -556,8 +565,8 @@ bool Trainer::Impl::evaluate() {
   } shifted;
   shifted.inner = sources.evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
-  stages->set_extents([&](std::int64_t position) { return shifted.extent(position); });
-  RankRunner shifted_runner({*stages, &shifted, world.clock, trace, status, &world.device});
+  use_extents_of(shifted);
+  RankRunner shifted_runner({*stages, shifted, world.clock, trace, status, &world.device});
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
     const std::int64_t end = std::min({total, chunk + kEvaluationChunk, next + kEvaluationPiece});
@@ -572,7 +581,7 @@ bool Trainer::Impl::evaluate() {
   stages->finish_sends();
   evaluated += total + kEvaluationChunk;
   stages->set_training(true);
-  stages->set_extents([this](std::int64_t position) { return sources.train->extent(position); });
+  use_extents_of(*sources.train);
   StageExecutor* last_stage = stages->last();
   if (asked) {
     if (last_stage) last_stage->take_losses();
@@ -590,9 +599,6 @@ bool Trainer::Impl::evaluate() {
 /// By rank 0, before the others open their files: the folder becomes this run's.
 void Trainer::Impl::take_folder() {
   const std::filesystem::path folder = options.output_dir;
-  const auto require = [](const Status& status) {
-    if (!status) throw ConfigError(to_string(status.problems()));
-  };
   if (continues && options.overwrite) {
     throw ConfigError("--overwrite would delete " + options.resume + ", which --resume goes on from",
                       "leave one of them out, or give another --output-dir");

@@ -78,7 +78,7 @@ TEST(ErrorSplit, SlowerActionsAreTheTimesFault) {
   EXPECT_NEAR(split->of_times(), 0.25, 1e-6);
   EXPECT_NEAR(split->of_model(), 0, 1e-6);
   EXPECT_EQ(split->steps, kSplitSteps - 1);
-  EXPECT_NE(error_split_text(*split).find("times +25.0 %, model +0.0 %"), std::string::npos)
+  EXPECT_NE(error_split_text(*split).find("times +25.0 %, jitter +0.0 %, model +0.0 %"), std::string::npos)
       << error_split_text(*split);
   const std::string page = report_html(*run);
   EXPECT_NE(page.find("id=\"error-split\""), std::string::npos);

@@ -65,21 +65,6 @@ inline ScheduleCosts costs(const Plan& plan, const PipelineShape& shape, double 
   return costs;
 }
 
-inline SpanKind kind_of(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return SpanKind::Forward;
-    case Op::Backward:
-      return SpanKind::Backward;
-    case Op::Reduce:
-      return SpanKind::Reduce;
-    case Op::Update:
-      return SpanKind::Update;
-    default:
-      return is_transfer(op) ? SpanKind::Wait : SpanKind::Backward;
-  }
-}
-
 /// Spans of `steps` steps, with waits in the gaps between them.
 inline std::vector<Span> spans_of(const Simulation& simulation, std::size_t rank, int stage, int microbatches,
                                   int first_step, int steps) {
@@ -97,7 +82,7 @@ inline std::vector<Span> spans_of(const Simulation& simulation, std::size_t rank
         span.kind = SpanKind::Wait, span.start = at(last), span.end = at(timed.start);
         spans.push_back(span);
       }
-      span.kind = kind_of(timed.action.op), span.start = at(timed.start), span.end = at(timed.end);
+      span.kind = span_kind(timed.action.op), span.start = at(timed.start), span.end = at(timed.end);
       spans.push_back(span);
       last = timed.end;
     }

@@ -15,30 +15,6 @@ namespace {
 
 constexpr int kTracedSteps = 6;
 
-SpanKind kind_of(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return SpanKind::Forward;
-    case Op::Backward:
-      return SpanKind::Backward;
-    case Op::BackwardInput:
-      return SpanKind::BackwardInput;
-    case Op::BackwardWeight:
-      return SpanKind::BackwardWeight;
-    case Op::SendActivation:
-    case Op::SendGradient:
-      return SpanKind::Send;
-    case Op::RecvActivation:
-    case Op::RecvGradient:
-      return SpanKind::Wait;
-    case Op::Reduce:
-      return SpanKind::Reduce;
-    case Op::Update:
-      return SpanKind::Update;
-  }
-  return SpanKind::Step;
-}
-
 /// The schedule's steps one after the other, as a trace of nanoseconds.
 std::vector<std::vector<Span>> traced(const Schedule& schedule, const PipelineShape& shape,
                                       const ScheduleCosts& costs) {
@@ -59,7 +35,7 @@ std::vector<std::vector<Span>> traced(const Schedule& schedule, const PipelineSh
   for (const auto& actions : simulation.ranks) {
     auto& mine = spans.emplace_back();
     for (const TimedAction& timed : actions) {
-      mine.push_back({.kind = kind_of(timed.action.op),
+      mine.push_back({.kind = span_kind(timed.action.op),
                       .stage = static_cast<std::int16_t>(timed.action.stage.value),
                       .peer = timed.action.peer.value,
                       .microbatch = timed.action.microbatch.value,
