@@ -3,8 +3,9 @@
 
 In each round the model is profiled with two ranks at once, planned for each schedule, and each plan is launched: profiles
 and runs alternate, so that a machine that drifts does so for both. A figure is the median over the rounds; of a run it is
-the median step of the slower rank. `simulated` is the plan's schedule simulated again with what the run measured of each
-action: predicted to simulated is the error of the times, simulated to the traced steps that of the model.
+the median step of the slower rank. `simulated` is the plan's schedule simulated again with the mean times that the run
+measured: predicted to simulated is the error of the times. `jitter` is from there to a simulation with each action's own
+time, and the error of the model from that to the steps that were traced.
 Usage: schedules.py MILLRACE [ROUNDS]"""
 import json
 import os
@@ -40,7 +41,7 @@ def measured_step(folder):
 def main():
     millrace = os.path.abspath(sys.argv[1])
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    predicted, measured, simulated, model = ({kind: [] for kind in KINDS} for _ in range(4))
+    predicted, measured, simulated, jitter, model = ({kind: [] for kind in KINDS} for _ in range(5))
     stages, spreads = {}, []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -61,14 +62,15 @@ def main():
                 measured[kind].append(measured_step(f"run-{kind}") * scale)
                 error = json.loads(call(millrace, "report", "--run", f"run-{kind}", "--format", "json"))["error"]
                 simulated[kind].append(error["simulated_s"] * scale)
+                jitter[kind].append(error["of_jitter"])
                 model[kind].append(error["of_model"])
     print(f"spread of the profiles: {', '.join(f'{s * 100:.1f} %' for s in spreads)}\n")
-    print("| schedule | stages on ranks | predicted, ms | simulated, ms | measured, ms | times off by | model off by | all |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| schedule | stages on ranks | predicted, ms | simulated, ms | measured, ms | times off by | jitter | model off by | all |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for kind in KINDS:
         plan, again, real = (statistics.median(times[kind]) for times in (predicted, simulated, measured))
         print(f"| `{kind}` | {stages[kind]} | {plan * 1e3:.1f} | {again * 1e3:.1f} | {real * 1e3:.1f} | "
-              f"{(again / plan - 1) * 100:+.1f} % | {statistics.median(model[kind]) * 100:+.1f} % | "
+              f"{(again / plan - 1) * 100:+.1f} % | {statistics.median(jitter[kind]) * 100:+.1f} % | {statistics.median(model[kind]) * 100:+.1f} % | "
               f"{(real / plan - 1) * 100:+.1f} % |")
 
 

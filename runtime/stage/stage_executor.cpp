@@ -19,11 +19,9 @@ namespace {
 
 // Sends a link may have in flight before the oldest is waited for. Where a send holds its tensor: enough to
 // never stall a valid schedule earlier than a rendezvous would, small enough to free the activations that
-// were sent. Where it was copied: only against a first stage that runs ahead without bound (evaluation).
+// were sent. Where it was copied, waiting costs nothing: the number only bounds the list.
 constexpr std::size_t kSendsInFlight = 4;
 constexpr std::size_t kBufferedSendsInFlight = 64;
-// Tags of tied parameters lie above those of all positions.
-constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
 bool is_gradient(Op op) {
   return op == Op::SendGradient || op == Op::RecvGradient;
@@ -50,6 +48,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       options_(options),
       program_(compile_stage(parts.layout, parts.stage)),
       layers_(program_, parts_.store, options.seed),
+      ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world),
       reducer_(parts.store, parts.replicas, program_.steps.size(), options.bucket_bytes, parts.stage),
       shapes_(parts_.layout),
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
@@ -182,7 +181,7 @@ void StageExecutor::execute(const Action& action, bool last_gradient) {
 }
 
 void StageExecutor::forward(MicrobatchId microbatch) {
-  settle_tied_weights();
+  ties_.settle();
   LayerSlot& slot = slot_for(microbatch);
   const VersionId version = pin_version(microbatch);
   if (training_ && versions_ && parts_.store.has_buffers()) keep_statistics(microbatch);
@@ -313,17 +312,12 @@ void StageExecutor::finish_backward(LayerSlot& slot) {
   release_if_sent(slot);
 }
 
-StageExecutor* StageExecutor::held_stage(StageId stage) const {
-  const auto found = std::ranges::find(siblings_, stage, &StageExecutor::stage);
-  return found == siblings_.end() ? nullptr : *found;
-}
-
 StageExecutor* StageExecutor::sibling(int stage, MicrobatchId microbatch) const {
-  StageExecutor* other = held_stage(StageId(stage));
-  if (!other) return nullptr;
+  const auto other = std::ranges::find(siblings_, StageId(stage), &StageExecutor::stage);
+  if (other == siblings_.end()) return nullptr;
   const auto& ranks = parts_.ranks_of_stage.at(static_cast<std::size_t>(stage));
   const auto replica = static_cast<std::size_t>(microbatch.value) % ranks.size();
-  return ranks[replica] == parts_.world.rank() ? other : nullptr;
+  return ranks[replica] == parts_.world.rank() ? *other : nullptr;
 }
 
 /// What other stages of this rank read goes to them at once; what is left in the slot is to be sent.
@@ -489,7 +483,7 @@ void StageExecutor::finish_sends() {
     for (auto& pending : in_flight) pending->wait();
     in_flight.clear();
   }
-  settle_tied_weights();
+  ties_.settle();
 }
 
 void StageExecutor::reduce() {
@@ -520,9 +514,7 @@ void StageExecutor::check_loss() {
 
 void StageExecutor::update() {
   check_loss();
-  prepare_update();
-  update_prepared_ = false;
-  add_tied_gradients();
+  ties_.add_gradients();
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
@@ -533,8 +525,7 @@ void StageExecutor::update() {
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
-  send_tied_weights();
-  expect_tied_weights();
+  ties_.exchange_values();
 }
 
 LossSums StageExecutor::take_losses() {
@@ -543,147 +534,6 @@ LossSums StageExecutor::take_losses() {
   if (program_.heads.empty()) return {};
   return {.values = head_values(parts_.layout.model, sums),
           .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};
-}
-
-// ---- tied parameters -----------------------------------------------------------------------------------
-// The owner's replica i gets a use's gradient from the user's replica i mod (their number), and the user's
-// replica j the new weights from the owner's j mod (their number). Both are the same on all replicas.
-
-std::uint64_t StageExecutor::tie_tag(std::size_t tie, bool weights) const {
-  const auto version = static_cast<std::uint64_t>(parts_.store.current().value);
-  return kTieTags + (version * parts_.layout.ties.size() + tie) * 2 + weights;
-}
-
-namespace {
-
-const TiedUse& use_of(const ParameterStore& store, const TieAcross& tie) {
-  const auto found = std::ranges::find_if(
-      store.tied(), [&](const TiedUse& use) { return use.owner == tie.owner && use.layer == tie.layer; });
-  MILLRACE_CHECK(found != store.tied().end(), tie.owner << " is not tied here");
-  return *found;
-}
-
-std::size_t owned_slot(const ParameterStore& store, const std::string& owner) {
-  const auto found = std::ranges::find(store.slots(), owner, &ParameterSlot::name);
-  MILLRACE_CHECK(found != store.slots().end(), owner << " is not in this stage");
-  return static_cast<std::size_t>(found - store.slots().begin());
-}
-
-}  // namespace
-
-void StageExecutor::prepare_update() {
-  if (std::exchange(update_prepared_, true)) return;
-  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
-    const TieAcross& tie = parts_.layout.ties[t];
-    if (tie.user_stage != parts_.stage) continue;
-    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
-    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
-    Message message{.tag = tie_tag(t, false)};
-    std::vector<Transfer> transfers;
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-      if (users[i % users.size()] != parts_.world.rank()) continue;
-      // A copy: this stage may go on before the owner has it.
-      at::Tensor gradient = use_of(parts_.store, tie).gradient.clone();
-      if (owners[i] == parts_.world.rank()) {
-        held_stage(tie.owner_stage)->tied_here_.emplace_back(t, std::move(gradient));
-        continue;
-      }
-      message.tensors.push_back(gradient);
-      transfers.push_back({Direction::Send, owners[i], message.tag, std::move(gradient),
-                           "SEND of the tied gradient of " + tie.owner});
-    }
-    if (transfers.empty()) continue;
-    message.pending = parts_.world.exchange(transfers);
-    tied_messages_.push_back(std::move(message));
-  }
-}
-
-void StageExecutor::add_tied_gradients() {
-  // Uses within the stage and beyond it, in the order of the layers that use.
-  std::vector<std::pair<int, std::pair<std::size_t, at::Tensor>>> parts;  // layer, (slot, gradient)
-  for (const TiedUse& use : parts_.store.tied()) {
-    if (use.slot >= 0) parts.push_back({use.layer, {static_cast<std::size_t>(use.slot), use.gradient}});
-  }
-  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
-    const TieAcross& tie = parts_.layout.ties[t];
-    if (tie.owner_stage != parts_.stage) continue;
-    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
-    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
-    const auto replica =
-        static_cast<std::size_t>(std::ranges::find(owners, parts_.world.rank()) - owners.begin());
-    const RankId from = users[replica % users.size()];
-    const std::size_t slot = owned_slot(parts_.store, tie.owner);
-    at::Tensor gradient;
-    if (from == parts_.world.rank()) {
-      held_stage(tie.user_stage)->prepare_update();
-      gradient = std::ranges::find(tied_here_, t, &std::pair<std::size_t, at::Tensor>::first)->second;
-    } else {
-      const at::Tensor flat = parts_.store.flat_gradient();
-      gradient = at::empty(parts_.store.slots()[slot].shape, flat.options());
-      const Transfer transfer{Direction::Receive, from, tie_tag(t, false), gradient,
-                              "RECEIVE of the tied gradient of " + tie.owner};
-      parts_.world.exchange({&transfer, 1})->wait();
-    }
-    parts.push_back({tie.layer, {slot, gradient}});
-  }
-  std::ranges::stable_sort(parts, {}, [](const auto& part) { return part.first; });
-  for (const auto& [layer, part] : parts) parts_.store.add_tied_gradient(part.first, part.second);
-  tied_here_.clear();
-}
-
-void StageExecutor::send_tied_weights() {
-  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
-    const TieAcross& tie = parts_.layout.ties[t];
-    if (tie.owner_stage != parts_.stage) continue;
-    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
-    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
-    const at::Tensor weights =
-        parts_.store.view(parts_.store.flat_weights(), owned_slot(parts_.store, tie.owner));
-    Message message{.tag = tie_tag(t, true)};
-    std::vector<Transfer> transfers;
-    for (std::size_t j = 0; j < users.size(); ++j) {
-      if (owners[j % owners.size()] != parts_.world.rank()) continue;
-      if (users[j] == parts_.world.rank()) {
-        at::Tensor mirror = use_of(held_stage(tie.user_stage)->parts_.store, tie).mirror;
-        mirror.copy_(weights);
-        continue;
-      }
-      message.tensors.push_back(weights.clone());
-      transfers.push_back(
-          {Direction::Send, users[j], message.tag, message.tensors.back(), "SEND of the tied " + tie.owner});
-    }
-    if (transfers.empty()) continue;
-    message.pending = parts_.world.exchange(transfers);
-    tied_messages_.push_back(std::move(message));
-  }
-}
-
-/// Posted now, waited for when the weights are read next.
-void StageExecutor::expect_tied_weights() {
-  for (std::size_t t = 0; t < parts_.layout.ties.size(); ++t) {
-    const TieAcross& tie = parts_.layout.ties[t];
-    if (tie.user_stage != parts_.stage) continue;
-    const auto& owners = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.owner_stage.value));
-    const auto& users = parts_.ranks_of_stage.at(static_cast<std::size_t>(tie.user_stage.value));
-    const auto replica =
-        static_cast<std::size_t>(std::ranges::find(users, parts_.world.rank()) - users.begin());
-    const RankId from = owners[replica % owners.size()];
-    if (from == parts_.world.rank()) continue;
-    const at::Tensor mirror = use_of(parts_.store, tie).mirror;
-    Message message{.tag = tie_tag(t, true), .tensors = {at::empty(mirror.sizes(), mirror.options())}};
-    const Transfer transfer{Direction::Receive, from, message.tag, message.tensors.front(),
-                            "RECEIVE of the tied " + tie.owner};
-    message.pending = parts_.world.exchange({&transfer, 1});
-    tied_arrivals_.emplace_back(mirror, message.tensors.front());
-    tied_messages_.push_back(std::move(message));
-  }
-}
-
-void StageExecutor::settle_tied_weights() {
-  if (tied_messages_.empty()) return;
-  for (Message& message : tied_messages_) message.pending->wait();
-  tied_messages_.clear();
-  for (auto& [mirror, arrived] : std::exchange(tied_arrivals_, {})) mirror.copy_(arrived);
 }
 
 }  // namespace millrace

@@ -20,6 +20,7 @@
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/stage_layout.h"
 #include "runtime/stage/stage_program.h"
+#include "runtime/stage/tied_exchange.h"
 #include "runtime/stage/update_rule.h"
 
 namespace millrace {
@@ -87,7 +88,10 @@ class StageExecutor {
 
   /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
   /// schedule has no transfers for them.
-  void connect(StageExecutor& other) { siblings_.push_back(&other); }
+  void connect(StageExecutor& other) {
+    siblings_.push_back(&other);
+    ties_.connect(other.ties_);
+  }
   StageId stage() const { return parts_.stage; }
   bool is_last() const { return parts_.stage.value == parts_.layout.num_stages() - 1; }
 
@@ -104,7 +108,7 @@ class StageExecutor {
 
   /// Hands the gradients of tied parameters to their owners. To be called for all stages of a rank after
   /// their Reduces and before the first Update of a step, which it does for itself otherwise.
-  void prepare_update();
+  void prepare_update() { ties_.give_gradients(); }
 
   /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
   void reduce_sums();
@@ -130,13 +134,8 @@ class StageExecutor {
   void reduce();
   void check_loss();
   void update();
-  void add_tied_gradients();
-  void send_tied_weights();
-  void expect_tied_weights();
-  void settle_tied_weights();
   /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
   StageExecutor* sibling(int stage, MicrobatchId microbatch) const;
-  StageExecutor* held_stage(StageId stage) const;
   void hand_over_activations(LayerSlot& slot);
   void hand_over_gradients(LayerSlot& slot);
   LayerSlot& slot_for(MicrobatchId microbatch);
@@ -155,7 +154,6 @@ class StageExecutor {
   std::uint64_t tag_of(const Action& action, const Port& port, bool gradient) const;
   std::vector<Transfer> transfers(const Action& action, const Route& route,
                                   const std::vector<at::Tensor>& tensors) const;
-  std::uint64_t tie_tag(std::size_t tie, bool weights) const;
   VersionId version_for(std::int64_t microbatch) const;
   void join_statistics();
   void keep_statistics(MicrobatchId microbatch);
@@ -164,6 +162,7 @@ class StageExecutor {
   ExecutorOptions options_;
   StageProgram program_;
   LayerRunner layers_;
+  TiedExchange ties_;
   GradientReducer reducer_;
   ShapeCache shapes_;
   ExtentOf extent_of_;
@@ -192,10 +191,6 @@ class StageExecutor {
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
-  std::vector<Message> tied_messages_;                                   ///< in flight
-  std::vector<std::pair<at::Tensor, at::Tensor>> tied_arrivals_;         ///< (mirror, what comes for it)
-  std::vector<std::pair<std::size_t, at::Tensor>> tied_here_;  ///< (tie, gradient) from stages of this rank
-  bool update_prepared_ = false;
   std::vector<double> sums_;
   at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing
   std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it

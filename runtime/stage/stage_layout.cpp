@@ -173,10 +173,6 @@ std::vector<char> StageLayout::fields_of(StageId stage) const {
   return result;
 }
 
-bool StageLayout::has_head(StageId stage) const {
-  return std::ranges::find(stage_of_head, stage.value) != stage_of_head.end();
-}
-
 Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size) {
   if (Problems problems = validate(model); !problems.empty()) return problems;
   if (Problems problems = validate(plan, model.name, model.layer_names()); !problems.empty()) return problems;

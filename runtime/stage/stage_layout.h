@@ -65,7 +65,6 @@ struct StageLayout {
   int num_stages() const { return static_cast<int>(layers.size()); }
   /// Which fields of a batch layers and heads of the stage read: by index, 0 or 1.
   std::vector<char> fields_of(StageId stage) const;
-  bool has_head(StageId stage) const;
 };
 
 /// Problems: the model itself (validate), the plan does not fit it, shapes that do not fit each other.

@@ -169,6 +169,25 @@ TEST_F(Pipeline, TiedWeightsAreOneParameter) {
   EXPECT_THROW(train(model, plan_for(model, {1, 1}, 4, ScheduleKind::PipeDream), options(4)), ConfigError);
 }
 
+/// Of two stages of one rank, the user's may be updated first.
+TEST_F(Pipeline, AnOwnerMayComeAfterItsUsers) {
+  LayeredModel model = token_model(false);
+  model.layers[0].tied = {{"weight", "scores.weight"}};
+  model.layers[8].tied = {{"weight", "scores.weight"}};
+  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(4, "adam"));
+  EXPECT_FALSE(one.weights.contains("embedding.weight"));
+  for (const ScheduleKind kind :
+       {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV}) {
+    const Plan plan = uniform_plan(model.name, model.layer_names(), 4, 1, 4, kind, 2);
+    expect_equal(train(model, plan, options(4, "adam")), one, to_string(kind));
+  }
+  for (int stages : {2, 3}) {
+    const Plan plan =
+        plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::OneFOneB);
+    expect_equal(train(model, plan, options(4, "adam")), one, std::to_string(stages) + " stages");
+  }
+}
+
 TEST_F(Pipeline, TiedModelsResumeUnderAnyPlan) {
   const LayeredModel model = token_model(true);
   const TrainOptions unbroken = options(6, "adam");
