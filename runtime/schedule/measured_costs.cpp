@@ -1,6 +1,7 @@
 #include "runtime/schedule/measured_costs.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <set>
@@ -26,14 +27,14 @@ bool is_action(SpanKind kind) {
          kind == SpanKind::Reduce || kind == SpanKind::Update || kind == SpanKind::Data;
 }
 
-/// A message by its receiver: (rank that sends, rank that receives, microbatch), ends of the sends with their
-/// stages.
+/// A message that was sent. A receiver may have it before its sender goes on.
 struct Sent {
   int stage;
-  std::int64_t end;
+  std::int64_t end;  ///< handed over: the end of the send, or when a receiver that waited had it
   bool taken = false;
 };
-using Messages = std::map<std::tuple<int, int, std::int64_t>, std::vector<Sent>>;
+/// By (rank that sends, rank that receives, microbatch).
+using Messages = std::map<std::tuple<int, int, std::int64_t>, std::vector<Sent*>>;
 
 class Averages {
  public:
@@ -48,10 +49,16 @@ class Averages {
         if (is_action(span.kind) && span.stage >= 0 && span.stage < plan.num_stages()) mine.push_back(span);
       std::stable_sort(mine.begin(), mine.end(),
                        [](const Span& a, const Span& b) { return a.start < b.start; });
-      for (const Span& span : mine)
-        if (span.kind == SpanKind::Send)
-          messages_[{static_cast<int>(r), span.peer, span.microbatch}].push_back({span.stage, span.end});
+      auto& of_mine = message_of_.emplace_back(mine.size());
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        if (mine[i].kind != SpanKind::Send) continue;
+        of_mine[i] = &sent_.emplace_back(mine[i].stage, mine[i].end);
+        messages_[{static_cast<int>(r), mine[i].peer, mine[i].microbatch}].push_back(of_mine[i]);
+      }
     }
+    for (std::size_t r = 0; r < spans.size(); ++r)
+      for (std::size_t i = 0; i < spans_[r].size(); ++i)
+        if (spans_[r][i].kind == SpanKind::Wait) message_of_[r][i] = take(static_cast<int>(r), spans_[r][i]);
   }
 
   Result<MeasuredCosts> run() {
@@ -143,19 +150,23 @@ class Averages {
     return each_.seconds[{rank, kind, stage, receiver, microbatch - each_.first}];
   }
 
-  /// The message that `wait` takes, and its link; null if its send is not traced.
-  const Sent* sent(int rank, const Span& wait, std::size_t& link) {
+  std::optional<std::size_t> link_between(int stage, int other) const {
+    for (std::size_t l = 0; l < links_.size(); ++l) {
+      const int from = links_[l].from.value, to = links_[l].to.value;
+      if ((from == stage && to == other) || (from == other && to == stage)) return l;
+    }
+    return std::nullopt;
+  }
+
+  /// The message that `wait` takes; null if its send is not traced.
+  Sent* take(int rank, const Span& wait) {
     const auto found = messages_.find({wait.peer, rank, wait.microbatch});
     if (found == messages_.end()) return nullptr;
-    for (Sent& sent : found->second) {
-      if (sent.taken) continue;
-      for (std::size_t l = 0; l < links_.size(); ++l) {
-        const int a = links_[l].from.value, b = links_[l].to.value;
-        if (!((a == sent.stage && b == wait.stage) || (b == sent.stage && a == wait.stage))) continue;
-        sent.taken = true;
-        link = l;
-        return &sent;
-      }
+    for (Sent* sent : found->second) {
+      if (sent->taken || !link_between(sent->stage, wait.stage)) continue;
+      sent->taken = true;
+      sent->end = std::min(sent->end, wait.end);
+      return sent;
     }
     return nullptr;
   }
@@ -166,9 +177,10 @@ class Averages {
     double pending = 0;    // seconds that the next computation gets
     Mean* last = nullptr;  // the computation before, if it counts; and its own time
     double* last_own = nullptr;
-    for (const Span& span : spans) {
-      std::size_t link = 0;
-      const Sent* const message = span.kind == SpanKind::Wait ? sent(rank, span, link) : nullptr;
+    std::map<std::int32_t, std::int64_t> arrivals;  // of the newest message that was waited for, by sender
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const Span& span = spans[i];
+      const Sent* const message = message_of_[static_cast<std::size_t>(rank)][i];
       const double seconds = static_cast<double>(span.end - before) * kNanosecond;
       const auto stage = static_cast<std::size_t>(span.stage);
       if (is_computation(span.kind)) {
@@ -182,9 +194,14 @@ class Averages {
         }
         pending = 0;
       } else if (span.kind == SpanKind::Wait) {
+        const std::size_t link = message != nullptr ? *link_between(message->stage, span.stage) : 0;
         if (message != nullptr && message->end > before) {
+          // A wire carries one message after the other.
+          std::int64_t& busy = arrivals[span.peer];
           const double transfer =
-              static_cast<double>(std::max<std::int64_t>(0, span.end - message->end)) * kNanosecond;
+              static_cast<double>(std::max<std::int64_t>(0, span.end - std::max(busy, message->end))) *
+              kNanosecond;
+          busy = span.end;
           if (counts(span)) {
             transfers_[link].add(transfer);
             own(span.peer, SpanKind::Send, message->stage, span.stage, span.microbatch) = transfer;
@@ -198,7 +215,9 @@ class Averages {
                  static_cast<double>(before - message->end) * kNanosecond});
         }
       } else if (span.kind == SpanKind::Send) {
-        if (last != nullptr) last->sum += seconds, *last_own += seconds;
+        const double handed = static_cast<double>(std::max(before, message->end) - before) * kNanosecond;
+        if (last != nullptr) last->sum += handed, *last_own += handed;
+        pending += seconds - handed;
       } else if (span.kind == SpanKind::Update) {
         if (counts(span)) {
           updates_[stage].add(seconds);
@@ -240,7 +259,9 @@ class Averages {
   ActionTimes each_;
   std::vector<std::vector<Span>> spans_;
   std::vector<std::map<std::int64_t, std::int64_t>> ends_;  // by rank: of each step
+  std::deque<Sent> sent_;
   Messages messages_;
+  std::vector<std::vector<Sent*>> message_of_;  // by rank and span: that it sends or waits for, or null
   std::int64_t first_ = 0, last_ = 0;
 };
 
