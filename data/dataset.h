@@ -1,6 +1,7 @@
 // Data sets, the order of samples, and the loader that makes microbatches of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "runtime/base/choices.h"
 #include "runtime/base/result.h"
 #include "runtime/stage/layered_model.h"
 #include "runtime/train/batch_source.h"
@@ -57,10 +59,16 @@ class Dataset {
 
 enum OddSample : unsigned { kGreySample = 1, kCmykSample = 2, kDamagedSample = 4 };
 
+/// Test also finds val/. Train augments, test centre-crops.
+enum class DataSplit { Train, Test };
+constexpr auto names_of(DataSplit) {
+  return std::to_array<std::string_view>({"train", "test"});
+}
+
 struct DatasetOptions {
   std::string path =
       "synthetic";  ///< "synthetic", "synthetic:SIZE", or an image folder (has train/CLASS or CLASS)
-  std::string split = "train";    ///< "train" | "test" (also finds val/); train augments, test centre-crops
+  DataSplit split = DataSplit::Train;
   std::vector<FieldSpec> fields;  ///< of the model: what a sample has to have
   std::uint64_t seed = 0;
 };

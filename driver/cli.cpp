@@ -1,12 +1,13 @@
 #include "driver/cli.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
 
+#define CXXOPTS_NO_REGEX true  // patterns would be compiled before main, and walk long values recursively
+#include <cxxopts.hpp>
+
 #include "runtime/base/json.h"
-#include "runtime/plan/quantities.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -14,41 +15,8 @@ namespace {
 constexpr std::size_t kColumns = 100;    // of --help
 constexpr std::size_t kHelpColumn = 34;  // where a flag's text starts
 
+constexpr double kMostDouble = std::numeric_limits<double>::max();
 constexpr char kHardSpace = '\x1f';  // a space where no line is broken
-
-// ---- numbers: full consumption, no hexadecimal, no nan
-// ------------------------------------------------------
-
-template <class Number>
-bool parse_whole(std::string_view text, Number& value) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc{} && stop == end && !text.empty();
-}
-
-bool parse_finite(std::string_view text, double& value) {
-  return parse_whole(text, value) && std::isfinite(value);
-}
-
-std::string shown(double number) {
-  char text[32];
-  const auto [end, error] = std::to_chars(text, text + sizeof text, number);
-  return error == std::errc{} ? std::string(text, end) : "?";
-}
-
-std::string shown(std::int64_t number) {
-  return std::to_string(number);
-}
-
-template <class Number>
-std::string range_text(Number minimum, Number maximum) {
-  const bool open = maximum == std::numeric_limits<Number>::max() ||
-                    (std::numeric_limits<Number>::has_infinity && maximum > Number(1e300));
-  return open ? "at least " + shown(minimum) : "from " + shown(minimum) + " to " + shown(maximum);
-}
-
-// ---- parsing
-// ------------------------------------------------------------------------------------------------
 
 std::string with_dashes(std::string_view name) {
   std::string result(name);
@@ -57,14 +25,85 @@ std::string with_dashes(std::string_view name) {
 }
 
 bool looks_like_flag(std::string_view text) {
-  double number = 0;
-  return text.size() > 1 && text[0] == '-' && !parse_finite(text, number);
+  return text.size() > 1 && text[0] == '-' && !number_from(text, -kMostDouble, kMostDouble);
 }
+
+std::size_t words_taken(const Flag& flag) {
+  return flag.value.empty() ? 0 : split(flag.value, ' ').size();
+}
+
+// ---- parsing
+// ------------------------------------------------------------------------------------------------
+
+/// A flag as it stands on the command line: "--batch_size=4", "-b4", "--batch-size".
+struct WrittenFlag {
+  explicit WrittenFlag(const std::string& text) {
+    if (text.starts_with("--")) {
+      const std::size_t equals = text.find('=');
+      name = with_dashes(std::string_view(text).substr(2, equals - 2));
+      word = "--" + name;
+      if (equals != std::string::npos) attached = text.substr(equals + 1);
+    } else {
+      name = text.substr(1);
+      word = text.substr(0, 2);
+      if (text.size() > 2) attached = text.substr(text[2] == '=' ? 3 : 2);
+    }
+  }
+
+  std::string word;  ///< "--batch-size", "-b"
+  std::string name;
+  std::optional<std::string> attached;
+};
+
+/// cxxopts knows the flags and takes their values, one flag at a time: it would stop at the first error, keep
+/// the last of a repeated flag, take the next flag as a value, cut values at commas and numbers at the first
+/// letter.
+class KnownFlags {
+ public:
+  explicit KnownFlags(const CommandSpec& spec) : options_(spec.program) {
+    bool help_has_letter = true;
+    for (const Flag& flag : spec.flags) {
+      add(flag.short_name, flag.name, !flag.value.empty());
+      help_has_letter = help_has_letter && flag.short_name != 'h';
+    }
+    add(help_has_letter ? 'h' : '\0', "help", false);
+  }
+
+  struct Match {
+    std::string name;   ///< the long one
+    std::string value;  ///< empty of a switch
+  };
+  /// Nothing: no such flag, or it needs a value and none is given.
+  std::optional<Match> match(std::string word, std::optional<std::string> value) {
+    std::string program = "millrace";
+    std::vector<char*> arguments{program.data(), word.data()};
+    if (value) arguments.push_back(value->data());
+    int count = static_cast<int>(arguments.size());
+    char** first = arguments.data();
+    try {
+      const auto found = options_.parse(count, first).arguments();
+      if (found.empty()) return std::nullopt;
+      return Match{found.front().key(), found.front().value()};
+    } catch (const std::exception&) {  // its classes have other names in each version
+      return std::nullopt;
+    }
+  }
+
+ private:
+  void add(char letter, const std::string& name, bool takes_value) {
+    auto value = cxxopts::value<std::string>();
+    if (!takes_value) value->implicit_value("");
+    options_.add_options()((letter ? std::string{letter, ','} : std::string()) + name, "", value);
+  }
+
+  cxxopts::Options options_;
+};
 
 /// One pass over the arguments; collects everything that is wrong.
 class Parser {
  public:
-  Parser(const CommandSpec& spec, const std::vector<std::string>& args) : spec_(spec), args_(args) {}
+  Parser(const CommandSpec& spec, const std::vector<std::string>& args)
+      : spec_(spec), args_(args), known_(spec) {}
 
   void run() {
     while (next_ < args_.size()) {
@@ -74,10 +113,8 @@ class Parser {
                            args_.end());
         break;
       }
-      if (text.rfind("--", 0) == 0) {
-        long_flag(text);
-      } else if (looks_like_flag(text)) {
-        short_flag(text);
+      if (text.starts_with("--") || looks_like_flag(text)) {
+        flag(WrittenFlag(text));
       } else {
         positionals.push_back(text);
       }
@@ -92,63 +129,58 @@ class Parser {
   bool help = false;
 
  private:
-  void long_flag(const std::string& text) {
-    const std::size_t equals = text.find('=');
-    const std::string name = with_dashes(std::string_view(text).substr(2, equals - 2));
-    if (name == "help") {
+  bool has_value_next() const { return next_ < args_.size() && !looks_like_flag(args_[next_]); }
+
+  void flag(const WrittenFlag& written) {
+    std::optional<std::string> value = written.attached;
+    if (!value && has_value_next()) value = args_[next_];
+    const auto match = known_.match(written.word, value);
+    if (match && match->name == "help") {
       help = true;
       return;
     }
-    const Flag* flag = find([&](const Flag& f) { return f.name == name; });
-    if (!flag) return unknown("--" + name, name, equals != std::string::npos);
-    const bool attached = equals != std::string::npos;
-    take(*flag, attached, attached ? text.substr(equals + 1) : "");
+    const Flag* flag = find([&](const Flag& f) {
+      return match ? f.name == match->name
+                   : "--" + f.name == written.word || std::string{'-', f.short_name} == written.word;
+    });
+    if (!flag) return unknown(written);
+    take(*flag, written, match ? match->value : "");
   }
 
-  void short_flag(const std::string& text) {
-    const Flag* flag = find([&](const Flag& f) { return f.short_name == text[1]; });
-    if (!flag && text == "-h") {
-      help = true;
-      return;
-    }
-    if (!flag) return unknown(text.substr(0, 2), text.substr(1), text.size() > 2);
-    std::string value = text.substr(2);
-    const bool attached = !value.empty();
-    if (attached && value.front() == '=') value.erase(0, 1);
-    take(*flag, attached, std::move(value));
-  }
-
-  void take(const Flag& flag, bool attached, std::string value) {
+  void take(const Flag& flag, const WrittenFlag& written, std::string value) {
     const std::string where = "--" + flag.name;
     const bool twice =
         std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
     if (twice && !flag.repeatable) problems.push_back({where, "is given twice", "keep one of them"});
-    if (flag.value.empty() && attached)
-      problems.push_back({where, "is a switch and takes no value, got '" + value + "'", {}});
-    const bool one = flag.value.empty() || attached;
-    if (one) given.emplace_back(flag.name, std::move(value));
-    const auto words = flag.value.empty() ? 1 : 1 + std::count(flag.value.begin(), flag.value.end(), ' ');
-    for (auto taken = one ? 1 : 0; taken < words; ++taken) {
-      if (next_ == args_.size() || looks_like_flag(args_[next_])) {
+    if (flag.value.empty()) {
+      if (written.attached)
+        problems.push_back({where, "is a switch and takes no value, got '" + *written.attached + "'", {}});
+      given.emplace_back(flag.name, "");
+      return;
+    }
+    for (std::size_t taken = 0; taken < words_taken(flag); ++taken) {
+      const bool attached = taken == 0 && written.attached;
+      if (!attached && !has_value_next()) {
         problems.push_back({where, "needs a value (" + flag.value + ")",
                             "a value that starts with a dash is written " + where + "=VALUE"});
         return;
       }
-      given.emplace_back(flag.name, args_[next_++]);
+      if (taken > 0) value = args_[next_];
+      if (!attached) ++next_;
+      given.emplace_back(flag.name, value);
     }
   }
 
-  void unknown(const std::string& where, const std::string& name, bool attached) {
+  void unknown(const WrittenFlag& written) {
     std::vector<std::string> names{"help"};
     for (const Flag& flag : spec_.flags) names.push_back(flag.name);
-    const std::optional<std::string> nearest = nearest_name(name, names);
+    const std::optional<std::string> nearest = nearest_name(written.name, names);
     const std::string all = spec_.program + (spec_.command.empty() ? "" : " " + spec_.command) + " --help";
-    problems.push_back({where, "is not a flag of this command",
+    problems.push_back({written.word, "is not a flag of this command",
                         nearest ? "did you mean --" + *nearest + "?" : "`" + all + "` lists the flags"});
     // The value of a misspelt flag is no argument of its own.
     const Flag* meant = nearest ? find([&](const Flag& f) { return f.name == *nearest; }) : nullptr;
-    if (meant && !meant->value.empty() && !attached && next_ < args_.size() && !looks_like_flag(args_[next_]))
-      ++next_;
+    if (meant && !meant->value.empty() && !written.attached && has_value_next()) ++next_;
   }
 
   void check_positionals() {
@@ -182,29 +214,19 @@ class Parser {
 
   const CommandSpec& spec_;
   const std::vector<std::string>& args_;
+  KnownFlags known_;
   std::size_t next_ = 0;
 };
 
 // ---- help
 // ---------------------------------------------------------------------------------------------------
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  std::size_t start = 0;
-  while (start < text.size()) {
-    const std::size_t end = std::min(text.find(' ', start), text.size());
-    if (end > start) words.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-  return words;
-}
-
 /// Appends `text` broken at spaces; the cursor stands at column `at`, further lines are indented by `indent`
 /// and broken lines end with `tail` (" \" in examples).
 void append_wrapped(std::string& out, const std::string& text, std::size_t at, std::size_t indent,
                     std::string_view tail = {}) {
   bool first = true;
-  for (const std::string& word : words_of(text)) {
+  for (const std::string& word : words_of(text, ' ')) {
     if (!first && at + 1 + word.size() + tail.size() > kColumns) {
       out += tail;
       out += '\n' + std::string(indent, ' ');
@@ -232,7 +254,8 @@ void append_flag(std::string& out, const Flag& flag) {
   std::string text = flag.help;
   if (flag.required) text += " Required.";
   if (flag.repeatable) text += " May be repeated.";
-  if (!flag.fallback.empty()) text += std::string(" [default:") + kHardSpace + flag.fallback + "]";
+  if (!flag.default_text().empty())
+    text += std::string(" [default:") + kHardSpace + flag.default_text() + "]";
   append_wrapped(out, text, kHelpColumn, kHelpColumn);
 }
 
@@ -268,38 +291,27 @@ std::vector<std::string> Arguments::strings(std::string_view flag) const {
   return result;
 }
 
+template <class T>
+T Arguments::value_or_problem(std::string_view flag, Result<T> value, T otherwise) {
+  if (value) return *std::move(value);
+  Problem problem = value.problems().front();
+  problem.where = "--" + std::string(flag);
+  problems_.push_back(std::move(problem));
+  return otherwise;
+}
+
 std::int64_t Arguments::integer(std::string_view flag, std::int64_t minimum, std::int64_t maximum) {
   const std::string text = string(flag);
-  std::int64_t value = std::clamp<std::int64_t>(0, minimum, maximum);
-  if (text.empty() && !has(flag)) return value;
-  std::int64_t parsed = 0;
-  if (!parse_whole(text, parsed)) {
-    problems_.push_back({"--" + std::string(flag), "'" + text + "' is not an integer",
-                         "expected " + range_text(minimum, maximum)});
-  } else if (parsed < minimum || parsed > maximum) {
-    problems_.push_back(
-        {"--" + std::string(flag), text + " is out of range", "expected " + range_text(minimum, maximum)});
-  } else {
-    value = parsed;
-  }
-  return value;
+  const std::int64_t nearest = std::clamp<std::int64_t>(0, minimum, maximum);
+  if (text.empty() && !has(flag)) return nearest;
+  return value_or_problem(flag, integer_from(text, minimum, maximum), nearest);
 }
 
 double Arguments::number(std::string_view flag, double minimum, double maximum) {
   const std::string text = string(flag);
-  double value = std::clamp(0.0, minimum, maximum);
-  if (text.empty() && !has(flag)) return value;
-  double parsed = 0;
-  if (!parse_finite(text, parsed)) {
-    problems_.push_back({"--" + std::string(flag), "'" + text + "' is not a number",
-                         "expected " + range_text(minimum, maximum)});
-  } else if (parsed < minimum || parsed > maximum) {
-    problems_.push_back(
-        {"--" + std::string(flag), text + " is out of range", "expected " + range_text(minimum, maximum)});
-  } else {
-    value = parsed;
-  }
-  return value;
+  const double nearest = std::clamp(0.0, minimum, maximum);
+  if (text.empty() && !has(flag)) return nearest;
+  return value_or_problem(flag, number_from(text, minimum, maximum), nearest);
 }
 
 bool Arguments::boolean(std::string_view flag) const {
@@ -309,34 +321,26 @@ bool Arguments::boolean(std::string_view flag) const {
 
 Bytes Arguments::bytes(std::string_view flag) {
   const std::string text = string(flag);
-  Bytes value = 0;
-  if (text.empty() && !has(flag)) return value;
-  if (const std::optional<Bytes> parsed = parse_bytes(text)) {
-    value = *parsed;
-  } else {
-    problems_.push_back(
-        {"--" + std::string(flag), "'" + text + "' is not a size", "for example 16e9, 500MB or 8GiB"});
-  }
-  return value;
+  if (text.empty() && !has(flag)) return 0;
+  return value_or_problem(flag, bytes_from(text), Bytes{0});
 }
 
 std::vector<double> Arguments::numbers(std::string_view flag) {
   const std::string text = string(flag);
-  std::vector<double> result;
-  if (text.empty() && !has(flag)) return result;
-  std::size_t start = 0;
-  while (start <= text.size()) {
-    const std::size_t end = std::min(text.find(',', start), text.size());
-    double value = 0;
-    if (!parse_finite(std::string_view(text).substr(start, end - start), value)) {
-      problems_.push_back(
-          {"--" + std::string(flag), "'" + text + "' is not a list of numbers", "for example 8,2"});
-      return {};
-    }
-    result.push_back(value);
-    start = end + 1;
+  if (text.empty() && !has(flag)) return {};
+  return value_or_problem(flag, numbers_from(text), std::vector<double>{});
+}
+
+std::optional<Problem> read_value(const Flag& flag, const std::vector<std::string>& words) {
+  return flag.target.read ? flag.target.read(words) : std::nullopt;
+}
+
+CommandSpec without_targets(CommandSpec spec) {
+  for (Flag& flag : spec.flags) {
+    flag.fallback = flag.default_text();
+    flag.target = {};
   }
-  return result;
+  return spec;
 }
 
 Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args) {
@@ -349,7 +353,13 @@ Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std
   for (const auto& [name, value] : parser.given) result.given_.push_back(name);
   result.values_ = std::move(parser.given);
   for (const Flag& flag : spec.flags) {
-    if (!result.has(flag.name)) result.values_.emplace_back(flag.name, flag.fallback);
+    if (!result.has(flag.name)) {
+      result.values_.emplace_back(flag.name, flag.default_text());
+    } else if (std::optional<Problem> wrong = read_value(flag, result.strings(flag.name));
+               wrong && !result.help_) {
+      wrong->where = "--" + flag.name;
+      result.problems_.push_back(*std::move(wrong));
+    }
   }
   return result;
 }

@@ -31,9 +31,9 @@ std::string long_name(const char* flag) {
 
 OutputFormat output_format(const Arguments& arguments, Problems& problems) {
   const std::string format = arguments.string("format");
-  if (format == "json") return OutputFormat::Json;
-  if (format != "text") problems.push_back({"--format", "unknown format '" + format + "'", "text or json"});
-  return OutputFormat::Text;
+  const std::optional<OutputFormat> value = value_named<OutputFormat>(format);
+  if (!value) problems.push_back({"--format", "unknown format '" + format + "'", "text or json"});
+  return value.value_or(OutputFormat::Text);
 }
 
 Result<LayerGraph> load_profile(const std::string& path) {

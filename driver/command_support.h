@@ -20,7 +20,6 @@ int code_after_output(int code);
 std::string long_name(const char* flag);
 
 /// "text" or "json" of --format; else a Problem is added.
-enum class OutputFormat { Text, Json };
 OutputFormat output_format(const Arguments& arguments, Problems& problems);
 
 /// profile.json, or a PipeDream graph.txt (a name that ends in .txt); the model is then called after its

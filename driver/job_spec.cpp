@@ -1,8 +1,6 @@
 #include "driver/job_spec.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -28,38 +26,21 @@ std::string with_dashes(std::string_view name) {
   return result;
 }
 
-template <class Number>
-bool is_whole(const std::string& text, Number& value) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc{} && stop == end && !text.empty();
-}
-
-/// By the flag's value name: N and PIXELS are integers, F, P and SECONDS are numbers, a|b is a choice.
-std::optional<std::string> problem_of_value(const Flag& flag, const std::string& text) {
-  std::int64_t integer = 0;
-  double number = 0;
+std::optional<Problem> problem_of_value(const Flag& flag, const std::string& text) {
   if (flag.value.empty()) {
-    if (text != "true" && text != "false") return "'" + text + "' is not true or false";
-  } else if (flag.value == "N" || flag.value == "PIXELS") {
-    if (!is_whole(text, integer)) return "'" + text + "' is not an integer";
-  } else if (flag.value == "F" || flag.value == "P" || flag.value == "SECONDS") {
-    if (!is_whole(text, number) || !std::isfinite(number)) return "'" + text + "' is not a number";
-  } else if (flag.value.find('|') != std::string::npos) {
-    if (("|" + flag.value + "|").find("|" + text + "|") == std::string::npos) {
-      return "'" + text + "' is not one of " + flag.value;
-    }
-  } else if (text.empty()) {
-    return std::string("is empty");
+    if (text != "true" && text != "false") return Problem{"", "'" + text + "' is not true or false", {}};
+    return std::nullopt;
   }
-  return std::nullopt;
+  if (text.empty()) return Problem{"", "is empty", {}};
+  return read_value(flag, {text});
 }
 
 /// Builds a JobSpec from members that come one by one: first the file's, then those of --set.
 class JobReader {
  public:
   JobReader(std::string source, Problems& problems)
-      : source_(std::move(source)), problems_(problems), flags_(train_spec().flags) {}
+      : source_(std::move(source)), problems_(problems), flags_(train_spec(flag_values_).flags) {}
+  JobReader(const JobReader&) = delete;  // the flags point into it
 
   void read(const Json& json) {
     if (!json.is_object()) {
@@ -160,16 +141,16 @@ class JobReader {
 
   void read_ranks(const Json& value) {
     const std::optional<std::string> text = scalar("ranks", value);
-    int ranks = 0;
     if (!text) return;
-    if (!is_whole(*text, ranks) || ranks < 1 || ranks > kMostRanks) {
+    const Result<std::int64_t> ranks = integer_from(*text, 1, kMostRanks);
+    if (!ranks) {
       problems_.push_back(
           {place(value),
            "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks),
            {}});
       return;
     }
-    ranks_ = ranks;
+    ranks_ = static_cast<int>(*ranks);
     ranks_where_ = place(value);
   }
 
@@ -204,8 +185,9 @@ class JobReader {
     if (known == flags_.end()) return unknown(key, name, value);
     const std::optional<std::string> text = scalar(key, value);
     if (!text) return;
-    if (const std::optional<std::string> wrong = problem_of_value(*known, *text)) {
-      problems_.push_back({place(value), key + ": " + *wrong, known->help});
+    if (const std::optional<Problem> wrong = problem_of_value(*known, *text)) {
+      problems_.push_back(
+          {place(value), key + ": " + wrong->what, wrong->hint.empty() ? known->help : wrong->hint});
       return;
     }
     const auto twice =
@@ -338,12 +320,13 @@ class JobReader {
 
   static int count_of(const JobSpec& job, std::string_view flag) {
     const std::string* text = job.find(flag);
-    int count = 0;
-    return text && is_whole(*text, count) ? std::clamp(count, 0, kMostRanks) : 0;
+    const Result<std::int64_t> count = integer_from(text ? *text : "", 0, into::kAny);
+    return count ? static_cast<int>(std::min<std::int64_t>(*count, kMostRanks)) : 0;
   }
 
   std::string source_;
   Problems& problems_;
+  TrainFlags flag_values_;  ///< where values are tried
   std::vector<Flag> flags_;
   std::vector<Value> values_;
   std::vector<std::pair<std::string, std::string>> environment_;

@@ -67,9 +67,9 @@ std::string log_path(const JobSpec& job, int rank) {
   return (fs::path(job.output_dir) / "logs" / ("rank_" + std::to_string(rank))).string();
 }
 
-std::string device_of(const JobSpec& job) {
+ComputeDevice device_of(const JobSpec& job) {
   const std::string* device = job.find("device");
-  return device ? *device : "cpu";
+  return value_named<ComputeDevice>(device ? *device : "").value_or(ComputeDevice::Cpu);
 }
 
 std::string padded(std::string text, std::size_t width) {

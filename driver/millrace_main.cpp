@@ -38,7 +38,8 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
   Result<Arguments> arguments = parse_arguments(spec, args);
   if (arguments && arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
   // Wrong flags are the worker's to report.
-  const std::string device = arguments ? arguments->string("device") : "cpu";
+  const ComputeDevice device =
+      value_named<ComputeDevice>(arguments ? arguments->string("device") : "").value_or(ComputeDevice::Cpu);
   const std::string worker = worker_path(device);
   std::vector<std::string> words{worker, command};
   words.insert(words.end(), args.begin(), args.end());

@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostNetworkRanks = 1024;
 constexpr const char* kModelFlags[] = {"model",   "classes",    "image-size", "width",       "depth",
                                        "dropout", "microbatch", "warmup",     "repetitions", "rule",
                                        "data",    "seed",       "blocks"};
@@ -59,7 +58,7 @@ void explain_failure(const LaunchOutcome& outcome) {
 
 }  // namespace
 
-Result<NetworkJob> network_job(Arguments& arguments) {
+Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& arguments) {
   Problems problems;
   for (const char* flag : kModelFlags) {
     if (arguments.has(flag))
@@ -71,26 +70,27 @@ Result<NetworkJob> network_job(Arguments& arguments) {
          arguments.has("ranks") ? "got both --cluster and --ranks" : "needs the ranks to measure",
          "give --cluster FILE, or --ranks N for ranks on this host"});
   }
-  NetworkJob job{.out = arguments.string("out"),
-                 .device = arguments.string("device"),
-                 .backend = arguments.string("backend")};
-  job.round_trips = static_cast<int>(arguments.integer("round-trips", 1, 1'000'000));
-  job.largest = arguments.bytes("largest");
-  job.tolerance = arguments.number("tolerance", 0, 1e6);
-  job.timeout_s = arguments.number("timeout", 0.001, 1e6);
-  job.threads = static_cast<int>(arguments.integer("threads", 1, 1024));
-  job.json = output_format(arguments, problems) == OutputFormat::Json;
-  const int ranks =
-      arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 2, kMostNetworkRanks)) : 2;
   append(problems, arguments.problems());
-  if (arguments.problems().empty() && (job.largest < 64 * kKiB || job.largest > kGiB))
+  if (flags.ranks == 1)
+    problems.push_back(
+        {"--ranks", "1 is out of range", "expected from 2 to " + std::to_string(kMostProfileRanks)});
+  if (arguments.problems().empty() && (flags.largest < 64 * kKiB || flags.largest > kGiB))
     problems.push_back({"--largest", "must be from 64KiB to 1GiB", {}});
   if (!problems.empty()) return problems;
-  Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
+  NetworkJob job{.out = flags.out,
+                 .device = flags.device,
+                 .backend = flags.backend,
+                 .round_trips = flags.round_trips,
+                 .largest = flags.largest,
+                 .tolerance = flags.tolerance,
+                 .deadline = flags.deadline,
+                 .threads = flags.threads,
+                 .json = flags.format == OutputFormat::Json};
+  Result<ClusterSpec> cluster = cluster_of(arguments, flags.ranks.value_or(2));
   if (!cluster) return cluster.problems();
   job.cluster = *std::move(cluster);
   if (job.cluster.num_ranks() < 2)
-    return Problem{arguments.string("cluster"), "has one rank, so there is no link to measure", {}};
+    return Problem{flags.cluster, "has one rank, so there is no link to measure", {}};
   return job;
 }
 
@@ -114,48 +114,44 @@ Problems network_flags_without_network(const Arguments& arguments) {
   return problems;
 }
 
-Result<int> ranks_at_once(Arguments& arguments) {
-  if (arguments.has("ranks") && arguments.has("cluster"))
+Result<int> ranks_at_once(const ProfileFlags& flags) {
+  if (flags.ranks && !flags.cluster.empty())
     return Problem{"--ranks", "the cluster file says how many ranks share a host", "give one of the two"};
-  if (!arguments.has("cluster")) {
-    const auto ranks =
-        arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 1, kMostNetworkRanks)) : 1;
-    if (!arguments.problems().empty()) return arguments.problems();
-    return ranks;
-  }
-  const Result<ClusterSpec> cluster = ClusterSpec::load(arguments.string("cluster"));
+  if (flags.cluster.empty()) return flags.ranks.value_or(1);
+  const Result<ClusterSpec> cluster = ClusterSpec::load(flags.cluster);
   if (!cluster) return cluster.problems();
   int most = cluster->hosts.empty() ? cluster->levels.front().count : 1;
   for (const ClusterHost& host : cluster->hosts) most = std::max(most, host.devices);
-  return std::min(most, kMostNetworkRanks);
+  return std::min(most, kMostProfileRanks);
 }
 
 bool starts_profile_ranks(const std::vector<std::string>& args) {
-  Result<Arguments> arguments = parse_arguments(profile_spec(), args);
+  ProfileFlags flags;
+  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args);
   if (!arguments || arguments->wants_help() || is_set("RANK") || is_set("WORLD_SIZE")) return false;
-  if (arguments->boolean("network")) return true;
-  const Result<int> ranks = ranks_at_once(*arguments);
+  if (flags.network) return true;
+  if (arguments->has("ranks") && !flags.ranks) return true;  // it is no number: said where ranks are started
+  const Result<int> ranks = ranks_at_once(flags);
   return !ranks || *ranks > 1;
 }
 
 namespace {
 
 /// A model, by as many ranks at once as share a host in the run.
-int launch_model_profile(Arguments& arguments, const std::vector<std::string>& args) {
-  const Result<int> ranks = ranks_at_once(arguments);
+int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
+                         const std::vector<std::string>& args) {
+  const Result<int> ranks = ranks_at_once(flags);
   Problems problems = ranks ? Problems{} : ranks.problems();
-  const auto threads = static_cast<int>(arguments.integer("threads", 1, 1024));
   append(problems, network_flags_without_network(arguments));
-  if (ranks) append(problems, arguments.problems());
-  const std::string worker = worker_path(arguments.string("device"));
+  append(problems, arguments.problems());
+  const std::string worker = worker_path(flags.device);
   if (::access(worker.c_str(), X_OK) != 0)
-    problems.push_back(
-        {worker, "is missing: it is the program that measures", worker_hint(arguments.string("device"))});
+    problems.push_back({worker, "is missing: it is the program that measures", worker_hint(flags.device)});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   const StoreFolder store;
   SteadyClock clock;
   const LaunchOutcome outcome =
-      run_ranks(processes_of(*ranks, threads, worker, args, store.path()), {}, clock);
+      run_ranks(processes_of(*ranks, flags.threads, worker, args, store.path()), {}, clock);
   explain_failure(outcome);
   return outcome.exit_code();
 }
@@ -163,19 +159,20 @@ int launch_model_profile(Arguments& arguments, const std::vector<std::string>& a
 }  // namespace
 
 int launch_profile(const std::vector<std::string>& args) {
-  Result<Arguments> arguments = parse_arguments(profile_spec(), args);
+  ProfileFlags flags;
+  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (!arguments->boolean("network")) return launch_model_profile(*arguments, args);
-  Result<NetworkJob> job = network_job(*arguments);
+  if (!flags.network) return launch_model_profile(flags, *arguments, args);
+  Result<NetworkJob> job = network_job(flags, *arguments);
   if (!job) return exit_with(ExitCode::Usage, job.problems());
   const std::string worker = worker_path(job->device);
   Problems problems = check_output(*job);
   if (::access(worker.c_str(), X_OK) != 0)
     problems.push_back({worker, "is missing: it is the program that measures", worker_hint(job->device)});
-  if (job->cluster.num_ranks() > kMostNetworkRanks) {
+  if (job->cluster.num_ranks() > kMostProfileRanks) {
     problems.push_back(
         {"--cluster",
-         "has more than the " + std::to_string(kMostNetworkRanks) + " ranks that one host starts",
+         "has more than the " + std::to_string(kMostProfileRanks) + " ranks that one host starts",
          "start the command on every host under torchrun's environment variables"});
   }
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/cli.h"
+#include "driver/compute_specs.h"
 #include "runtime/plan/cluster_spec.h"
 
 namespace millrace {
@@ -16,23 +16,23 @@ namespace millrace {
 struct NetworkJob {
   ClusterSpec cluster;
   std::string out;  ///< cluster file to write; empty: none
-  std::string device;
-  std::string backend;
+  ComputeDevice device = ComputeDevice::Cpu;
+  Backend backend = Backend::Auto;
   int round_trips = 0;
   Bytes largest = 0;
   double tolerance = 0;
-  double timeout_s = 0;
+  std::chrono::milliseconds deadline{};
   int threads = 1;
   bool json = false;
 };
-Result<NetworkJob> network_job(Arguments& arguments);
+Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& arguments);
 
 /// Whether `job.out` can be written, before anything is measured.
 Problems check_output(const NetworkJob& job);
 
 /// How many ranks compute at once while a model is measured: --ranks, or the devices of the largest host of
 /// --cluster; else 1.
-Result<int> ranks_at_once(Arguments& arguments);
+Result<int> ranks_at_once(const ProfileFlags& flags);
 
 /// True if these are arguments of `profile` for several ranks (--network, or a model under the load of a run)
 /// and this process is no rank of a job: the caller must start them.

@@ -53,24 +53,18 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
 
 int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
-    const CommandSpec spec = profile_spec();
-    Result<Arguments> parsed = parse_arguments(spec, args);
+    ProfileFlags flags;
+    const CommandSpec spec = profile_spec(flags);
+    const Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-    if (parsed->boolean("network")) return profile_network_rank(*parsed, accelerator);
+    if (flags.network) return profile_network_rank(flags, *parsed, accelerator);
     if (const Problems problems = network_flags_without_network(*parsed); !problems.empty())
       return report_problems(problems, ExitCode::Usage);
-    if (!parsed->has("model"))
+    if (flags.model.name.empty())
       return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
-    ProfileOptions options{.microbatch = static_cast<int>(parsed->integer("microbatch", 1, 1 << 20)),
-                           .warmup = static_cast<int>(parsed->integer("warmup", 0, 1000)),
-                           .repetitions = static_cast<int>(parsed->integer("repetitions", 1, 10'000)),
-                           .blocks = static_cast<int>(parsed->integer("blocks", 1, 1000)),
-                           .before_block = {},
-                           .seed = static_cast<std::uint64_t>(parsed->integer("seed", 0, INT64_MAX)),
-                           .rule = {.kind = parsed->string("rule")}};
-    const int threads = static_cast<int>(parsed->integer("threads", 1, 1024));
-    Result<LayeredModel> model = model_from(*parsed);
+    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
+    const Result<LayeredModel> model = make_model(flags.model.name, flags.model.options);
     if (!model) return report_problems(model.problems(), ExitCode::Usage);
     const Result<JobEnvironment> place = read_environment();
     if (!place) return report_problems(place.problems(), ExitCode::Usage);
@@ -78,31 +72,26 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       die_with_launcher();
       set_log_prefix("rank" + std::to_string(place->rank));
     }
-    const double timeout = parsed->number("timeout", 0.001, 1e6);
-    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
-    const Result<std::shared_ptr<Device>> device =
-        device_from(parsed->string("device"), place->local_rank, accelerator);
+    const Result<std::shared_ptr<Device>> device = device_from(flags.device, place->local_rank, accelerator);
     if (!device) return report_problems(device.problems(), ExitCode::Usage);
-    set_compute_threads(threads, false);
+    set_compute_threads(flags.threads, false);
     JoinedJob joined;
     if (place->size > 1) {
-      const JoinOptions join{.deadline =
-                                 std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000))};
-      joined = join_job(*place, join, **device, accelerator);
-      options.before_block = [&] { joined.communicator->barrier(); };
+      joined = join_job(*place, {.deadline = flags.deadline}, **device, accelerator);
+      flags.options.before_block = [&] { joined.communicator->barrier(); };
     }
     SteadyClock clock;
-    LayerGraph graph = profile_model(*model, options, clock, **device);
+    LayerGraph graph = profile_model(*model, flags.options, clock, **device);
     if (joined.communicator) {
       joined.communicator->barrier();  // nobody leaves while others still measure
       take_mean(graph, *joined.communicator);
     }
     if (place->rank != 0) return 0;
-    if (parsed->has("out")) {
-      if (Status saved = graph.save(parsed->string("out")); !saved)
+    if (!flags.out.empty()) {
+      if (Status saved = graph.save(flags.out); !saved)
         return report_problems(saved.problems(), ExitCode::Usage);
     }
-    if (parsed->string("format") == "json")
+    if (flags.format == OutputFormat::Json)
       std::printf("%s\n", graph.to_json().c_str());
     else
       print_table(graph);

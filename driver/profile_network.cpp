@@ -103,8 +103,8 @@ Json json_of(const NetworkAnswer& answer, const NetworkJob& job) {
   }
   for (const std::string& note : answer.notes) notes.push_back(note);
   return Json::object({{"format", "millrace-network-1"},
-                       {"backend", job.backend},
-                       {"device", job.device},
+                       {"backend", to_string(job.backend)},
+                       {"device", to_string(job.device)},
                        {"ranks", answer.cluster.num_ranks()},
                        {"machines", static_cast<std::int64_t>(answer.num_machines)},
                        {"pairs", pairs},
@@ -158,7 +158,7 @@ NetworkAnswer measure(Communicator& communicator, Device& device, const NetworkJ
   answer.num_machines = std::set<std::int64_t>(machines.begin(), machines.end()).size();
   if (communicator.rank() == RankId(0)) {
     log_info("measuring ranks=" + std::to_string(communicator.size()) +
-             " machines=" + std::to_string(answer.num_machines) + " backend=" + job.backend);
+             " machines=" + std::to_string(answer.num_machines) + " backend=" + to_string(job.backend));
   }
   answer.measured =
       profile_network(communicator, device, clock, {.round_trips = job.round_trips, .largest = job.largest});
@@ -168,15 +168,16 @@ NetworkAnswer measure(Communicator& communicator, Device& device, const NetworkJ
 
 }  // namespace
 
-int profile_network_rank(Arguments& arguments, const Accelerator& accelerator) {
+int profile_network_rank(const ProfileFlags& flags, const Arguments& arguments,
+                         const Accelerator& accelerator) {
   die_with_launcher();
   const Result<JobEnvironment> place = read_environment();
   if (!place) return report_problems(place.problems(), ExitCode::Usage);
   if (place->distributed) set_log_prefix("rank" + std::to_string(place->rank));
-  const Result<NetworkJob> job = network_job(arguments);
+  const Result<NetworkJob> job = network_job(flags, arguments);
   if (!job) return report_problems(job.problems(), ExitCode::Usage);
   if (job->cluster.num_ranks() != place->size) {
-    return report_problems({{arguments.has("cluster") ? arguments.string("cluster") : "--ranks",
+    return report_problems({{flags.cluster.empty() ? "--ranks" : flags.cluster,
                              "has " + std::to_string(job->cluster.num_ranks()) + " ranks, this job has " +
                                  std::to_string(place->size),
                              "start exactly the ranks of the cluster file"}},
@@ -187,9 +188,8 @@ int profile_network_rank(Arguments& arguments, const Accelerator& accelerator) {
   const Result<std::shared_ptr<Device>> device = device_from(job->device, place->local_rank, accelerator);
   if (!device) return report_problems(device.problems(), ExitCode::Usage);
   set_compute_threads(job->threads, false);
-  const std::chrono::milliseconds deadline(static_cast<std::int64_t>(job->timeout_s * 1000));
   const JoinedJob joined =
-      join_job(*place, {.backend = job->backend, .deadline = deadline, .purpose = "profile --network"},
+      join_job(*place, {.backend = job->backend, .deadline = job->deadline, .purpose = "profile --network"},
                **device, accelerator);
   const NetworkAnswer answer = measure(*joined.communicator, **device, *job);
   if (place->rank != 0) return 0;

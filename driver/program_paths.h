@@ -3,13 +3,15 @@
 
 #include <string>
 
+#include "runtime/device/compute_device.h"
+
 namespace millrace {
 
-/// `device` as --device takes it: "cuda" names millrace-worker-cuda (or MILLRACE_WORKER_CUDA), anything else
-/// millrace-worker (or MILLRACE_WORKER). Needs not exist.
-std::string worker_path(const std::string& device);
+/// millrace-worker-cuda (or what MILLRACE_WORKER_CUDA names), or millrace-worker (MILLRACE_WORKER). Needs not
+/// exist.
+std::string worker_path(ComputeDevice device);
 
 /// What to do if it cannot be started.
-std::string worker_hint(const std::string& device);
+std::string worker_hint(ComputeDevice device);
 
 }  // namespace millrace

@@ -317,7 +317,6 @@ Result<SimulationSubject> subject_from_plan(Arguments& arguments, int& code) {
     const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
     if (!kind) return kind.problems();
     plan->schedule = *kind;
-    plan->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
   }
   std::optional<LayerGraph> graph;
   if (arguments.has("profile")) {
@@ -330,7 +329,6 @@ Result<SimulationSubject> subject_from_plan(Arguments& arguments, int& code) {
   }
   if (arguments.has("schedule-file")) {
     plan->schedule = ScheduleKind::Custom;
-    plan->versions = VersionPolicy::Flush;
   }
   Result<SimulationSubject> subject = subject_of(arguments, *plan, graph ? &*graph : nullptr);
   if (!subject || !arguments.has("schedule-file")) return subject;

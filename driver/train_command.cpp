@@ -46,58 +46,43 @@ void ignore_size_limit_signal() {
 }
 
 /// Everything the flags say, with the files they name loaded.
-struct TrainSpec {
-  LayeredModel model;
-  Plan plan;
-  TrainOptions options;
-  std::string data;
-  bool evaluate = true;
-  int workers = 1;
-  int threads = 1;
-  bool keep_last = false;
-  bool deterministic = false;
-  bool dry_run = false;
-  bool json = false;
-  std::string device;
-  std::string backend;
-  std::chrono::milliseconds deadline{};
-  std::int64_t epochs = 0;
-  std::int64_t warmup_epochs = 0;
-  std::int64_t lr_step_epochs = 0;
+struct TrainSpec : TrainFlags {
+  LayeredModel network;
+  Plan pipeline;
 };
 
-Result<Plan> plan_without_file(Arguments& a, const LayeredModel& model, ScheduleKind kind, int microbatches) {
-  int chunks = static_cast<int>(a.integer("chunks", 0, 1024));
+Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
+  const ScheduleKind kind = f.schedule.value_or(ScheduleKind::OneFOneB);
+  int chunks = f.chunks;
   if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
-  const int stages = static_cast<int>(a.integer("stages", 1, 1024));
-  const Result<std::vector<int>> replicas = parse_replicas(a.string("replicas"), stages);
+  const Result<std::vector<int>> replicas = parse_replicas(f.replicas, f.stages);
   if (!replicas) return replicas.problems();
-  const bool equal = std::ranges::count(*replicas, replicas->front()) == stages;
+  const bool equal = std::ranges::count(*replicas, replicas->front()) == f.stages;
   if (!equal && chunks > 1)
     return Problem{"--replicas", "stages on the same rank have the same replicas", "give one number"};
-  Plan plan = uniform_plan(model.name, model.layer_names(), chunks * stages, replicas->front(),
-                           microbatches ? microbatches : 4, kind, chunks);
+  Plan plan = uniform_plan(model.name, model.layer_names(), chunks * f.stages, replicas->front(),
+                           f.microbatches ? f.microbatches : 4, kind, chunks);
   if (!equal) set_replicas(plan, *replicas);
   // Two versions suffice if an update covers what is in flight.
-  if (microbatches == 0 && kind == ScheduleKind::PipeDream2BW)
+  if (f.microbatches == 0 && kind == ScheduleKind::PipeDream2BW)
     plan.microbatches = std::max(plan.microbatches, least_update_every(shape_of(plan)));
   return plan;
 }
 
 /// A schedule's file has no form for unequal ones.
-int replicas_for_file(Arguments& a) {
-  const Result<std::vector<int>> replicas = parse_replicas(a.string("replicas"), 1);
+int replicas_for_file(const TrainFlags& f) {
+  const Result<std::vector<int>> replicas = parse_replicas(f.replicas, 1);
   return replicas ? replicas->front() : 0;
 }
 
 /// The order of a file for the stages of `plan`, or for equal stages where it has them.
-Result<Plan> plan_with_schedule_file(Arguments& a, const LayeredModel& model, std::optional<Plan> plan,
+Result<Plan> plan_with_schedule_file(const TrainFlags& f, const LayeredModel& model, std::optional<Plan> plan,
                                      ScheduleFile& file) {
-  file.name = a.string("schedule-file");
+  file.name = f.schedule_file;
   Result<std::string> text = read_file(file.name);
   if (!text) return text.problems();
   file.text = *std::move(text);
-  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size()) : replicas_for_file(a);
+  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size()) : replicas_for_file(f);
   if (replicas < 1)
     return Problem{"--replicas", "must be one number of at least 1 with --schedule-file", "for example 2"};
   const Result<CsvSchedule> read = read_schedule_csv(file.text, file.name, {.replicas = replicas});
@@ -110,124 +95,46 @@ Result<Plan> plan_with_schedule_file(Arguments& a, const LayeredModel& model, st
       plan->stages[s].ranks = read->shape.ranks_of_stage[s];
   }
   plan->schedule = ScheduleKind::Custom;
-  plan->versions = VersionPolicy::Flush;
   plan->microbatches = read->shape.microbatches;
   return *std::move(plan);
 }
 
-Result<Plan> plan_from(Arguments& a, const LayeredModel& model, std::optional<ScheduleFile>& file) {
-  Result<ScheduleKind> kind = parse_schedule_kind(a.string("schedule"), "--schedule");
-  if (!kind) return kind.problems();
-  const int microbatches = static_cast<int>(a.integer("microbatches", 0, 1 << 20));
+Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::optional<ScheduleFile>& file) {
   std::optional<Plan> given;
-  if (a.has("plan")) {
-    Result<Plan> loaded = Plan::load(a.string("plan"));
+  if (!f.plan.empty()) {
+    Result<Plan> loaded = Plan::load(f.plan);
     if (!loaded) return loaded;
     given = *std::move(loaded);
-    if (microbatches > 0) given->microbatches = microbatches;
-    if (a.has("schedule")) {
-      given->schedule = *kind;
-      given->versions = is_asynchronous(*kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
-    }
+    if (f.microbatches > 0) given->microbatches = f.microbatches;
+    if (f.schedule) given->schedule = *f.schedule;
   }
-  Result<Plan> plan = a.has("schedule-file")
-                          ? plan_with_schedule_file(a, model, std::move(given), file.emplace())
+  Result<Plan> plan = !f.schedule_file.empty()
+                          ? plan_with_schedule_file(f, model, std::move(given), file.emplace())
                       : given ? Result<Plan>(*std::move(given))
-                              : plan_without_file(a, model, *kind, microbatches);
+                              : plan_without_file(f, model);
   if (!plan) return plan;
-  if (microbatches > 0 && updates_after_each(plan->schedule))
+  if (f.microbatches > 0 && updates_after_each(plan->schedule))
     log_warning("--microbatches has no effect on " + to_string(plan->schedule) +
                 ", which updates after every minibatch of --microbatch samples");
-  if (a.boolean("recompute")) {
+  if (f.recompute) {
     for (PlanStage& stage : plan->stages) stage.recompute = true;
   }
   Problems problems = validate(*plan, model.name, model.layer_names());
-  if (a.has("plan"))
+  if (!f.plan.empty())
     for (Problem& problem : problems)
-      problem.where = a.string("plan") + (problem.where.empty() ? "" : ": " + problem.where);
+      problem.where = f.plan + (problem.where.empty() ? "" : ": " + problem.where);
   if (!problems.empty()) return problems;
   return plan;
 }
 
-/// "lr,data" -> lr, data.
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  for (std::size_t at = 0; at < list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
-    if (end > at) words.push_back(list.substr(at, end - at));
-    at = end + 1;
-  }
-  return words;
-}
-
-Result<TrainSpec> spec_from(Arguments& a) {
-  TrainSpec spec;
-  if (!a.has("model")) return Problem{"--model", "is required", "for example --model mlp"};
-  Result<LayeredModel> model = model_from(a);
-  if (!model) return model.problems();
-  spec.model = *std::move(model);
-  if (a.boolean("autograd")) {
-    for (NamedLayer& named : spec.model.layers) named.layer = through_autograd(named.layer);
-  }
-  TrainOptions& o = spec.options;
-  Result<Plan> plan = plan_from(a, spec.model, o.schedule);
+/// Flags that do not go together.
+Problems conflicts(const TrainFlags& f) {
+  const TrainOptions& o = f.options;
   Problems problems;
-  o.steps = a.integer("steps", 0, INT64_MAX / 1024);
-  o.microbatch = static_cast<int>(a.integer("microbatch", 1, 1 << 20));
-  o.seed = static_cast<std::uint64_t>(a.integer("seed", 0, INT64_MAX));
-  o.rule = {.kind = a.string("rule"),
-            .momentum = a.number("momentum", 0, 1),
-            .weight_decay = a.number("weight-decay", 0, 1e3)};
-  o.learning_rate = {.base = a.number("lr", 0, 1e6),
-                     .policy = a.string("lr-policy"),
-                     .warmup_steps = a.integer("warmup-steps", 0, INT64_MAX),
-                     .step_size = a.integer("lr-step-size", 0, INT64_MAX),
-                     .gamma = a.number("gamma", 0, 1)};
-  o.rate_by_replicas = a.boolean("lr-by-replicas");
-  if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
-    problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
-                        "only with --schedule pipedream or pipedream-vsync"});
-  o.output_dir = a.string("output-dir");
-  o.overwrite = a.boolean("overwrite");
-  o.resume = a.string("resume");
-  o.resume_changes = words_of(a.string("resume-changes"));
-  o.checkpoint_deadline =
-      std::chrono::milliseconds(static_cast<std::int64_t>(a.number("checkpoint-timeout", 0.001, 1e8) * 1000));
-  o.launcher = launcher_process();
-  o.settings.emplace_back("keep-last", a.boolean("keep-last") ? "true" : "false");
-  o.settings.emplace_back("dropout", Json(a.number("dropout", -1, 0.999)).dump());
-  o.checkpoint_every = a.integer("checkpoint-every", 0, INT64_MAX);
-  o.checkpoint_at_end = a.boolean("checkpoint-at-end");
-  o.evaluate_every = a.integer("evaluate-every", 0, INT64_MAX);
-  o.print_every = a.integer("print-every", 1, INT64_MAX);
-  o.trace_first = a.integer("trace-first", 0, INT64_MAX);
-  o.trace_count = a.integer("trace-steps", 0, 1 << 20);
-  o.save_weights = a.string("save-weights");
-  spec.data = a.string("data");
-  spec.evaluate = !a.boolean("no-evaluation");
-  spec.keep_last = a.boolean("keep-last");
-  spec.workers = static_cast<int>(a.integer("workers", 0, 256));
-  spec.threads = static_cast<int>(a.integer("threads", 1, 1024));
-  spec.deterministic = a.boolean("deterministic");
-  spec.dry_run = a.boolean("dry-run");
-  spec.json = a.string("format") == "json";
-  spec.device = a.string("device");
-  spec.backend = a.string("backend");
-  spec.deadline =
-      std::chrono::milliseconds(static_cast<std::int64_t>(a.number("timeout", 0.001, 1e6) * 1000));
-  spec.epochs = a.integer("epochs", 0, 1'000'000);
-  spec.warmup_epochs = a.integer("warmup-epochs", 0, 1'000'000);
-  spec.lr_step_epochs = a.integer("lr-step-epochs", 0, 1'000'000);
-  if (spec.lr_step_epochs > 0) {
-    if (o.learning_rate.step_size > 0)
-      problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
-    o.learning_rate.step_size = 1;  // until the data says how long an epoch is
-  }
-  if (spec.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
+  if (f.lr_step_epochs > 0 && o.learning_rate.step_size > 0)
+    problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
+  if (f.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
     problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
-  problems.insert(problems.begin(), a.problems().begin(), a.problems().end());
-  if (!plan) append(problems, plan.problems());
-  for (const Problem& p : validate(o.learning_rate)) problems.push_back(p);
   if (o.checkpoint_every > 0 && o.output_dir.empty())
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
   if (o.checkpoint_at_end && o.output_dir.empty())
@@ -236,13 +143,42 @@ Result<TrainSpec> spec_from(Arguments& a) {
     problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
   if (!o.resume_changes.empty() && o.resume.empty())
     problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
+  return problems;
+}
+
+/// `flag_problems`: values that do not fit their flags.
+Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
+  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+  Result<LayeredModel> model = make_model(flags.model.name, flags.model.options);
+  if (!model) {
+    Problems problems = flag_problems;
+    append(problems, model.problems());
+    return problems;
+  }
+  TrainSpec spec{std::move(flags), *std::move(model), {}};
+  if (spec.autograd) {
+    for (NamedLayer& named : spec.network.layers) named.layer = through_autograd(named.layer);
+  }
+  TrainOptions& o = spec.options;
+  Result<Plan> plan = plan_from(spec, spec.network, o.schedule);
+  Problems problems = flag_problems;
+  if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
+    problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
+                        "only with --schedule pipedream or pipedream-vsync"});
+  append(problems, conflicts(spec));
+  if (!plan) append(problems, plan.problems());
+  if (spec.lr_step_epochs > 0) o.learning_rate.step_size = 1;  // until the data says how long an epoch is
+  append(problems, validate(o.learning_rate));
   if (!problems.empty()) return problems;
-  spec.plan = *std::move(plan);
+  o.launcher = launcher_process();
+  o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
+  o.settings.emplace_back("dropout", Json(spec.model.options.dropout).dump());
+  spec.pipeline = *std::move(plan);
   return spec;
 }
 
-DatasetOptions dataset_options(const TrainSpec& spec, const std::string& split) {
-  return {.path = spec.data, .split = split, .fields = spec.model.fields, .seed = spec.options.seed};
+DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split) {
+  return {.path = spec.data, .split = split, .fields = spec.network.fields, .seed = spec.options.seed};
 }
 
 struct Datasets {
@@ -250,11 +186,11 @@ struct Datasets {
 };
 
 Result<Datasets> open_datasets(const TrainSpec& spec) {
-  auto train = make_dataset(dataset_options(spec, "train"));
+  auto train = make_dataset(dataset_options(spec, DataSplit::Train));
   if (!train) return train.problems();
   Datasets sets{.train = *train};
   if (spec.evaluate) {
-    auto test = make_dataset(dataset_options(spec, "test"));
+    auto test = make_dataset(dataset_options(spec, DataSplit::Test));
     if (!test) return test.problems();
     sets.test = *test;
   }
@@ -276,14 +212,14 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
 
 LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
   LoaderOptions options{.microbatch = spec.options.microbatch,
-                        .microbatches_per_step = microbatches_per_step(spec.plan),
+                        .microbatches_per_step = microbatches_per_step(spec.pipeline),
                         .seed = spec.options.seed,
                         .workers = spec.workers,
                         .keep_incomplete = spec.keep_last,
                         .wanted = needs.fields,
-                        .page_locked = spec.device != "cpu",
+                        .page_locked = spec.device != ComputeDevice::Cpu,
                         .mine = needs.mine};
-  options.read_for(spec.model);
+  options.read_for(spec.network);
   return options;
 }
 
@@ -332,15 +268,15 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
   for (const std::string& one : report.lost) lost.push_back(one);
   for (double loss : report.losses) losses.push_back(loss);
   return Json::object({{"format", "millrace-summary-1"},
-                       {"model", spec.model.name},
+                       {"model", spec.network.name},
                        {"data", spec.data},
-                       {"ranks", spec.plan.num_ranks()},
-                       {"stages", spec.plan.num_stages()},
-                       {"schedule", to_string(spec.plan.schedule)},
-                       {"microbatches", spec.plan.microbatches},
+                       {"ranks", spec.pipeline.num_ranks()},
+                       {"stages", spec.pipeline.num_stages()},
+                       {"schedule", to_string(spec.pipeline.schedule)},
+                       {"microbatches", spec.pipeline.microbatches},
                        {"microbatch", spec.options.microbatch},
                        {"seed", static_cast<std::int64_t>(spec.options.seed)},
-                       {"device", spec.device},
+                       {"device", to_string(spec.device)},
                        {"run", report.run},
                        {"steps", report.steps},
                        {"first_step", report.first_step},
@@ -351,7 +287,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                        {"lost", lost},
                        {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
                        {"median_step_s", report.median_step_s},
-                       {"predicted_step_s", spec.plan.predicted_step_s},
+                       {"predicted_step_s", spec.pipeline.predicted_step_s},
                        {"samples_per_s", report.samples_per_s},
                        {"seconds", report.seconds},
                        {"peak_stash", report.peak_stash},
@@ -389,7 +325,7 @@ void print_result(const RunReport& report) {
 /// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
 /// missing on the disk.
 void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {
-  if (rank != spec.plan.stages.back().ranks.front()) return;
+  if (rank != spec.pipeline.stages.back().ranks.front()) return;
   for (const char* set : {"train", "test"}) {
     const Json* of_set = files.is_object() ? files.find(set) : nullptr;
     const std::string text = of_set ? data_report_text(*of_set) : "";
@@ -403,7 +339,7 @@ void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
   }
   for (const std::string& lost : report.lost)
     log_error("the run is through, but this could not be written: " + lost);
-  if (spec.json) {
+  if (spec.format == OutputFormat::Json) {
     std::printf("%s\n", summary.dump(1).c_str());
     return;
   }
@@ -420,7 +356,8 @@ ExitCode exit_code_of(const RunReport& report) {
 ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
   SteadyClock clock;
   device.bind_thread();
-  Trainer trainer({communicator, clock, device}, spec.model, spec.plan, spec.options, batches_of(spec, sets));
+  Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
+                  batches_of(spec, sets));
   RunReport report = trainer.run();
   publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
   return exit_code_of(report);
@@ -441,7 +378,7 @@ Status check_outputs(const TrainSpec& spec, int rank) {
 
 void use_threads(const TrainSpec& spec) {
   set_compute_threads(spec.threads, spec.deterministic,
-                      spec.device == "cpu" ? Missing::Refuse : Missing::Warn);
+                      spec.device == ComputeDevice::Cpu ? Missing::Refuse : Missing::Warn);
 }
 
 std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
@@ -454,9 +391,9 @@ std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
 /// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
 ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
   std::vector<std::shared_ptr<Device>> devices;
-  for (int rank = 0; rank < spec.plan.num_ranks(); ++rank)
+  for (int rank = 0; rank < spec.pipeline.num_ranks(); ++rank)
     devices.push_back(device_or_throw(spec, rank, accelerator));
-  auto communicators = make_local_communicators(spec.plan.num_ranks(), spec.deadline);
+  auto communicators = make_local_communicators(spec.pipeline.num_ranks(), spec.deadline);
   std::mutex mutex;
   std::exception_ptr first;
   ExitCode worst = ExitCode::Done;
@@ -488,11 +425,12 @@ ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accele
 ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
                        const Accelerator& accelerator) {
   const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
-  const JoinedJob joined = join_job(job,
-                                    {.backend = spec.backend,
-                                     .deadline = spec.deadline,
-                                     .purpose = "train " + spec.plan.model + " " + spec.plan.fingerprint()},
-                                    *device, accelerator);
+  const JoinedJob joined =
+      join_job(job,
+               {.backend = spec.backend,
+                .deadline = spec.deadline,
+                .purpose = "train " + spec.pipeline.model + " " + spec.pipeline.fingerprint()},
+               *device, accelerator);
   try {
     return train_rank(spec, sets, *joined.communicator, *device);
   } catch (const std::exception& error) {
@@ -502,13 +440,14 @@ ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnv
 }
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
-  std::printf("model %s, %lld parameters; data %s\n", spec.model.name.c_str(),
-              static_cast<long long>(spec.model.num_parameters()), sets.train->describe().c_str());
+  std::printf("model %s, %lld parameters; data %s\n", spec.network.name.c_str(),
+              static_cast<long long>(spec.network.num_parameters()), sets.train->describe().c_str());
   std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
-              to_string(spec.plan.schedule).c_str(), spec.plan.num_ranks(), spec.plan.microbatches,
-              spec.options.microbatch, static_cast<long long>(spec.options.steps));
-  for (int s = 0; s < spec.plan.num_stages(); ++s) {
-    const PlanStage& stage = spec.plan.stages[s];
+              to_string(spec.pipeline.schedule).c_str(), spec.pipeline.num_ranks(),
+              spec.pipeline.microbatches, spec.options.microbatch,
+              static_cast<long long>(spec.options.steps));
+  for (int s = 0; s < spec.pipeline.num_stages(); ++s) {
+    const PlanStage& stage = spec.pipeline.stages[s];
     std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(),
                 stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
   }
@@ -519,8 +458,9 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
-    const CommandSpec command = train_spec();
-    Result<Arguments> parsed = parse_arguments(command, args);
+    TrainFlags flags;
+    const CommandSpec command = train_spec(flags);
+    const Result<Arguments> parsed = parse_arguments(command, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
     die_with_launcher();
@@ -528,15 +468,15 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
-    Result<TrainSpec> spec = spec_from(*parsed);
+    Result<TrainSpec> spec = spec_from(flags, parsed->problems());
     if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
     // Before data is read: the device is what a wrong machine lacks.
     if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
       return report_problems(device.problems(), ExitCode::Usage);
-    if (job->distributed && spec->plan.num_ranks() != job->size) {
+    if (job->distributed && spec->pipeline.num_ranks() != job->size) {
       return report_problems(
           {{"--plan",
-            "the plan has " + std::to_string(spec->plan.num_ranks()) + " ranks, this job has " +
+            "the plan has " + std::to_string(spec->pipeline.num_ranks()) + " ranks, this job has " +
                 std::to_string(job->size),
             "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}},
           ExitCode::Usage);

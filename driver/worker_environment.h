@@ -35,7 +35,7 @@ void die_with_launcher();
 int launcher_process();
 
 struct JoinOptions {
-  std::string backend = "auto";
+  Backend backend = Backend::Auto;
   std::chrono::milliseconds deadline{100'000};  ///< of every wait, the meeting's too
   std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
 };

@@ -14,20 +14,9 @@
 
 namespace millrace {
 
-Result<LayeredModel> model_from(Arguments& arguments) {
-  ModelOptions options{.num_classes = static_cast<int>(arguments.integer("classes", 0, 1'000'000)),
-                       .image_size = static_cast<int>(arguments.integer("image-size", 0, 4096)),
-                       .width = static_cast<int>(arguments.integer("width", 0, 1 << 20)),
-                       .depth = static_cast<int>(arguments.integer("depth", 0, 10'000)),
-                       .dropout = arguments.number("dropout", -1, 0.999)};
-  if (!arguments.problems().empty()) return arguments.problems();
-  return make_model(arguments.string("model"), options);
-}
-
-Result<std::shared_ptr<Device>> device_from(const std::string& kind, int local_rank,
+Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
                                             const Accelerator& accelerator) {
-  if (kind == "cpu") return make_cpu_device();
-  if (kind != "cuda") return Problem{"--device", "'" + kind + "' is not a device", "one of: cpu, cuda"};
+  if (kind == ComputeDevice::Cpu) return make_cpu_device();
   if (!accelerator.make_device) {
     return Problem{"--device cuda", "this program computes on the CPU only",
                    "`millrace` starts millrace-worker-cuda for it (" + worker_hint(kind) + ")"};

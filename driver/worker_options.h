@@ -15,17 +15,14 @@
 
 namespace millrace {
 
-/// Problems for flags and model together.
-Result<LayeredModel> model_from(Arguments& arguments);
-
 /// What a program computes on besides the CPU; millrace-worker has none.
 struct Accelerator {
   std::function<Result<std::shared_ptr<Device>>(int local_rank)> make_device;
   std::function<std::shared_ptr<NcclApi>(const Device& device)> make_nccl;  ///< empty: built without NCCL
 };
 
-/// The device of a rank by --device. Problem: this program has none of that kind, or none is visible.
-Result<std::shared_ptr<Device>> device_from(const std::string& kind, int local_rank,
+/// The device of a rank. Problem: this program has none of that kind, or none is visible.
+Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
                                             const Accelerator& accelerator);
 
 /// --threads and --deterministic for this process. Some of LibTorch's CUDA kernels (backward of max pooling)

@@ -581,7 +581,6 @@ class Search {
     Plan plan;
     plan.model = graph_.model;
     plan.schedule = found.kind;
-    plan.versions = is_asynchronous(plan.schedule) ? VersionPolicy::Stash : VersionPolicy::Flush;
     plan.microbatches = found.microbatches;
     for (const CutStage& cut : found.stages) {
       PlanStage& stage = plan.stages.emplace_back();

@@ -407,7 +407,7 @@ Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& o
   const std::int64_t num_classes = options.fields[1].limit;
   if (shape.size() != 3 || shape[0] != 3 || shape[1] != shape[2])
     return Problem{options.path, "the model does not take images", "use --data synthetic for this model"};
-  const bool train = options.split == "train";
+  const bool train = options.split == DataSplit::Train;
   const fs::path folder = split_folder(options.path, train), training = split_folder(options.path, true);
   if (folder.empty()) return std::shared_ptr<const Dataset>();
   const auto classes = class_names(training);

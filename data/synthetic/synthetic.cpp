@@ -34,7 +34,8 @@ class Synthetic final : public Dataset {
   int num_classes() const override { return static_cast<int>(classes_); }
 
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
-    const std::uint64_t seed = derive_seed(options_.seed, options_.split, static_cast<std::uint64_t>(index));
+    const std::uint64_t seed =
+        derive_seed(options_.seed, to_string(options_.split), static_cast<std::uint64_t>(index));
     const auto target = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(classes_));
     if (!wanted[0]) return {{}, {.number = target}};
     if (kept_.empty()) return {{.tensor = make(seed, target)}, {.number = target}};

@@ -1,6 +1,24 @@
 #include "runtime/base/text.h"
 
+#include <algorithm>
+
 namespace millrace {
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, at), text.size());
+    parts.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+std::vector<std::string> words_of(std::string_view text, char separator) {
+  std::vector<std::string> words = split(text, separator);
+  std::erase(words, "");
+  return words;
+}
 
 std::size_t utf8_length(std::string_view s, std::size_t i) {
   const auto byte = [&](std::size_t k) { return k < s.size() ? static_cast<unsigned char>(s[k]) : 0u; };

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace millrace {
 
@@ -13,6 +14,11 @@ std::string printed(const char* pattern, auto... values) {
   std::snprintf(buffer, sizeof buffer, pattern, values...);
   return buffer;
 }
+
+/// What stands between the separators, empty parts too: "a,,b" has three, "" has one.
+std::vector<std::string> split(std::string_view text, char separator);
+/// The same without the empty ones.
+std::vector<std::string> words_of(std::string_view text, char separator);
 
 /// Length of the valid UTF-8 sequence at `i`, or 0.
 std::size_t utf8_length(std::string_view text, std::size_t i);

@@ -13,15 +13,13 @@
 
 #include "runtime/base/result.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/settings.h"
 #include "runtime/checkpoint/together.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/update_rule.h"
 
 namespace millrace {
-
-/// What decides a run, by the names of the flags: ("lr", "0.01"), ("microbatch", "8"), ...
-using Settings = std::vector<std::pair<std::string, std::string>>;
 
 struct CheckpointInfo {
   std::string run;     ///< id of the run that saved it

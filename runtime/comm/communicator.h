@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/ids.h"
+#include "runtime/comm/backend.h"
 
 namespace millrace {
 
@@ -71,7 +72,7 @@ class Communicator {
 class NcclApi;  // nccl_api.h
 
 struct CommunicatorOptions {
-  std::string backend = "gloo";  ///< "shm", "gloo", "nccl", "auto"; threads: make_local_communicators
+  Backend backend = Backend::Gloo;  ///< threads: make_local_communicators
   RankId rank;
   int size = 1;
   std::chrono::milliseconds deadline{100'000};
@@ -87,7 +88,7 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size,
                                                                     std::chrono::milliseconds deadline);
 
 class Store;  // store.h
-/// Connects through `store`. Throws PeerError (rendezvous), ConfigError (unknown back end, not built in).
+/// Connects through `store`. Throws PeerError (rendezvous), ConfigError (the back end does not go here).
 std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options,
                                                 std::shared_ptr<Store> store);
 

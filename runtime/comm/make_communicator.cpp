@@ -63,7 +63,7 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
       local.push_back(rank);
   }
   const bool all = static_cast<int>(local.size()) == options.size;
-  if (options.backend == "shm" && !all) {
+  if (options.backend == Backend::SharedMemory && !all) {
     throw ConfigError("--backend shm: only " + std::to_string(local.size()) + " of " +
                           std::to_string(options.size) + " ranks are on the host of rank " +
                           std::to_string(options.rank.value),
@@ -71,7 +71,7 @@ std::shared_ptr<Channel> make_shared(const CommunicatorOptions& options, std::sh
   }
   auto near = make_shared_memory_channel(options, local, *store);
   if (near && all) return near;
-  if (!near && options.backend == "shm")
+  if (!near && options.backend == Backend::SharedMemory)
     throw ConfigError("--backend shm: the ranks of this host cannot open each other's memory",
                       "use --backend gloo");
   // A rank whose host has no shared memory, or none with others, still needs the mesh that all are part of,
@@ -91,8 +91,8 @@ bool has_own_device(const CommunicatorOptions& options, Store& store) {
 }
 
 bool use_nccl(const CommunicatorOptions& options, Store& store) {
-  const bool asked = options.backend == "nccl";
-  if (!asked && (options.backend != "auto" || !options.nccl || options.size == 1)) return false;
+  const bool asked = options.backend == Backend::Nccl;
+  if (!asked && (options.backend != Backend::Auto || !options.nccl || options.size == 1)) return false;
   if (!options.nccl) {
     throw ConfigError("--backend nccl: " + std::string(options.device.empty()
                                                            ? "NCCL joins GPUs, and this job runs on the CPU"
@@ -115,7 +115,7 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
                                                 std::shared_ptr<Store> store) {
   if (use_nccl(options, *store)) {
     CommunicatorOptions host = options;
-    host.backend = "auto";
+    host.backend = Backend::Auto;
     host.nccl = nullptr;
     host.device.clear();
     auto on_host = make_communicator(host, make_prefix_store("host/", store));
@@ -125,12 +125,8 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
     if (!options.device.empty()) channel = make_staged_channel(std::move(channel));
     return make_channel_communicator(std::move(channel));
   };
-  if (options.backend == "gloo") return join(make_gloo_channel(options, std::move(store)));
-  if (options.backend == "auto" || options.backend == "shm")
-    return join(make_shared(options, std::move(store)));
-  const auto near = nearest_name(options.backend, {"auto", "shm", "gloo", "nccl"});
-  throw ConfigError("unknown transport '" + options.backend + "' between processes",
-                    near ? "did you mean '" + *near + "'?" : "one of: auto, shm, gloo, nccl");
+  if (options.backend == Backend::Gloo) return join(make_gloo_channel(options, std::move(store)));
+  return join(make_shared(options, std::move(store)));
 }
 
 }  // namespace millrace

@@ -83,9 +83,15 @@ bool allows_chunks(ScheduleKind kind) {
   return is_v_shaped(kind) || kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZeroBubbleH1 ||
          kind == ScheduleKind::AutoOrder || kind == ScheduleKind::Custom;
 }
-std::string to_string(VersionPolicy policy) {
-  return policy == VersionPolicy::Flush ? "flush" : "stash";
+
+namespace {
+
+/// What plan files call it: "flush" ends a step with one version of the weights, "stash" keeps several.
+const char* versions_of(ScheduleKind kind) {
+  return is_asynchronous(kind) ? "stash" : "flush";
 }
+
+}  // namespace
 
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
   const auto found = std::ranges::find(kSchedules, text);
@@ -112,14 +118,18 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
   }
   Plan plan{.model = in.string("model")};
   const std::string schedule = in.string("schedule");
-  if (Result<ScheduleKind> kind = parse_schedule_kind(schedule, "schedule"))
+  const Result<ScheduleKind> kind = parse_schedule_kind(schedule, "schedule");
+  const bool known = kind.has_value();
+  if (known)
     plan.schedule = *kind;
   else if (!schedule.empty())
     in.problem("schedule", kind.problems()[0].what, kind.problems()[0].hint);
-  const std::string policy = in.string("versions", is_asynchronous(plan.schedule) ? "stash" : "flush");
-  plan.versions = policy == "stash" ? VersionPolicy::Stash : VersionPolicy::Flush;
-  if (policy != "stash" && policy != "flush")
-    in.problem("versions", "is '" + policy + "', expected flush or stash");
+  const std::string expected = versions_of(plan.schedule), versions = in.string("versions", expected);
+  if (versions != "stash" && versions != "flush")
+    in.problem("versions", "is '" + versions + "', expected flush or stash");
+  else if (versions != expected && known)
+    in.problem("versions", "schedule " + to_string(plan.schedule) + " does not go with versions " + versions,
+               "use " + expected);
   plan.microbatches = in.whole("microbatches", 1, kMostFileMicrobatches);
   if (const Json* stages = in.array("stages")) {
     for (const Json& stage : stages->items()) plan.stages.push_back(stage_from(stage, problems));
@@ -166,7 +176,7 @@ std::string Plan::to_json() const {
   Json json = Json::object({{"format", kFormat},
                             {"model", model},
                             {"schedule", to_string(schedule)},
-                            {"versions", to_string(versions)},
+                            {"versions", versions_of(schedule)},
                             {"microbatches", microbatches},
                             {"predicted_step_s", predicted_step_s}});
   if (predicted_run_step_s > 0) json["predicted_run_step_s"] = predicted_run_step_s;
@@ -188,11 +198,7 @@ std::string Plan::fingerprint() const {
 
 Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
                   int microbatches, ScheduleKind schedule, int chunks) {
-  Plan plan{.model = model,
-            .schedule = schedule,
-            .versions = is_asynchronous(schedule) ? VersionPolicy::Stash : VersionPolicy::Flush,
-            .microbatches = microbatches,
-            .planner = "uniform"};
+  Plan plan{.model = model, .schedule = schedule, .microbatches = microbatches, .planner = "uniform"};
   const std::size_t count = layers.size();
   const int places = std::max(1, stages / std::max(1, chunks));
   for (int s = 0; s < stages; ++s) {

@@ -32,12 +32,10 @@ enum class ScheduleKind {
 bool is_asynchronous(ScheduleKind kind);     ///< updates while microbatches are in flight
 bool updates_after_each(ScheduleKind kind);  ///< of the asynchronous ones: PipeDream's, not 2BW
 bool allows_chunks(ScheduleKind kind);       ///< a rank may hold several stages
-enum class VersionPolicy { Flush, Stash };
 
 /// "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev",
-/// "pipedream-vsync", "pipedream-2bw", "auto-order", "custom"; "flush", "stash".
+/// "pipedream-vsync", "pipedream-2bw", "auto-order", "custom".
 std::string to_string(ScheduleKind kind);
-std::string to_string(VersionPolicy policy);
 Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where);
 
 /// One stage: a set of layers (by name, in execution order) held by each rank of `ranks` (replicas).
@@ -63,7 +61,6 @@ struct PlanCrossing {
 struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
-  VersionPolicy versions = VersionPolicy::Flush;
   int microbatches = 1;  ///< per update; ignored by PipeDream's schedules that update after each
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;

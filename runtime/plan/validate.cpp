@@ -48,12 +48,6 @@ Problems validate(const Plan& plan) {
   if (plan.microbatches < 1)
     problems.push_back(
         {"microbatches", "is " + std::to_string(plan.microbatches) + ", must be at least 1", {}});
-  const bool stash = plan.versions == VersionPolicy::Stash, async = is_asynchronous(plan.schedule);
-  if (stash != async)
-    problems.push_back(
-        {"versions",
-         "schedule " + to_string(plan.schedule) + " does not go with versions " + to_string(plan.versions),
-         async ? "use stash" : "use flush"});
   std::set<std::string> layers;
   std::set<RankId> ranks;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -72,7 +66,7 @@ Problems validate(const Plan& plan) {
         problems.push_back({stage_name(s), "rank " + std::to_string(rank.value) + " is used twice",
                             "a rank holds one stage; several only with interleaved and V schedules"});
     }
-    if (!async && static_cast<int>(stage.ranks.size()) > plan.microbatches) {
+    if (!is_asynchronous(plan.schedule) && static_cast<int>(stage.ranks.size()) > plan.microbatches) {
       problems.push_back({stage_name(s),
                           "has " + std::to_string(stage.ranks.size()) + " replicas for " +
                               std::to_string(plan.microbatches) + " microbatches",

@@ -9,7 +9,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "runtime/base/check.h"
-#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -71,8 +70,6 @@ class Adam final : public UpdateRule {
   at::Tensor average_, square_;
 };
 
-const std::vector<std::string> kPolicies{"constant", "step", "polynomial", "exponential"};
-
 }  // namespace
 
 std::int64_t UpdateRule::updates(std::int64_t element) const {
@@ -92,32 +89,31 @@ void UpdateRule::count_update() {
   for (UpdateCount& count : counts_) ++count.updates;
 }
 
-Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options, const at::Tensor& like) {
-  if (options.kind == "sgd") return std::unique_ptr<UpdateRule>(std::make_unique<Sgd>(options, like));
-  if (options.kind == "adam") return std::unique_ptr<UpdateRule>(std::make_unique<Adam>(options, like));
-  return Problem{"--rule", "unknown update rule '" + options.kind + "'", "one of: sgd, adam"};
+std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const at::Tensor& like) {
+  if (options.kind == UpdateRuleKind::Adam) return std::make_unique<Adam>(options, like);
+  return std::make_unique<Sgd>(options, like);
 }
 
 double learning_rate(const LearningRateOptions& options, std::int64_t step) {
   if (step < options.warmup_steps) return options.base * double(step + 1) / double(options.warmup_steps);
   const double progress =
       std::min(1.0, double(step) / double(std::max<std::int64_t>(1, options.total_steps)));
-  if (options.policy == "step")
-    return options.base * std::pow(options.gamma, double(step / options.step_size));
-  if (options.policy == "polynomial") return options.base * std::pow(1 - progress, options.power);
-  if (options.policy == "exponential") return options.base * std::pow(options.gamma, progress);
+  switch (options.policy) {
+    case RatePolicy::Constant:
+      break;
+    case RatePolicy::Step:
+      return options.base * std::pow(options.gamma, double(step / options.step_size));
+    case RatePolicy::Polynomial:
+      return options.base * std::pow(1 - progress, options.power);
+    case RatePolicy::Exponential:
+      return options.base * std::pow(options.gamma, progress);
+  }
   return options.base;
 }
 
 Problems validate(const LearningRateOptions& options) {
   Problems problems;
-  if (std::ranges::find(kPolicies, options.policy) == kPolicies.end()) {
-    const auto near = nearest_name(options.policy, kPolicies);
-    problems.push_back(
-        {"--lr-policy", "unknown policy '" + options.policy + "'",
-         near ? "did you mean '" + *near + "'?" : "one of: constant, step, polynomial, exponential"});
-  }
-  if (options.policy == "step" && options.step_size < 1) {
+  if (options.policy == RatePolicy::Step && options.step_size < 1) {
     problems.push_back(
         {"--lr-step-size", "policy step needs a step size of at least 1", "give --lr-step-size N"});
   }

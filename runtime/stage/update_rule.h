@@ -11,17 +11,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/result.h"
+#include "runtime/stage/update_options.h"
 
 namespace millrace {
-
-struct RuleOptions {
-  std::string kind = "sgd";  ///< "sgd" | "adam"
-  double momentum = 0.9;
-  double weight_decay = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-};
 
 struct UpdateCount {
   std::int64_t begin = 0;  ///< element of the flat tensor; up to the next one's
@@ -52,17 +44,8 @@ class UpdateRule {
   std::vector<UpdateCount> counts_{{0, 0}};
 };
 
-Result<std::unique_ptr<UpdateRule>> make_update_rule(const RuleOptions& options, const at::Tensor& like);
+std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const at::Tensor& like);
 
-struct LearningRateOptions {
-  double base = 0.01;
-  std::string policy = "constant";  ///< "constant" | "step" | "polynomial" | "exponential"
-  std::int64_t warmup_steps = 0;    ///< linear from base / warmup_steps
-  std::int64_t total_steps = 1;     ///< polynomial, exponential: E
-  std::int64_t step_size = 0;       ///< step: every this many steps ...
-  double gamma = 0.1;               ///< ... times this (exponential: base x gamma^(step / total))
-  double power = 2;                 ///< polynomial: (1 - step / total)^power
-};
 /// Learning rate of step `step` (from 0). PipeDream's policies (pipedream.md 5.4) per step. Pure.
 double learning_rate(const LearningRateOptions& options, std::int64_t step);
 Problems validate(const LearningRateOptions& options);

@@ -9,18 +9,9 @@
 #include "runtime/plan/layer_graph.h"
 #include "runtime/stage/layered_model.h"
 #include "runtime/stage/update_rule.h"
+#include "runtime/train/profile_options.h"
 
 namespace millrace {
-
-struct ProfileOptions {
-  int microbatch = 1;                  ///< samples
-  int warmup = 2;                      ///< passes not counted
-  int repetitions = 5;                 ///< passes of a block; the median of each layer over all blocks counts
-  int blocks = 3;                      ///< how far their totals differ is LayerGraph::measured.spread
-  std::function<void()> before_block;  ///< e.g. meets other ranks, so that all compute at the same time
-  std::uint64_t seed = 0;
-  RuleOptions rule;
-};
 
 /// A batch of random values, integers within their limits: on `device`.
 Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device);

@@ -25,9 +25,7 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
     held.store =
         std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
                                          options.device ? options.device->where() : at::kCPU, options.dtype);
-    auto rule = make_update_rule(options.rule, held.store->flat_weights());
-    if (!rule) throw ConfigError(to_string(rule.problems()));
-    held.rule = std::move(*rule);
+    held.rule = make_update_rule(options.rule, held.store->flat_weights());
     if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
     ExecutorOptions executor = options.executor;
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;

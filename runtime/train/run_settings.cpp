@@ -30,12 +30,12 @@ const std::string* value_of(const Settings& settings, const std::string& key) {
 
 void add_rate(const LearningRateOptions& rate, Settings& settings) {
   settings.emplace_back("lr", text_of(rate.base));
-  settings.emplace_back("lr-policy", rate.policy);
+  settings.emplace_back("lr-policy", to_string(rate.policy));
   settings.emplace_back("warmup-steps", std::to_string(rate.warmup_steps));
-  if (rate.policy == "step") settings.emplace_back("lr-step-size", std::to_string(rate.step_size));
-  if (rate.policy == "step" || rate.policy == "exponential")
+  if (rate.policy == RatePolicy::Step) settings.emplace_back("lr-step-size", std::to_string(rate.step_size));
+  if (rate.policy == RatePolicy::Step || rate.policy == RatePolicy::Exponential)
     settings.emplace_back("gamma", text_of(rate.gamma));
-  if (rate.policy == "polynomial" || rate.policy == "exponential")
+  if (rate.policy == RatePolicy::Polynomial || rate.policy == RatePolicy::Exponential)
     settings.emplace_back("steps", std::to_string(rate.total_steps));
 }
 
@@ -53,10 +53,11 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
                       {"microbatch", std::to_string(options.microbatch)},
                       {"microbatches", std::to_string(microbatches_per_step(plan))},
                       {"seed", std::to_string(options.seed)},
-                      {"rule", options.rule.kind},
+                      {"rule", to_string(options.rule.kind)},
                       {"weight-decay", text_of(options.rule.weight_decay)}};
   settings.insert(settings.end(), more.begin(), more.end());
-  if (options.rule.kind == "sgd") settings.emplace_back("momentum", text_of(options.rule.momentum));
+  if (options.rule.kind == UpdateRuleKind::Sgd)
+    settings.emplace_back("momentum", text_of(options.rule.momentum));
   add_rate(options.learning_rate, settings);
   if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());

@@ -1,7 +1,6 @@
 // Stopping early: all ranks after the same step, whoever was asked and whenever.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -11,11 +10,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/train/stop_flag.h"
 
 namespace millrace {
-
-/// Set from a signal handler or another thread; read between steps.
-using StopFlag = std::atomic<bool>;
 
 /// How far ranks may be apart, in steps.
 struct StopReach {

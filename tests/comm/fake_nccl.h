@@ -275,7 +275,8 @@ inline std::vector<std::unique_ptr<Communicator>> make_fake_nccl_communicators(
     std::vector<std::jthread> threads;  // joining is collective
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       threads.emplace_back([&, r] {
-        CommunicatorOptions options{.backend = "nccl", .rank = RankId(static_cast<int>(r)), .size = size};
+        CommunicatorOptions options{
+            .backend = Backend::Nccl, .rank = RankId(static_cast<int>(r)), .size = size};
         options.deadline = deadline;
         options.rendezvous_deadline = std::chrono::milliseconds(20'000);
         options.nccl = std::make_shared<FakeNccl>(world);

@@ -149,7 +149,7 @@ TEST(NcclLogic, APeersAbortIsReadFromTheStore) {
 }
 
 TEST(NcclLogic, ARankThatDoesNotJoinIsADeadline) {
-  CommunicatorOptions options{.backend = "nccl", .rank = RankId(0), .size = 2};
+  CommunicatorOptions options{.backend = Backend::Nccl, .rank = RankId(0), .size = 2};
   options.rendezvous_deadline = milliseconds(100);
   options.nccl = std::make_shared<FakeNccl>(std::make_shared<FakeNcclWorld>());
   auto hosts = make_local_communicators(2, milliseconds(100));
@@ -160,7 +160,7 @@ TEST(NcclLogic, ARankThatDoesNotJoinIsADeadline) {
 
 TEST(NcclLogic, IsRefusedWhereItCannotWork) {
   const auto store = make_memory_store();
-  CommunicatorOptions options{.backend = "nccl", .rank = RankId(0), .size = 1};
+  CommunicatorOptions options{.backend = Backend::Nccl, .rank = RankId(0), .size = 1};
   EXPECT_THROW(make_communicator(options, store), ConfigError);  // on the CPU
   options.device = "0000:01:00.0";
   EXPECT_THROW(make_communicator(options, store), ConfigError);  // built without

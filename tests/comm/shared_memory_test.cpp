@@ -26,7 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 
 CommunicatorOptions options_of(int rank) {
-  return {.backend = "shm",
+  return {.backend = Backend::SharedMemory,
           .rank = RankId(rank),
           .size = 2,
           .deadline = milliseconds(10'000),

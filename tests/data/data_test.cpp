@@ -52,7 +52,7 @@ class ImageFolderTest : public ::testing::Test {
     ASSERT_TRUE(write_file_atomically(root_ / name, bytes));
   }
 
-  Result<std::shared_ptr<const Dataset>> open(const std::string& split = "train", int classes = 3,
+  Result<std::shared_ptr<const Dataset>> open(DataSplit split = DataSplit::Train, int classes = 3,
                                               int size = 32) {
     return make_dataset({.path = root_.string(), .split = split, .fields = image_fields(size, classes)});
   }
@@ -188,7 +188,7 @@ TEST_F(ImageFolderTest, AnImageOfTheSameClassStandsInForADamagedOne) {
 
 TEST_F(ImageFolderTest, ClassesOfTheTestSetHaveTheNumbersOfTraining) {
   fs::remove_all(root_ / "test/class0");
-  const auto test = open("test");
+  const auto test = open(DataSplit::Test);
   ASSERT_TRUE(test) << to_string(test.problems());
   for (std::int64_t i = 0; i < (*test)->size(); ++i) {
     const std::string folder = fs::path((*test)->name_of(i)).parent_path().filename();
@@ -201,13 +201,13 @@ TEST_F(ImageFolderTest, ClassesOfTheTestSetHaveTheNumbersOfTraining) {
 
 TEST_F(ImageFolderTest, AClassThatTrainingDoesNotHaveIsAnError) {
   fs::rename(root_ / "test/class2", root_ / "test/klass2");
-  const auto test = open("test");
+  const auto test = open(DataSplit::Test);
   ASSERT_FALSE(test);
   const std::string message = to_string(test.problems());
   EXPECT_NE(message.find("test/klass2"), std::string::npos) << message;
   EXPECT_NE(message.find("is a class that the training set does not have"), std::string::npos) << message;
   fs::remove_all(root_ / "test");
-  const auto none = open("test");
+  const auto none = open(DataSplit::Test);
   ASSERT_TRUE(none) << "no evaluation is no error";
   EXPECT_EQ(*none, nullptr);
 }
@@ -242,7 +242,7 @@ TEST_F(ImageFolderTest, WhatIsNoFileIsLeftOutAndNeverWaitedFor) {
 
 TEST_F(ImageFolderTest, LinksAmongTheFoldersThatLeadNowhereAreProblems) {
   fs::create_symlink("classX", root_ / "train/classX");
-  const auto dataset = open("train", 9);
+  const auto dataset = open(DataSplit::Train, 9);
   ASSERT_FALSE(dataset);
   EXPECT_NE(to_string(dataset.problems()).find("train/classX: is a link that leads to nothing"),
             std::string::npos)
@@ -282,7 +282,7 @@ TEST_F(ImageFolderTest, EvaluationSeesTheFullyDecodedImage) {
   ASSERT_TRUE(decode_jpeg(jpeg_of(420, 300, TJPF_RGB, 1), image, error));
   ASSERT_EQ(image.width, 420);
   for (int size : {32, 96}) {
-    const at::Tensor input = (*open("test", 3, size))->get(0, 1, kAll)[0].tensor;
+    const at::Tensor input = (*open(DataSplit::Test, 3, size))->get(0, 1, kAll)[0].tensor;
     const double side = size > 64 ? 300 * 7 / 8.0 : 300, x0 = (420 - side) / 2, y0 = (300 - side) / 2;
     const float* value = input.const_data_ptr<float>();
     for (int c = 0; c < 3; ++c) {
@@ -345,7 +345,7 @@ TEST_F(ImageFolderTest, TooManyDamagedImagesAreAnError) {
 
 TEST_F(ImageFolderTest, LargeImagesAreCroppedFromTheWhole) {
   put("test/class0/large.jpg", jpeg_of(900, 700, TJPF_RGB, 1));
-  const auto train = *open("train", 3, 224), test = *open("test", 3, 224);
+  const auto train = *open(DataSplit::Train, 3, 224), test = *open(DataSplit::Test, 3, 224);
   EXPECT_EQ(train->get(0, 1, kAll)[0].tensor.sizes().vec(), (std::vector<std::int64_t>{3, 224, 224}));
   EXPECT_FALSE(at::equal(train->get(0, 1, kAll)[0].tensor, train->get(0, 2, kAll)[0].tensor));
   EXPECT_TRUE(at::equal(test->get(0, 1, kAll)[0].tensor, test->get(0, 2, kAll)[0].tensor));
@@ -355,9 +355,9 @@ TEST_F(ImageFolderTest, NamesWhatIsWrong) {
   const auto message = [](const auto& result) {
     return result ? std::string("accepted") : to_string(result.problems());
   };
-  EXPECT_NE(message(open("train", 2)).find("has 3 classes, the model 2"), std::string::npos);
+  EXPECT_NE(message(open(DataSplit::Train, 2)).find("has 3 classes, the model 2"), std::string::npos);
   fs::create_directories(root_ / "train/empty");
-  EXPECT_NE(message(open("train", 9)).find("class folder without .jpg"), std::string::npos);
+  EXPECT_NE(message(open(DataSplit::Train, 9)).find("class folder without .jpg"), std::string::npos);
   EXPECT_NE(message(make_dataset({.path = "/nonexistent", .fields = image_fields(32)}))
                 .find("not a readable folder"),
             std::string::npos);
@@ -409,8 +409,8 @@ TEST(RealData, DecodesEveryImageNetSample) {
                 ("tar -xzf '" + std::string(data) + "/imagenet-sample/imagenet-sample-200.tar.gz' -C " + root)
                     .c_str()),
             0);
-  const auto dataset =
-      make_dataset({.path = root + "/imagenet-sample", .split = "train", .fields = image_fields(224, 1000)});
+  const auto dataset = make_dataset(
+      {.path = root + "/imagenet-sample", .split = DataSplit::Train, .fields = image_fields(224, 1000)});
   ASSERT_TRUE(dataset) << to_string(dataset.problems());
   EXPECT_EQ((*dataset)->size(), 200);
   EXPECT_EQ((*dataset)->num_classes(), 200);

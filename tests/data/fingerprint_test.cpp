@@ -29,7 +29,7 @@ class Fingerprint : public ::testing::Test {
   }
   std::string of(const std::string& root) {
     const auto data = make_dataset({.path = (folder_ / root).string(),
-                                    .split = "train",
+                                    .split = DataSplit::Train,
                                     .fields = classifier("test", {3, 32, 32}, 10).fields});
     return data ? (*data)->fingerprint() : to_string(data.problems());
   }

@@ -169,6 +169,101 @@ TEST(Cli, HelpWinsOverEveryProblem) {
   EXPECT_FALSE(parsed({"--set", "x", "--fast"}).wants_help());
 }
 
+enum class Size { Small, VeryLarge };
+constexpr auto names_of(Size) {
+  return std::to_array<std::string_view>({"small", "very-large"});
+}
+
+struct Bound {
+  int count = 8;
+  double rate = 0.5;
+  std::optional<int> most;
+  Bytes memory = 4 * kMiB;
+  std::chrono::milliseconds deadline{2500};
+  Size size = Size::Small;
+  std::vector<std::string> keys, sets;
+  bool fast = false, evaluate = true;
+};
+
+CommandSpec bound_spec(Bound& b) {
+  CommandSpec spec{.command = "bound", .summary = "Targets."};
+  spec.flags = {
+      {.name = "count", .value = "N", .help = "Count.", .target = into::integer(b.count, 1, 100)},
+      {.name = "rate", .value = "F", .help = "Rate.", .target = into::number(b.rate, 0, 1)},
+      {.name = "most", .value = "N", .help = "Most.", .target = into::integer(b.most, 0)},
+      {.name = "memory", .value = "BYTES", .help = "Size.", .target = into::bytes(b.memory)},
+      {.name = "deadline",
+       .value = "SECONDS",
+       .help = "Wait.",
+       .target = into::duration(b.deadline, 0.1, 10)},
+      {.name = "size", .value = "NAME", .help = "Size.", .target = into::choice(b.size, "size")},
+      {.name = "keys", .value = "KEYS", .help = "Keys.", .target = into::list(b.keys)},
+      {.name = "set", .value = "K=V", .help = "Many.", .repeatable = true, .target = into::texts(b.sets)},
+      {.name = "fast", .help = "On.", .target = into::on(b.fast)},
+      {.name = "no-evaluation", .help = "Off.", .target = into::off(b.evaluate)}};
+  return spec;
+}
+
+TEST(Cli, TargetsAreWrittenWithTheirTypes) {
+  Bound b;
+  const Result<Arguments> result =
+      parse_arguments(bound_spec(b), {"--count=4", "--rate", "1e-3", "--most", "7", "--memory", "1GiB",
+                                      "--deadline", "0.25", "--size", "very-large", "--keys", "lr,,data,",
+                                      "--set", "a=1,2", "--set=--b", "--fast", "--no-evaluation"});
+  ASSERT_TRUE(result) << to_string(result.problems());
+  EXPECT_TRUE(result->problems().empty()) << to_string(result->problems());
+  EXPECT_EQ(b.count, 4);
+  EXPECT_EQ(b.rate, 1e-3);
+  EXPECT_EQ(b.most, 7);
+  EXPECT_EQ(b.memory, kGiB);
+  EXPECT_EQ(b.deadline.count(), 250);
+  EXPECT_EQ(b.size, Size::VeryLarge);
+  EXPECT_EQ(b.keys, (std::vector<std::string>{"lr", "data"}));
+  EXPECT_EQ(b.sets, (std::vector<std::string>{"a=1,2", "--b"}));
+  EXPECT_TRUE(b.fast);
+  EXPECT_FALSE(b.evaluate);
+}
+
+TEST(Cli, TargetsKeepTheirDefaultsAndShowThem) {
+  Bound b;
+  const CommandSpec spec = bound_spec(b);
+  EXPECT_TRUE(parse_arguments(spec, {}));
+  EXPECT_EQ(b.count, 8);
+  EXPECT_EQ(b.most, std::nullopt);
+  const std::string help = help_text(spec);
+  for (const char* text :
+       {"Count. [default: 8]", "Rate. [default: 0.5]", "Size. [default: 4MiB]", "Wait. [default: 2.5]",
+        "Size. [default: small]", "Most.\n", "Keys.\n", "On.\n", "Off.\n"})
+    EXPECT_NE(help.find(text), std::string::npos) << text << "\n" << help;
+  EXPECT_EQ(help_text(without_targets(spec)), help);
+}
+
+TEST(Cli, WrongValuesOfTargetsAreAllNamed) {
+  Bound b;
+  const Result<Arguments> result =
+      parse_arguments(bound_spec(b), {"--count", "101", "--rate", "0.5x", "--most=-1", "--memory", "8G",
+                                      "--deadline", "0", "--size", "very_large", "--fast"});
+  ASSERT_TRUE(result);
+  const std::string all = to_string(result->problems());
+  for (const char* text :
+       {"--count: 101 is out of range. Hint: expected from 1 to 100", "--rate: '0.5x' is not a number",
+        "--most: -1 is out of range. Hint: expected at least 0", "--memory: '8G' is not a size",
+        "--deadline: 0 is out of range. Hint: expected from 0.1 to 10",
+        "--size: unknown size 'very_large'. Hint: did you mean 'very-large'?"})
+    EXPECT_NE(all.find(text), std::string::npos) << text << "\n" << all;
+  EXPECT_EQ(b.count, 8);
+  EXPECT_TRUE(b.fast) << "the others are written";
+}
+
+TEST(Cli, OddTextReachesTheMessageNotTheParser) {
+  EXPECT_EQ(parsed({"--set", std::string(1 << 20, 'x')}).strings("set").front().size(), 1u << 20);
+  EXPECT_EQ(parsed({"--set=a\nb=c"}).strings("set").front(), "a\nb=c");
+  EXPECT_EQ(parsed({"-b4"}).string("batch-size"), "4");
+  EXPECT_EQ(parsed({"--set="}).strings("set"), std::vector<std::string>{""});
+  for (const char* text : {"---set", "--=x", "--s t=1", "-\xc3\xa9", "--b", "-=4"})
+    EXPECT_NE(problems_of({text}).find("is not a flag of this command"), std::string::npos) << text;
+}
+
 TEST(Cli, HelpIsGroupedAndFitsTheTerminal) {
   CommandSpec spec = example();
   spec.examples.push_back("millrace run " +

@@ -33,11 +33,9 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
   for (const Flag& flag : train_spec().flags) {
     if (flag.name == "dry-run" || flag.name == "model") continue;
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
-    std::string value = flag.value.empty()                                                        ? "true"
-                        : flag.value == "N" || flag.value == "PIXELS" || flag.value == "N[,N...]" ? "1"
-                        : flag.value == "F" || flag.value == "P" || flag.value == "SECONDS"
-                            ? "0.5"
-                            : flag.value.substr(0, flag.value.find('|'));
+    const std::string value = flag.value.empty()            ? "true"
+                              : flag.default_text().empty() ? flag.value
+                                                            : flag.default_text();
     std::string key = flag.name;
     for (const bool underscores : {false, true}) {
       if (underscores) std::replace(key.begin(), key.end(), '-', '_');
@@ -72,7 +70,7 @@ TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
       "3}\nlr_policy:\nname: a/b\nbatch_size: 3\n");
   for (const char* expected :
        {"job.yaml:1:8: unknown key 'modle'. Hint: did you mean 'model'?", "lr: '0.5x' is not a number",
-        "steps: '1.5' is not an integer", "rule: 'sgdd' is not one of sgd|adam",
+        "steps: '1.5' is not an integer", "rule: unknown update rule 'sgdd'. Hint: did you mean 'sgd'?",
         "deterministic: 'maybe' is not true or false", "seed needs one value, found a list", "ranks is '0'",
         "RANK is set by the launcher", "lr_policy needs one value and has none", "cannot name a folder",
         "unknown key 'batch_size'"}) {

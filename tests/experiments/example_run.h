@@ -22,7 +22,6 @@ inline void write(const std::filesystem::path& path, const std::string& text) {
 
 inline Plan plan(ScheduleKind kind = ScheduleKind::OneFOneB) {
   Plan plan{.model = "vgg16", .schedule = kind, .microbatches = 8};
-  plan.versions = kind == ScheduleKind::PipeDream ? VersionPolicy::Stash : VersionPolicy::Flush;
   const auto layers = [](const char* prefix, int first, int last) {
     std::vector<std::string> names;
     for (int i = first; i <= last; ++i) names.push_back(prefix + std::to_string(i));

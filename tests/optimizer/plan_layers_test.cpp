@@ -52,7 +52,6 @@ class Exhaustive {
         for (const std::vector<RankId>& devices : device_orders(cluster_)) {
           devices_ = devices;
           plan_ = {.model = graph_.model, .schedule = kind, .microbatches = m};
-          plan_.versions = is_asynchronous(kind) ? VersionPolicy::Stash : VersionPolicy::Flush;
           extend(0, 0);
         }
       }
@@ -243,7 +242,6 @@ TEST(Predict, MemoryIsWeightsGradientsMomentumAndStash) {
   plan.schedule = ScheduleKind::GPipe;
   EXPECT_EQ(predict(plan, graph, cluster).stages[1].peak_bytes, 2000 * 3 + (1600 + 300) * 4 + 2 * 300);
   plan.schedule = ScheduleKind::PipeDream;
-  plan.versions = VersionPolicy::Stash;
   EXPECT_EQ(predict(plan, graph, cluster).stages[0].peak_bytes,
             2000 * 4 + 1600 * 2 + 2 * 300);  // two weight versions
   const CostOptions adam{.rule_copies = 2};

@@ -35,7 +35,6 @@ TEST(Plan, EveryProblemHasItsMessage) {
          p.stages[1].ranks = {RankId(1), RankId(2)}, p.microbatches = 1;
        },
        "2 replicas for 1 microbatches"},
-      {"policy", [](Plan& p) { p.versions = VersionPolicy::Stash; }, "does not go with versions stash"},
       {"model", [](Plan& p) { p.model = "other"; }, "made for model 'other'"},
   };
   EXPECT_TRUE(validate(good_plan(), "m", kLayers).empty());
@@ -66,6 +65,17 @@ TEST(Plan, ReadsAHandWrittenPlanAndNamesMistakes) {
   EXPECT_NE(text.find("p:2:12: unknown schedule '1f2b'. Hint: did you mean '1f1b'?"), std::string::npos)
       << text;
   EXPECT_NE(text.find("unknown key 'stage'. Hint: did you mean 'stages'?"), std::string::npos) << text;
+  const auto versions = [](const std::string& schedule, const std::string& policy) {
+    const auto plan = Plan::parse(R"({"model":"m","schedule":")" + schedule + R"(","versions":")" + policy +
+                                      R"(","microbatches":2,"stages":[{"layers":["a"],"ranks":[0]}]})",
+                                  "p");
+    return plan ? "" : to_string(plan.problems());
+  };
+  EXPECT_EQ(versions("1f1b", "flush") + versions("pipedream", "stash"), "");
+  EXPECT_NE(versions("1f1b", "stash").find("schedule 1f1b does not go with versions stash. Hint: use flush"),
+            std::string::npos);
+  EXPECT_NE(versions("pipedream", "flush").find("Hint: use stash"), std::string::npos);
+  EXPECT_NE(versions("1f1b", "both").find("expected flush or stash"), std::string::npos);
 }
 
 TEST(LayerGraph, RejectsCyclesDuplicatesAndDanglingEdges) {

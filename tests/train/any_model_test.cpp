@@ -114,13 +114,14 @@ constexpr ScheduleKind kFlushing[] = {ScheduleKind::GPipe, ScheduleKind::OneFOne
 TEST_F(Pipeline, AnyModelEqualsOneProcessBitForBit) {
   for (const bool tied : {false, true}) {
     const LayeredModel model = token_model(tied);
-    const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(5, "adam"));
+    const Outcome one =
+        train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(5, UpdateRuleKind::Adam));
     ASSERT_EQ(one.losses.size(), 5u);
     for (const ScheduleKind kind : kFlushing) {
       for (int stages : {2, 3, 4}) {
         expect_equal(
             train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, kind),
-                  options(5, "adam")),
+                  options(5, UpdateRuleKind::Adam)),
             one, to_string(kind) + " " + std::to_string(stages) + (tied ? " tied" : ""));
       }
     }
@@ -190,7 +191,7 @@ TEST_F(Pipeline, AnOwnerMayComeAfterItsUsers) {
 
 TEST_F(Pipeline, TiedModelsResumeUnderAnyPlan) {
   const LayeredModel model = token_model(true);
-  const TrainOptions unbroken = options(6, "adam");
+  const TrainOptions unbroken = options(6, UpdateRuleKind::Adam);
   const Outcome whole = train(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), unbroken);
   TrainOptions first = unbroken;
   first.steps = 3;
@@ -217,7 +218,7 @@ TEST_F(Pipeline, MicrobatchesCountByTheirTokens) {
   const Outcome run = train(model, plan, options(1));
   const StageLayout layout = *make_layout(model, plan, kMicrobatch);
   ParameterStore store(layout, StageId(0), options(1).seed);
-  auto rule = std::move(*make_update_rule({}, store.flat_weights()));
+  auto rule = make_update_rule({}, store.flat_weights());
   Alone alone;
   StageExecutor executor({layout, StageId(0), store, *rule, alone}, {.seed = options(1).seed});
   RandomBatches batches(model, kMicrobatch);

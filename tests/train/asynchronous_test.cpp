@@ -57,7 +57,8 @@ class Asynchronous : public Pipeline {
   Plan plan_of(const Pipe& pipe) {
     return plan_for(model_of(pipe), pipe.replicas, pipe.microbatches, pipe.kind);
   }
-  TrainOptions saving(std::int64_t steps, const std::string& folder, const std::string& rule = "sgd") {
+  TrainOptions saving(std::int64_t steps, const std::string& folder,
+                      UpdateRuleKind rule = UpdateRuleKind::Sgd) {
     TrainOptions result = options(steps, rule);
     result.output_dir = (folder_ / folder).string();
     return result;
@@ -107,7 +108,7 @@ TEST_F(Asynchronous, AnEvaluationInFullFlightIsThatOfARunThatEndsThere) {
 /// The stash is in the checkpoint: forwards after it use the versions that they would have used.
 TEST_F(Asynchronous, GoesOnFromACheckpointAsIfNothingHadBeen) {
   for (const Pipe& pipe : kPipes) {
-    for (const char* rule : {"sgd", "adam"}) {
+    for (UpdateRuleKind rule : {UpdateRuleKind::Sgd, UpdateRuleKind::Adam}) {
       const LayeredModel model = model_of(pipe);
       TrainOptions whole = saving(24, "whole", rule);
       whole.checkpoint_every = 6;
@@ -118,7 +119,7 @@ TEST_F(Asynchronous, GoesOnFromACheckpointAsIfNothingHadBeen) {
         const Outcome resumed = train(model, plan_of(pipe), rest);
         for (const auto& [name, tensor] : uninterrupted.weights)
           EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name)))
-              << name_of(pipe) << " " << rule << " from " << step << ": " << name;
+              << name_of(pipe) << " " << to_string(rule) << " from " << step << ": " << name;
       }
       fs::remove_all(folder_ / "whole");
     }
@@ -200,10 +201,10 @@ TEST_F(Asynchronous, AdamCountsUpdatesAcrossReplication) {
                         Case{{2, 2}, {1, 1}, {4, 4}, 1}, Case{{2}, {1}, {4}, 1}, Case{{1}, {2}, {8}, 2}}) {
     const Pipe before{ScheduleKind::PipeDream, c.before}, after{ScheduleKind::PipeDream, c.after};
     const std::string what = name_of(before) + " to " + name_of(after);
-    TrainOptions first = saving(8, "before", "adam");
+    TrainOptions first = saving(8, "before", UpdateRuleKind::Adam);
     first.checkpoint_at_end = true;
     train(model, plan_of(before), first);
-    TrainOptions second = options(16, "adam");
+    TrainOptions second = options(16, UpdateRuleKind::Adam);
     second.resume = first.output_dir;
     const Outcome ours = train(model, plan_of(after), second);
     Reference reference(model, plan_of(after), second);
@@ -219,7 +220,7 @@ TEST_F(Asynchronous, AdamCountsUpdatesAcrossReplication) {
 
 TEST_F(Asynchronous, UpdateCountsAreSavedForEachParameter) {
   const LayeredModel model = small_model();
-  TrainOptions first = saving(8, "run", "adam");
+  TrainOptions first = saving(8, "run", UpdateRuleKind::Adam);
   first.checkpoint_at_end = true;
   train(model, plan_of({ScheduleKind::PipeDream, {1, 1}}), first);
   first.steps = 12;
@@ -312,7 +313,7 @@ TEST_F(Asynchronous, RatesMayFollowTheReplicasOfAStage) {
   const Plan plan = plan_of({ScheduleKind::PipeDream, {2, 1}});
   TrainOptions half = options(2), usual = options(2);
   half.rate_by_replicas = true;
-  half.rule = usual.rule = {.kind = "sgd", .momentum = 0};
+  half.rule = usual.rule = {.kind = UpdateRuleKind::Sgd, .momentum = 0};
   const TrainOptions begin = [&] {
     TrainOptions none = usual;
     none.learning_rate.base = 0;

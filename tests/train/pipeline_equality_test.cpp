@@ -82,7 +82,7 @@ TEST_F(Pipeline, AnAsynchronousDeviceIsTimedByItsOwnMarks) {
 
 TEST_F(Pipeline, EqualsOneProcessBitForBit) {
   for (const LayeredModel& model : {small_model(), conv_model()}) {
-    for (const char* rule : {"sgd", "adam"}) {
+    for (UpdateRuleKind rule : {UpdateRuleKind::Sgd, UpdateRuleKind::Adam}) {
       const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(5, rule));
       ASSERT_EQ(one.losses.size(), 5u);
       for (int stages : {2, 3, 4}) {
@@ -90,7 +90,7 @@ TEST_F(Pipeline, EqualsOneProcessBitForBit) {
           expect_equal(
               train(model, plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, kind),
                     options(5, rule)),
-              one, model.name + " " + rule + " " + to_string(kind) + " " + std::to_string(stages));
+              one, model.name + " " + to_string(rule) + " " + to_string(kind) + " " + std::to_string(stages));
         }
       }
     }
@@ -150,18 +150,20 @@ TEST_F(Pipeline, ReplicatedStagesEqualOneProcessWithinRounding) {
 
 TEST_F(Pipeline, ReplicasEqualOneProcessThatAddsInTheirOrderBitForBit) {
   const LayeredModel model = small_model();
-  for (const auto& [replicas, rule] : {std::pair{2, "sgd"}, {2, "adam"}, {3, "sgd"}}) {
+  for (const auto& [replicas, rule] :
+       {std::pair{2, UpdateRuleKind::Sgd}, {2, UpdateRuleKind::Adam}, {3, UpdateRuleKind::Sgd}}) {
     const Plan plan = plan_for(model, {replicas}, 6, ScheduleKind::OneFOneB);
     const Outcome ours = train(model, plan, options(5, rule));
     const auto expected = Reference(model, plan, options(5, rule)).replicated(5, replicas, 6);
     for (const auto& [name, tensor] : expected)
-      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name))) << replicas << " " << rule << ": " << name;
+      EXPECT_TRUE(at::equal(tensor, ours.weights.at(name)))
+          << replicas << " " << to_string(rule) << ": " << name;
   }
 }
 
 TEST_F(Pipeline, ResumesWithTheSameLossesUnderAnyPlan) {
   const LayeredModel model = conv_model();
-  TrainOptions unbroken = options(8, "adam");
+  TrainOptions unbroken = options(8, UpdateRuleKind::Adam);
   const Outcome whole = train(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), unbroken);
   TrainOptions first = unbroken;
   first.steps = 5;

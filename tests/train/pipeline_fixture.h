@@ -122,12 +122,12 @@ class Pipeline : public ::testing::Test {
 
   static constexpr int kMicrobatch = 3;
 
-  TrainOptions options(std::int64_t steps, const std::string& rule = "sgd") {
+  TrainOptions options(std::int64_t steps, UpdateRuleKind rule = UpdateRuleKind::Sgd) {
     return {.steps = steps,
             .microbatch = kMicrobatch,
             .seed = 11,
             .rule = {.kind = rule, .weight_decay = 1e-3},
-            .learning_rate = {.base = rule == "sgd" ? 0.05 : 0.003},
+            .learning_rate = {.base = rule == UpdateRuleKind::Sgd ? 0.05 : 0.003},
             .print_every = 1 << 20};
   }
 
@@ -226,7 +226,7 @@ class Reference {
         batches_(model, options.microbatch) {
     for (int s = 0; s < layout_.num_stages(); ++s) {
       stores_.emplace_back(layout_, StageId(s), options.seed);
-      rules_.push_back(std::move(*make_update_rule(options.rule, stores_.back().flat_weights())));
+      rules_.push_back(make_update_rule(options.rule, stores_.back().flat_weights()));
     }
   }
 
@@ -309,7 +309,7 @@ class Reference {
   void gradients(std::int64_t position, int microbatches) {
     // One executor over the whole model, whose parameters are set from the stages' stores.
     ParameterStore store(whole_, StageId(0), options_.seed);
-    auto rule = std::move(*make_update_rule(options_.rule, store.flat_weights()));
+    auto rule = make_update_rule(options_.rule, store.flat_weights());
     StageExecutor executor({whole_, StageId(0), store, *rule, alone_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
     const auto named = weights();

@@ -119,11 +119,11 @@ TEST_F(Runs, WhatDecidesARunMayNotChangeUnnoticed) {
       {"microbatch", [](TrainOptions& o) { o.microbatch = 6; }},
       {"seed", [](TrainOptions& o) { o.seed = 12; }},
       {"lr", [](TrainOptions& o) { o.learning_rate.base = 0.06; }},
-      {"lr-policy", [](TrainOptions& o) { o.learning_rate.policy = "polynomial"; }},
+      {"lr-policy", [](TrainOptions& o) { o.learning_rate.policy = RatePolicy::Polynomial; }},
       {"warmup-steps", [](TrainOptions& o) { o.learning_rate.warmup_steps = 3; }},
       {"momentum", [](TrainOptions& o) { o.rule.momentum = 0.8; }},
       {"weight-decay", [](TrainOptions& o) { o.rule.weight_decay = 0; }},
-      {"rule", [](TrainOptions& o) { o.rule.kind = "adam"; }},
+      {"rule", [](TrainOptions& o) { o.rule.kind = UpdateRuleKind::Adam; }},
       {"data", [](TrainOptions& o) {
          o.settings = {{"data", "7 images, listing bb"}};
        }}};

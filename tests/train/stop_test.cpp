@@ -123,7 +123,8 @@ std::vector<std::unique_ptr<Communicator>> gloo_ranks(int size) {
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
       ranks[static_cast<std::size_t>(r)] = make_communicator(
-          {.backend = "gloo", .rank = RankId(r), .size = size, .deadline = milliseconds(20'000)}, store);
+          {.backend = Backend::Gloo, .rank = RankId(r), .size = size, .deadline = milliseconds(20'000)},
+          store);
     });
   }
   threads.clear();

@@ -19,8 +19,8 @@ std::vector<std::unique_ptr<Communicator>> make_shared_memory_ranks(int size, mi
   std::vector<std::jthread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
-      ranks[static_cast<std::size_t>(r)] =
-          make_communicator({.backend = "shm", .rank = RankId(r), .size = size, .deadline = deadline}, store);
+      ranks[static_cast<std::size_t>(r)] = make_communicator(
+          {.backend = Backend::SharedMemory, .rank = RankId(r), .size = size, .deadline = deadline}, store);
     });
   }
   threads.clear();

@@ -1,0 +1,108 @@
+// Where the value of a flag goes: into a member of an Options struct, with its type and range checked.
+// LibTorch-free.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/choices.h"
+#include "runtime/base/result.h"
+#include "runtime/base/units.h"
+
+namespace millrace {
+
+/// Reads the words of a flag, all of them at once. The struct that it writes must outlive it.
+struct Target {
+  /// Problem: what is wrong with them; its `where` is left empty.
+  std::function<std::optional<Problem>(const std::vector<std::string>& words)> read = {};
+  std::string fallback = {};  ///< what the member held, as the flag would be written; empty: nothing
+};
+
+// ---- text to values: all of the text, no hexadecimal, no nan
+// -------------------------------------------------
+
+Result<std::int64_t> integer_from(std::string_view text, std::int64_t minimum, std::int64_t maximum);
+Result<double> number_from(std::string_view text, double minimum, double maximum);
+Result<Bytes> bytes_from(std::string_view text);
+Result<std::vector<double>> numbers_from(std::string_view text);  ///< comma-separated
+/// Place in `names`; Problem: unknown `what`, with the nearest name.
+Result<std::size_t> choice_from(std::string_view text, std::string_view what,
+                                const std::vector<std::string>& names);
+std::string shortest_text(double number);  ///< the shortest that reads back
+
+// ---- targets
+// ---------------------------------------------------------------------------------------------------
+
+/// Any type, by a function from text to Result<T>.
+template <class T, class Parse>
+Target target_of(T& member, Parse parse, std::string fallback) {
+  return {[&member, parse](const std::vector<std::string>& words) -> std::optional<Problem> {
+            auto value = parse(words.back());
+            if (!value) return value.problems().front();
+            member = static_cast<T>(*std::move(value));
+            return std::nullopt;
+          },
+          std::move(fallback)};
+}
+
+/// `into::integer(options.steps, 0, 1000)`. A member that is a std::optional has no default and stays empty
+/// without the flag.
+namespace into {
+
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+
+template <std::integral Int>
+Target integer(Int& member, std::int64_t minimum, std::int64_t maximum = kAny) {
+  return target_of(
+      member, [=](const std::string& text) { return integer_from(text, minimum, maximum); },
+      std::to_string(member));
+}
+template <std::integral Int>
+Target integer(std::optional<Int>& member, std::int64_t minimum, std::int64_t maximum = kAny) {
+  return target_of(
+      member,
+      [=](const std::string& text) -> Result<Int> {
+        const Result<std::int64_t> value = integer_from(text, minimum, maximum);
+        if (!value) return value.problems();
+        return static_cast<Int>(*value);
+      },
+      "");
+}
+Target number(double& member, double minimum, double maximum);
+Target number(std::optional<double>& member, double minimum, double maximum);
+Target bytes(Bytes& member);  ///< "16e9", "8GiB", "500MB", "123"
+Target bytes(std::optional<Bytes>& member);
+/// Written in seconds.
+Target duration(std::chrono::milliseconds& member, double minimum_s, double maximum_s);
+Target text(std::string& member);
+Target text(std::optional<std::string>& member);
+Target texts(std::vector<std::string>& member);  ///< each time the flag was given
+Target list(std::vector<std::string>& member);   ///< comma-separated, empty words left out
+Target numbers(std::vector<double>& member);     ///< comma-separated
+Target on(bool& member);                         ///< of a switch
+Target off(bool& member);                        ///< of a switch that turns something off
+
+/// One of the names of an enum (runtime/base/choices.h). `what` names it in messages: "unknown device 'gpu'".
+template <Named Enum>
+Target choice(Enum& member, std::string what) {
+  return target_of(
+      member, [what](const std::string& text) { return choice_from(text, what, all_names<Enum>()); },
+      to_string(member));
+}
+
+/// A type with a parser of its own: text to Result<T>.
+template <class T, class Parse>
+Target parsed(T& member, Parse parse, std::string fallback = {}) {
+  return target_of(member, std::move(parse), std::move(fallback));
+}
+
+}  // namespace into
+
+}  // namespace millrace

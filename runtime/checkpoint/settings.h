@@ -1,0 +1,13 @@
+// LibTorch-free.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace millrace {
+
+/// What decides a run, by the names of the flags: ("lr", "0.01"), ("microbatch", "8"), ...
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+}  // namespace millrace

@@ -1,0 +1,21 @@
+// What the profiler of layers is told. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/stage/update_options.h"
+
+namespace millrace {
+
+struct ProfileOptions {
+  int microbatch = 1;                  ///< samples
+  int warmup = 2;                      ///< passes not counted
+  int repetitions = 5;                 ///< passes of a block; the median of each layer over all blocks counts
+  int blocks = 3;                      ///< how far their totals differ is LayerGraph::measured.spread
+  std::function<void()> before_block;  ///< e.g. meets other ranks, so that all compute at the same time
+  std::uint64_t seed = 0;
+  RuleOptions rule;
+};
+
+}  // namespace millrace

@@ -1,0 +1,49 @@
+// What a run is told. LibTorch-free.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/settings.h"
+#include "runtime/schedule/schedule.h"
+#include "runtime/stage/update_options.h"
+#include "runtime/train/stop_flag.h"
+
+namespace millrace {
+
+struct TrainOptions {
+  /// Updates; pipedream and pipedream-vsync: minibatches, rounded up to a multiple of all replicas.
+  std::int64_t steps = 1;
+  int microbatch = 1;  ///< samples
+  std::uint64_t seed = 0;
+  RuleOptions rule;
+  LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
+  bool rate_by_replicas = false;      ///< PipeDream: a stage's rate times its replicas / those of stage 0
+  std::string output_dir;             ///< empty: no files. It belongs to one run (base/run_folder.h)
+  bool overwrite = false;             ///< delete an earlier run there instead of refusing
+  std::string resume;                 ///< folder, or empty
+  /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
+  std::vector<std::string> resume_changes;
+  Settings settings;       ///< what decides the run and is not known here (data, dropout): run_settings
+  Settings rank_settings;  ///< what else must be the same on all ranks
+  int launcher = 0;        ///< process that may hold the output folder's lock for this job; 0: none
+  std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< of saving or verifying one
+  std::int64_t checkpoint_every = 0;                         ///< steps; 0: only as `checkpoint_at_end`
+  bool checkpoint_at_end = false;
+  std::int64_t evaluate_every = 0;  ///< steps; 0: at the end only, if there is an evaluation source
+  std::int64_t print_every = 10;
+  std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule is Custom
+  std::int64_t trace_first = 0;          ///< window of steps in trace.rank<k>.json
+  std::int64_t trace_count = 5;
+  std::string save_weights;  ///< file, or empty
+  bool stop_on_nonfinite = true;
+  std::int64_t bucket_bytes = 4 << 20;
+  /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
+  /// place for one. Null: never (on all ranks alike).
+  const StopFlag* stop = nullptr;
+};
+
+}  // namespace millrace
