@@ -1,28 +1,211 @@
-// Strict JSON (RFC 8259) with positions. Depth, size and node count are bounded before anything is built.
+// Strict JSON (RFC 8259) with positions, on nlohmann's SAX parser. The parser says what comes, not where: the
+// place of a value is the first byte after the one before that is neither a space nor a separator, and how
+// far the parser has read is counted by the iterator that it reads from. Duplicate keys, depth, number of
+// values and numbers that fit are judged here.
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <unordered_set>
+
+#include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
 
-struct ParseError {
-  std::size_t position;
-  std::string what;
+/// Bytes of a text, with the place of the next one kept outside: the parser copies its iterators.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, const char** furthest) : at_(at), furthest_(furthest) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    *furthest_ = ++at_;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** furthest_;
 };
 
-class Parser {
- public:
-  Parser(std::string_view text, const std::string& name, const ReadLimits& limits)
-      : text_(text), name_(name), limits_(limits) {}
+bool is_of_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';
+}
 
-  Json document() {
-    Json json = value(0);
-    skip_space();
-    if (at_ != text_.size()) fail("text after the end of the value");
-    return json;
+/// Builds the value; its functions are called by the parser, and end it by `false`.
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& name, const ReadLimits& limits)
+      : text_(text), name_(name), limits_(limits), furthest_(text.data()) {}
+
+  Result<Json> read() {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // which the parser would skip
+    const bool marked = text_.starts_with(kByteOrderMark);
+    if (marked) fail(0, "the text begins with a byte order mark, expected a value");
+    const CountingIterator first(text_.data(), &furthest_), last(text_.data() + text_.size(), &furthest_);
+    if (!marked && nlohmann::json::sax_parse(first, last, this)) return std::move(root_);
+    return Problem{place(problem_at_), problem_, {}};
+  }
+
+  // ---- called by the parser ----
+  bool null() { return add(Json()); }
+  bool boolean(bool value) { return add(Json(value)); }
+  bool string(std::string& value) { return add(Json(std::move(value))); }
+  bool binary(nlohmann::json::binary_t&) { return false; }  // not in JSON
+  bool number_integer(std::int64_t value) { return add(Json(value), Last::Number); }
+  bool number_unsigned(std::uint64_t value) {
+    if (value > static_cast<std::uint64_t>(INT64_MAX)) return too_large();
+    return add(Json(static_cast<std::int64_t>(value)), Last::Number);
+  }
+  bool number_float(double, const std::string& digits) {
+    if (digits.find_first_of(".eE") == std::string::npos) return too_large();
+    double value = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc()) {
+      end_ = read_so_far(Last::Number);
+      return fail(end_, "number " + digits + " is out of range");
+    }
+    return add(Json(value), Last::Number);
+  }
+  bool start_object(std::size_t) { return open(Json::object()); }
+  bool start_array(std::size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(std::string& name) {
+    const std::size_t start = next_token();
+    if (!open_.back().keys.insert(name).second) return fail(start, "key '" + name + "' appears twice");
+    open_.back().key = std::move(name);
+    end_ = read_so_far(Last::Other);
+    return true;
+  }
+  bool parse_error(std::size_t bytes_read, const std::string&, const nlohmann::json::exception& error) {
+    const std::size_t at = std::min(bytes_read == 0 ? 0 : bytes_read - 1, text_.size());
+    return explain(at, error.what());
+  }
+
+ private:
+  enum class Last { Number, Other };
+  struct Open {
+    Json value;
+    std::string key;  ///< of the member that comes next
+    std::unordered_set<std::string> keys;
+  };
+
+  bool fail(std::size_t at, std::string what) {
+    problem_at_ = at;
+    problem_ = std::move(what);
+    return false;
+  }
+  bool too_large() {
+    const std::size_t start = next_token();
+    end_ = read_so_far(Last::Number);
+    return fail(end_, "integer " + std::string(text_.substr(start, end_ - start)) + " does not fit 64 bits");
+  }
+
+  /// Where the parser stands. It knows that a number ends by the byte behind it.
+  std::size_t read_so_far(Last last) const {
+    const auto read = static_cast<std::size_t>(furthest_ - text_.data());
+    return last == Last::Number && !std::isdigit(static_cast<unsigned char>(text_[read - 1])) ? read - 1
+                                                                                              : read;
+  }
+
+  std::size_t next_token() {
+    return end_ = std::min(text_.find_first_not_of(" \n\t\r,:", end_), text_.size());
+  }
+
+  /// The value begins here: its place, its depth and that it is one more.
+  bool begin(Json& value) {
+    const std::size_t start = next_token();
+    const std::size_t depth = open_.size();
+    if (depth > static_cast<std::size_t>(std::max(0, limits_.depth)))
+      return fail(start, "nested deeper than " + std::to_string(limits_.depth) + " levels");
+    if (++count_ > limits_.nodes)
+      return fail(start, "more than " + std::to_string(limits_.nodes) + " values");
+    value.set_where(place(start));
+    return true;
+  }
+
+  bool add(Json value, Last last = Last::Other) {
+    if (!begin(value)) return false;
+    end_ = read_so_far(last);
+    hand_up(std::move(value));
+    return true;
+  }
+
+  bool open(Json value) {
+    if (!begin(value)) return false;
+    end_ = read_so_far(Last::Other);
+    open_.push_back({std::move(value), {}, {}});
+    return true;
+  }
+
+  bool close() {
+    end_ = read_so_far(Last::Other);
+    Json value = std::move(open_.back().value);
+    open_.pop_back();
+    hand_up(std::move(value));
+    return true;
+  }
+
+  void hand_up(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (Open& parent = open_.back(); parent.value.is_object()) {
+      parent.value.append_member(std::move(parent.key), std::move(value));
+    } else {
+      parent.value.push_back(std::move(value));
+    }
+  }
+
+  /// The parser's message in our words: "... - unexpected ']'; expected '[', '{', or a literal".
+  bool explain(std::size_t at, std::string_view message) {
+    const auto between = [&](std::string_view from, std::string_view to) {
+      const std::size_t begin = message.find(from);
+      if (begin == std::string_view::npos) return std::string();
+      const std::string_view rest = message.substr(begin + from.size());
+      return std::string(rest.substr(0, rest.find(to)));
+    };
+    if (const std::string digits = between("number overflow parsing '", "'"); !digits.empty())
+      return fail(at + 1, "number " + digits + " is out of range");
+    if (const std::string what = between("invalid string: ", "; last read");
+        !what.empty() && at < text_.size())
+      return fail(at, what + " inside a string");
+    std::string expected = between("; expected ", "; last read");
+    if (message.find("object key") != std::string_view::npos) expected = "a key in double quotes";
+    if (expected.empty() || expected.starts_with("'[', '{'")) expected = "a value";
+    if (message.find("invalid string") != std::string_view::npos)
+      return fail(at, "the text ends inside a string");
+    if (message.find("unexpected end of input") != std::string_view::npos)
+      return fail(at, "the text ends, expected " + expected);
+    if (expected == "end of input")
+      return fail(std::min(at, next_token()), "text after the end of the value");
+    return fail_at_word(std::min(at, text_.size() - 1), expected);
+  }
+
+  /// The parser stands anywhere in what it did not expect.
+  bool fail_at_word(std::size_t at, const std::string& expected) {
+    std::size_t first = at, last = at;
+    if (text_[at] == '"') first = at = next_token();
+    while (first > 0 && is_of_word(text_[at]) && is_of_word(text_[first - 1])) --first;
+    while (last < text_.size() && is_of_word(text_[last])) ++last;
+    if (last <= first) last = first + 1;
+    return fail(first,
+                "found '" + std::string(text_.substr(first, last - first)) + "', expected " + expected);
   }
 
   std::string place(std::size_t position) {
@@ -34,216 +217,16 @@ class Parser {
     return name_ + ":" + std::to_string(line_) + ":" + std::to_string(position - line_start_ + 1);
   }
 
- private:
-  [[noreturn]] void fail(std::string what) { throw ParseError{at_, std::move(what)}; }
-  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  void skip_space() {
-    while (at_ < text_.size() &&
-           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
-      ++at_;
-  }
-  void expect(char c) {
-    skip_space();
-    if (at_ >= text_.size()) fail(std::string("the text ends, expected '") + c + "'");
-    if (text_[at_] != c) fail(std::string("found '") + text_[at_] + "', expected '" + c + "'");
-    ++at_;
-  }
-
-  Json value(int depth) {
-    if (depth > limits_.depth) fail("nested deeper than " + std::to_string(limits_.depth) + " levels");
-    if (++nodes_ > limits_.nodes) fail("more than " + std::to_string(limits_.nodes) + " values");
-    skip_space();
-    if (at_ >= text_.size()) fail("the text ends, expected a value");
-    const std::string where = place(at_);
-    Json json;
-    switch (text_[at_]) {
-      case '{':
-        json = object(depth);
-        break;
-      case '[':
-        json = array(depth);
-        break;
-      case '"':
-        json = Json(string());
-        break;
-      default:
-        json = scalar();
-    }
-    json.set_where(where);
-    return json;
-  }
-
-  Json object(int depth) {
-    Json json = Json::object();
-    std::unordered_set<std::string> keys;
-    std::vector<Json::Member> members;
-    expect('{');
-    skip_space();
-    if (peek() == '}') return ++at_, json;
-    for (;;) {
-      skip_space();
-      const std::size_t start = at_;
-      if (peek() != '"') fail("expected a key in double quotes");
-      std::string key = string();
-      if (!keys.insert(key).second) throw ParseError{start, "key '" + key + "' appears twice"};
-      expect(':');
-      members.emplace_back(std::move(key), value(depth + 1));
-      skip_space();
-      if (peek() == '}') break;
-      expect(',');
-    }
-    ++at_;
-    for (auto& [key, member] : members) json.append_member(std::move(key), std::move(member));
-    return json;
-  }
-
-  Json array(int depth) {
-    Json json = Json::array();
-    expect('[');
-    skip_space();
-    if (peek() == ']') return ++at_, json;
-    for (;;) {
-      json.push_back(value(depth + 1));
-      skip_space();
-      if (peek() == ']') break;
-      expect(',');
-    }
-    ++at_;
-    return json;
-  }
-
-  unsigned hex4() {
-    if (at_ + 4 > text_.size()) fail("incomplete \\u escape");
-    unsigned value = 0;
-    const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + at_ + 4, value, 16);
-    if (error != std::errc() || end != text_.data() + at_ + 4) fail("bad \\u escape");
-    at_ += 4;
-    return value;
-  }
-
-  void append_code_point(unsigned c, std::string& out) {
-    if (c < 0x80)
-      out += static_cast<char>(c);
-    else if (c < 0x800)
-      (out += static_cast<char>(0xC0 | c >> 6)) += static_cast<char>(0x80 | (c & 0x3F));
-    else if (c < 0x10000)
-      ((out += static_cast<char>(0xE0 | c >> 12)) += static_cast<char>(0x80 | (c >> 6 & 0x3F))) +=
-          static_cast<char>(0x80 | (c & 0x3F));
-    else
-      (((out += static_cast<char>(0xF0 | c >> 18)) += static_cast<char>(0x80 | (c >> 12 & 0x3F))) +=
-       static_cast<char>(0x80 | (c >> 6 & 0x3F))) += static_cast<char>(0x80 | (c & 0x3F));
-  }
-
-  void escape(std::string& out) {
-    const char c = peek();
-    ++at_;
-    switch (c) {
-      case '"':
-      case '\\':
-      case '/':
-        out += c;
-        return;
-      case 'b':
-        out += '\b';
-        return;
-      case 'f':
-        out += '\f';
-        return;
-      case 'n':
-        out += '\n';
-        return;
-      case 'r':
-        out += '\r';
-        return;
-      case 't':
-        out += '\t';
-        return;
-      case 'u': {
-        unsigned code = hex4();
-        if (code >= 0xD800 && code <= 0xDBFF) {
-          if (text_.substr(at_, 2) != "\\u") fail("unpaired surrogate");
-          at_ += 2;
-          const unsigned low = hex4();
-          if (low < 0xDC00 || low > 0xDFFF) fail("unpaired surrogate");
-          code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-        } else if (code >= 0xDC00 && code <= 0xDFFF) {
-          fail("unpaired surrogate");
-        }
-        return append_code_point(code, out);
-      }
-      default:
-        --at_;
-        fail("unknown escape in a string");
-    }
-  }
-
-  std::string string() {
-    ++at_;  // the opening quote
-    std::string out;
-    for (;;) {
-      if (at_ >= text_.size()) fail("the text ends inside a string");
-      const char c = text_[at_];
-      if (static_cast<unsigned char>(c) < 0x20) fail("control character inside a string");
-      ++at_;
-      if (c == '"') return out;
-      if (c == '\\')
-        escape(out);
-      else
-        out += c;
-    }
-  }
-
-  Json scalar() {
-    const std::size_t start = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '-' ||
-                                  text_[at_] == '+' || text_[at_] == '.'))
-      ++at_;
-    const std::string_view word = text_.substr(start, at_ - start);
-    if (word == "null") return Json();
-    if (word == "true") return Json(true);
-    if (word == "false") return Json(false);
-    if (is_number(word)) return number(word);
-    at_ = start;
-    fail(word.empty() ? std::string("found '") + text_[at_] + "', expected a value"
-                      : "found '" + std::string(word) + "', expected a value");
-  }
-
-  static bool is_number(std::string_view w) {
-    std::size_t i = 0;
-    const auto digits = [&] {
-      const std::size_t start = i;
-      while (i < w.size() && w[i] >= '0' && w[i] <= '9') ++i;
-      return i > start;
-    };
-    if (i < w.size() && w[i] == '-') ++i;
-    const std::size_t first = i;
-    if (!digits() || (w[first] == '0' && i > first + 1)) return false;
-    if (i < w.size() && w[i] == '.' && (++i, !digits())) return false;
-    if (i < w.size() && (w[i] == 'e' || w[i] == 'E')) {
-      ++i;
-      if (i < w.size() && (w[i] == '+' || w[i] == '-')) ++i;
-      if (!digits()) return false;
-    }
-    return i == w.size();
-  }
-
-  Json number(std::string_view word) {
-    const char *begin = word.data(), *end = begin + word.size();
-    if (word.find_first_of(".eE") == std::string_view::npos) {
-      std::int64_t integer = 0;
-      if (std::from_chars(begin, end, integer).ec == std::errc()) return Json(integer);
-      fail("integer " + std::string(word) + " does not fit 64 bits");
-    }
-    double value = 0;
-    if (std::from_chars(begin, end, value).ec != std::errc())
-      fail("number " + std::string(word) + " is out of range");
-    return Json(value);
-  }
-
   std::string_view text_;
   const std::string& name_;
   const ReadLimits& limits_;
-  std::size_t at_ = 0, nodes_ = 0;
+  const char* furthest_;
+  std::size_t end_ = 0;  ///< of the token before
+  std::size_t count_ = 0;
+  std::vector<Open> open_;
+  Json root_;
+  std::string problem_;
+  std::size_t problem_at_ = 0;
   std::size_t counted_ = 0, line_ = 1, line_start_ = 0;
 };
 
@@ -252,12 +235,7 @@ class Parser {
 Result<Json> parse_json(std::string_view text, const std::string& name, const ReadLimits& limits) {
   if (text.size() > limits.bytes)
     return Problem{name, "is larger than " + std::to_string(limits.bytes) + " bytes", {}};
-  Parser parser(text, name, limits);
-  try {
-    return parser.document();
-  } catch (const ParseError& error) {
-    return Problem{parser.place(error.position), error.what, {}};
-  }
+  return Reader(text, name, limits).read();
 }
 
 }  // namespace millrace

@@ -31,12 +31,35 @@ TEST(Json, RejectsWithPosition) {
       {"", "f:1:1", "ends"},
       {"{'a': 1}", "f:1:2", "double quotes"},
       {"[1,]", "f:1:4", "expected a value"},
+      {"[1,,2]", "f:1:4", "found ','"},
+      {"[\"a\"\n \"b\"]", "f:2:2", "expected ']'"},
+      {"{\"a\" 1}", "f:1:6", "expected ':'"},
+      {"nul", "f:1:1", "'nul'"},
+      {"[9223372036854775808]", "f:1:21", "64 bits"},
+      {"[1e-999]", "f:1:8", "out of range"},
+      {"\"ab", "f:1:4", "ends inside a string"},
+      {"\xEF\xBB\xBF[1]", "f:1:1", "byte order mark"},
+      {"[\"\xff\"]", "f:1:3", "ill-formed UTF-8"},
   };
   for (const Bad& bad : cases) {
     const std::string problem = problem_of(parse_json(bad.text, "f"));
     EXPECT_NE(problem.find(bad.where), std::string::npos) << bad.text << " -> " << problem;
     EXPECT_NE(problem.find(bad.what), std::string::npos) << bad.text << " -> " << problem;
   }
+}
+
+TEST(Json, EveryValueKnowsItsPlace) {
+  const Result<Json> json =
+      parse_json("{\"a\" : [1, -2.5e3 ,true,\n  \"x\\n\"], \"b\":{} ,\n\t\"c\": {\"d\":null}}", "f");
+  ASSERT_TRUE(json) << problem_of(json);
+  EXPECT_EQ(json->where(), "f:1:1");
+  const Json& a = *json->find("a");
+  EXPECT_EQ(a.where(), "f:1:8");
+  const char* const items[] = {"f:1:9", "f:1:12", "f:1:20", "f:2:3"};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(a.items()[i].where(), items[i]);
+  EXPECT_EQ(json->find("b")->where(), "f:2:15");
+  EXPECT_EQ(json->find("c")->where(), "f:3:7");
+  EXPECT_EQ(json->find("c")->find("d")->where(), "f:3:12");
 }
 
 TEST(Json, LimitsDepthAndSize) {

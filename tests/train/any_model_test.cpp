@@ -175,17 +175,19 @@ TEST_F(Pipeline, AnOwnerMayComeAfterItsUsers) {
   LayeredModel model = token_model(false);
   model.layers[0].tied = {{"weight", "scores.weight"}};
   model.layers[8].tied = {{"weight", "scores.weight"}};
-  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(4, "adam"));
+  const Outcome one =
+      train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(4, UpdateRuleKind::Adam));
   EXPECT_FALSE(one.weights.contains("embedding.weight"));
   for (const ScheduleKind kind :
        {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV}) {
     const Plan plan = uniform_plan(model.name, model.layer_names(), 4, 1, 4, kind, 2);
-    expect_equal(train(model, plan, options(4, "adam")), one, to_string(kind));
+    expect_equal(train(model, plan, options(4, UpdateRuleKind::Adam)), one, to_string(kind));
   }
   for (int stages : {2, 3}) {
     const Plan plan =
         plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::OneFOneB);
-    expect_equal(train(model, plan, options(4, "adam")), one, std::to_string(stages) + " stages");
+    expect_equal(train(model, plan, options(4, UpdateRuleKind::Adam)), one,
+                 std::to_string(stages) + " stages");
   }
 }
 
