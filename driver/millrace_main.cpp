@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "driver/command_support.h"
-#include "driver/compute_specs.h"
-#include "driver/launch_command.h"
-#include "driver/network_launch.h"
-#include "driver/plan_command.h"
-#include "driver/program_paths.h"
-#include "driver/simulate_command.h"
+#include "driver/cli/command_support.h"
+#include "driver/cli/compute_specs.h"
+#include "driver/launch/launch_command.h"
+#include "driver/launch/network_launch.h"
+#include "driver/launch/program_paths.h"
+#include "driver/plan/plan_command.h"
+#include "driver/simulate/simulate_command.h"
 #include "experiments/data/data_command.h"
 #include "experiments/dlio/dlio_command.h"
 #include "experiments/export/convert_command.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "runtime/base/text.h"
+#include "runtime/drawing/svg.h"
 #include "runtime/plan/quantities.h"
 #include "runtime/schedule/measured_costs.h"
-#include "runtime/schedule/svg.h"
 
 namespace millrace {
 

@@ -1,6 +1,6 @@
 #include "experiments/instrument_command.h"
 
-#include "driver/command_group.h"
+#include "driver/cli/command_group.h"
 #include "experiments/instrument/fit_command.h"
 #include "experiments/instrument/process_command.h"
 

@@ -15,6 +15,8 @@
 #include "optimizer/cost_model.h"
 #include "optimizer/predicted_costs.h"
 #include "runtime/base/median.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
 #include "runtime/schedule/schedule.h"
 
 namespace millrace {
@@ -56,17 +58,11 @@ double microbatches_per_line(const RunData& run, int stage) {
   return std::max(1.0, static_cast<double>(run.plan->microbatches) / replicas_of(run, stage));
 }
 
-std::string text(const char* pattern, auto... values) {
-  char buffer[256];
-  std::snprintf(buffer, sizeof buffer, pattern, values...);
-  return buffer;
-}
-
 // ---- simulated schedule
 // -------------------------------------------------------------------------------------
 
 Problem no_simulation(const std::string& why) {
-  return {"plan.json", why, {}};
+  return {run_files::kPlan, why, {}};
 }
 
 /// With the profile the planner's own costs, else those that the plan carries. The Problem says why not.
@@ -360,14 +356,14 @@ class Page {
   std::string loss_tile() const {
     const auto points = loss_points();
     if (points.empty()) return "";
-    return tile("Loss", text("%.4g", points.back().second), text("from %.4g", points.front().second));
+    return tile("Loss", printed("%.4g", points.back().second), printed("from %.4g", points.front().second));
   }
   std::string accuracy_tile() const {
     const Json* evaluations = run_.summary.find("evaluations");
     if (!evaluations || !evaluations->is_array() || evaluations->items().empty()) return "";
     const Json* top1 = evaluations->items().back().find("top1");
     return top1 && top1->is_number()
-               ? tile("Top-1", text("%.1f %%", top1->as_double() * 100), "last evaluation")
+               ? tile("Top-1", printed("%.1f %%", top1->as_double() * 100), "last evaluation")
                : "";
   }
 
@@ -386,7 +382,7 @@ class Page {
     return std::string("<td") + (*css ? std::string(" class=\"") + css + "\"" : "") + ">" +
            (seconds > 0 ? figure(seconds * 1e3) : "<span class=\"none\">–</span>") + "</td>";
   }
-  static std::string per_cent(double off) { return text("%+.0f %%", std::round(off) + 0.0); }
+  static std::string per_cent(double off) { return printed("%+.0f %%", std::round(off) + 0.0); }
   static bool is_good(double off) { return std::abs(off) <= kGood; }
   /// Green near the prediction.
   static std::string ratio_cell(double predicted, double measured) {
@@ -424,9 +420,9 @@ class Page {
         step_sentence() +
             " Stage times are for one microbatch on one rank; * the most bytes of tensors that lived at "
             "once (ranks that are threads of one process are counted together). " +
-            text("<span class=\"good\">Green</span>: within %.0f %% of the prediction; <span "
-                 "class=\"bad\">orange</span>: further off.",
-                 kGood),
+            printed("<span class=\"good\">Green</span>: within %.0f %% of the prediction; <span "
+                    "class=\"bad\">orange</span>: further off.",
+                    kGood),
         table);
   }
   static std::string count_cell(int count, const char* css = "") {
@@ -632,7 +628,7 @@ class Page {
       table += "<tr><td>rank " + std::to_string(rank.rank) + "</td><td>" + stage_list(run_, rank.rank) +
                "</td><td>" + std::to_string(done_after(run_, rank, last)) + "</td>" +
                time_cell(median_of(rank, [](const StepLine& s) { return s.step_s; })) + "<td>" +
-               text("%.0f %%", 100 * median_of(rank, [](const StepLine& s) { return s.bubble_share; })) +
+               printed("%.0f %%", 100 * median_of(rank, [](const StepLine& s) { return s.bubble_share; })) +
                "</td>" + bytes_cell(last.peak_memory_bytes) + count_cell(last.weight_versions) + "<td>" +
                std::to_string(last.stashed_microbatches) + "</td></tr>";
     }
@@ -674,7 +670,7 @@ class Page {
   /// A count: no fraction.
   static std::string figure_of(const Json& count) {
     const double value = count.as_double();
-    return value < 1000 ? text("%.0f", value) : figure(value);
+    return value < 1000 ? printed("%.0f", value) : figure(value);
   }
 
   std::string notes_card() const {

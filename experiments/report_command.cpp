@@ -3,10 +3,11 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/error_split.h"
 #include "experiments/report.h"
 #include "runtime/base/files.h"
+#include "runtime/base/run_files.h"
 
 namespace millrace {
 
@@ -49,8 +50,9 @@ int report_command(const std::vector<std::string>& args) {
   const std::string folder = arguments->string("run");
   const Result<RunData> run = read_run(folder);
   if (!run) return exit_with(ExitCode::InputData, run.problems());
-  const std::string out = arguments->has("out") ? arguments->string("out")
-                                                : (std::filesystem::path(folder) / "report.html").string();
+  const std::string out = arguments->has("out")
+                              ? arguments->string("out")
+                              : (std::filesystem::path(folder) / run_files::kReport).string();
   if (const Status written = write_file_atomically(out, report_html(*run)); !written)
     return exit_with(ExitCode::Usage, written.problems());
   if (arguments->has("chrome-trace")) {

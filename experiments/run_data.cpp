@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/base/files.h"
+#include "runtime/base/run_files.h"
 
 namespace millrace {
 namespace {
@@ -49,17 +50,6 @@ StepLine step_of(const Json& line) {
   return step;
 }
 
-/// "steps.rank12.jsonl" with prefix "steps.rank" and suffix ".jsonl" -> 12.
-std::optional<int> rank_in(const std::string& name, std::string_view prefix, std::string_view suffix) {
-  if (name.size() <= prefix.size() + suffix.size() || name.rfind(prefix, 0) != 0 || !name.ends_with(suffix))
-    return std::nullopt;
-  const char* const end = name.data() + name.size() - suffix.size();
-  int rank = 0;
-  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, rank);
-  if (error != std::errc{} || stop != end || rank < 0) return std::nullopt;
-  return rank;
-}
-
 class Reader {
  public:
   explicit Reader(const std::string& folder) : folder_(folder) { run_.folder = folder; }
@@ -68,11 +58,11 @@ class Reader {
     std::error_code error;
     if (!fs::is_directory(folder_, error))
       return Problem{folder_.string(), "is not a folder", "give the output folder of a run"};
-    run_.plan = load<Plan>("plan.json", "the plan");
+    run_.plan = load<Plan>(run_files::kPlan, "the plan");
     run_.profile = load<LayerGraph>("profile.json", nullptr);
     run_.cluster = load<ClusterSpec>("cluster.yaml", nullptr);
-    if (const Result<std::string> order = read_file(folder_ / "schedule.csv"))
-      run_.schedule = ScheduleFile{(folder_ / "schedule.csv").string(), *order};
+    if (const Result<std::string> order = read_file(folder_ / run_files::kSchedule))
+      run_.schedule = ScheduleFile{(folder_ / run_files::kSchedule).string(), *order};
     read_summary();
     read_ranks();
     if (!run_.plan && run_.ranks.empty() && run_.summary.is_null()) {
@@ -99,7 +89,7 @@ class Reader {
   }
 
   void read_summary() {
-    const fs::path path = folder_ / "summary.json";
+    const fs::path path = folder_ / run_files::kSummary;
     std::error_code error;
     if (!fs::exists(path, error)) {
       run_.notes.push_back("summary.json is missing: the run has not finished, or it failed");
@@ -118,9 +108,9 @@ class Reader {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
       const std::string name = entry.path().filename().string();
-      if (const auto rank = rank_in(name, "steps.rank", ".jsonl")) {
+      if (const auto rank = run_files::kSteps.rank_of(name)) {
         read_steps(entry.path(), ranks[*rank]);
-      } else if (const auto traced = rank_in(name, "trace.rank", ".json")) {
+      } else if (const auto traced = run_files::kTrace.rank_of(name)) {
         read_trace(entry.path(), ranks[*traced]);
       }
     }
@@ -131,15 +121,15 @@ class Reader {
     if (std::ranges::all_of(run_.ranks, [](const RankRun& r) { return r.steps.empty(); }))
       run_.notes.push_back("no steps.rank<k>.jsonl: nothing was measured");
     else
-      note_missing("steps.rank", ".jsonl", "not in the figures",
+      note_missing(run_files::kSteps, "not in the figures",
                    [](const RankRun& r) { return !r.steps.empty(); });
     if (std::ranges::any_of(run_.ranks, [](const RankRun& r) { return !r.spans.empty(); }))
-      note_missing("trace.rank", ".json", "empty in the measured schedule",
+      note_missing(run_files::kTrace, "empty in the measured schedule",
                    [](const RankRun& r) { return !r.spans.empty(); });
   }
 
   /// Names the files of the plan's ranks that others have and they have not.
-  void note_missing(const std::string& prefix, const std::string& suffix, const std::string& consequence,
+  void note_missing(const RankFiles& files, const std::string& consequence,
                     const std::function<bool(const RankRun&)>& has) {
     constexpr std::size_t kNamed = 6;
     std::vector<int> missing;
@@ -148,12 +138,12 @@ class Reader {
       if (found == run_.ranks.end() || !has(*found)) missing.push_back(rank);
     }
     if (missing.empty()) return;
-    std::string files;
+    std::string list;
     for (std::size_t i = 0; i < std::min(kNamed, missing.size()); ++i)
-      files += (i ? ", " : "") + prefix + std::to_string(missing[i]) + suffix;
-    if (missing.size() > kNamed) files += " and " + std::to_string(missing.size() - kNamed) + " more";
+      list += (i ? ", " : "") + files.of(missing[i]);
+    if (missing.size() > kNamed) list += " and " + std::to_string(missing.size() - kNamed) + " more";
     const bool one = missing.size() == 1;
-    run_.notes.push_back(files + (one ? " is" : " are") +
+    run_.notes.push_back(list + (one ? " is" : " are") +
                          " missing or empty: " + (one ? "this rank is " : "these ranks are ") + consequence +
                          " (of a run on several hosts, copy their files here)");
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/schedule/svg.h"
+#include "runtime/drawing/svg.h"
 
 namespace millrace {
 namespace {

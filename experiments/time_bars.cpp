@@ -5,7 +5,7 @@
 
 #include "experiments/figures.h"
 #include "runtime/base/text.h"
-#include "runtime/schedule/svg.h"
+#include "runtime/drawing/svg.h"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,6 @@
 #include "experiments/trace_command.h"
 
-#include "driver/command_group.h"
+#include "driver/cli/command_group.h"
 #include "experiments/export/convert_command.h"
 #include "experiments/trace/generate_run_command.h"
 #include "experiments/trace/plot_command.h"

@@ -30,9 +30,7 @@ void Candidates::allow(long actions) {
 
 bool Candidates::spent() {
   const bool found = !best_.stages.empty();
-  const bool stop = found && (effort_ != Effort::Best || model_.simulated_actions() + looked_at_ > allowed_);
-  met_limit_ = met_limit_ || stop;
-  return stop;
+  return found && (effort_ != Effort::Best || model_.simulated_actions() + looked_at_ > allowed_);
 }
 
 bool Candidates::worth(const Layout& layout, double bound) const {

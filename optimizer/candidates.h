@@ -19,9 +19,6 @@ class Candidates {
   void allow(long actions);
   /// Whether they are used up. The first plan that fits is always looked at.
   bool spent();
-  /// Whether some plan was left out since the last forget_limits().
-  bool met_limit() const { return met_limit_; }
-  void forget_limits() { met_limit_ = false; }
 
   /// Whether a plan of this layout that takes `bound` seconds for its microbatches would be the best.
   bool worth(const Layout& layout, double bound) const;
@@ -48,7 +45,6 @@ class Candidates {
   const Effort effort_;
   const StageBounds bounds_;
   bool has_limits_ = false;
-  bool met_limit_ = false;
   long allowed_ = 0;
   long total_ = 0;
   long looked_at_ = 0;  // layers of plans that did not fit

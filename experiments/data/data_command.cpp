@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "data/generate/workloads.h"
-#include "driver/command_group.h"
-#include "driver/command_support.h"
+#include "driver/cli/command_group.h"
+#include "driver/cli/command_support.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"

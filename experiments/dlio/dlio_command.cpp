@@ -9,9 +9,9 @@
 #include <random>
 #include <thread>
 
-#include "driver/command_support.h"
-#include "driver/launcher.h"
-#include "driver/local_ranks.h"
+#include "driver/cli/command_support.h"
+#include "driver/launch/launcher.h"
+#include "driver/launch/local_ranks.h"
 #include "experiments/dlio/dlio_output.h"
 #include "experiments/dlio/dlio_run.h"
 #include "experiments/dlio/mlperf_storage.h"

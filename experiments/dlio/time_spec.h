@@ -24,7 +24,6 @@ struct TimeSpec {
   std::vector<TimeSpec> components;  ///< mixture
 
   bool is_zero() const { return kind == Kind::Constant && a == 0; }
-  bool is_constant() const { return kind == Kind::Constant || (kind == Kind::Normal && b == 0); }
   double mean() const;
 };
 

@@ -12,47 +12,21 @@
 #include <numbers>
 
 #include "runtime/base/files.h"
+#include "runtime/drawing/svg.h"
 
 namespace millrace {
 namespace {
 
 constexpr const char* kFont = "Helvetica, Arial, Liberation Sans, sans-serif";
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // XML has no control characters.
-        if (static_cast<unsigned char>(c) >= 0x20) out += c;
-    }
-  }
-  return out;
-}
-
 std::string hex(Ink c) {
-  char text[8];
-  std::snprintf(text, sizeof text, "#%02x%02x%02x", c.red, c.green, c.blue);
-  return text;
+  return to_hex({double(c.red), double(c.green), double(c.blue)});
 }
 
 /// Two decimals are 1/7200 inch.
 void append_number(std::string& out, double value) {
-  char text[40];
-  const int length = std::snprintf(text, sizeof text, "%.2f", std::isfinite(value) ? value : 0.0);
-  std::string_view shown(text, static_cast<std::size_t>(length));
+  const std::string text = printed("%.2f", std::isfinite(value) ? value : 0.0);
+  std::string_view shown = text;
   while (shown.ends_with('0')) shown.remove_suffix(1);
   if (shown.ends_with('.')) shown.remove_suffix(1);
   out += shown;
@@ -60,9 +34,7 @@ void append_number(std::string& out, double value) {
 
 class SvgCanvas final : public Canvas {
  public:
-  /// Writes to `path`, or appends to `into`.
-  SvgCanvas(double width, double height, std::string path, std::string* into)
-      : path_(std::move(path)), into_(into) {
+  SvgCanvas(double width, double height, std::string path) : path_(std::move(path)) {
     out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ";
     append_number(out_, width);
     out_ += ' ';
@@ -113,11 +85,10 @@ class SvgCanvas final : public Canvas {
       append_number(out_, y);
       out_ += ")\"";
     }
-    out_ += ">" + escaped(text) + "</text>\n";
+    out_ += ">" + escape_xml(text) + "</text>\n";
   }
   Status finish() override {
     out_ += "</svg>\n";
-    if (into_) return *into_ += out_, Ok{};
     return write_file_atomically(path_, out_);
   }
 
@@ -146,7 +117,6 @@ class SvgCanvas final : public Canvas {
     out_.back() = '"';
   }
   std::string path_, out_;
-  std::string* into_;
 };
 
 class CairoCanvas final : public Canvas {
@@ -260,7 +230,7 @@ Result<std::unique_ptr<Canvas>> make_canvas(const std::string& path, double widt
   if (!(width > 0) || !(height > 0) || pixels > 32767)
     return Problem{path, "is a picture of " + short_number(width) + " x " + short_number(height) + " points",
                    "fewer panels, or fewer dots per inch"};
-  if (path.ends_with(".svg")) return std::unique_ptr<Canvas>(new SvgCanvas(width, height, path, nullptr));
+  if (path.ends_with(".svg")) return std::unique_ptr<Canvas>(new SvgCanvas(width, height, path));
   if (!path.ends_with(".png") && !path.ends_with(".pdf"))
     return Problem{path, "is no kind of picture that can be drawn", "a name that ends in .svg, .png or .pdf"};
   auto canvas = std::make_unique<CairoCanvas>(path, width, height, dots_per_inch);
@@ -268,31 +238,6 @@ Result<std::unique_ptr<Canvas>> make_canvas(const std::string& path, double widt
     return Problem{path, std::string("cannot be drawn: ") + cairo_status_to_string(canvas->status()),
                    "is the folder there and writable?"};
   return std::unique_ptr<Canvas>(std::move(canvas));
-}
-
-std::unique_ptr<Canvas> make_svg_text(double width, double height, std::string& into) {
-  return std::make_unique<SvgCanvas>(width, height, "", &into);
-}
-
-std::vector<double> ticks_between(double low, double high, int wanted) {
-  if (!(high > low) || !std::isfinite(high - low)) return {low};
-  const double raw = (high - low) / std::max(1, wanted);
-  const double power = std::pow(10, std::floor(std::log10(raw)));
-  double step = power;
-  for (double factor : {1.0, 2.0, 5.0, 10.0}) {
-    step = power * factor;
-    if (step >= raw * 0.999) break;
-  }
-  std::vector<double> ticks;
-  for (double k = std::ceil(low / step - 1e-9); k * step <= high + step * 1e-9; ++k)
-    ticks.push_back(k * step);
-  return ticks;
-}
-
-std::string short_number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", std::abs(value) < 1e-300 ? 0.0 : value);
-  return text;
 }
 
 }  // namespace millrace

@@ -48,12 +48,4 @@ class Canvas {
 Result<std::unique_ptr<Canvas>> make_canvas(const std::string& path, double width, double height,
                                             double dots_per_inch = 150);
 
-/// The <svg> itself, for a page.
-std::unique_ptr<Canvas> make_svg_text(double width, double height, std::string& into);
-
-/// Round values from low to high, about `wanted` of them.
-std::vector<double> ticks_between(double low, double high, int wanted);
-/// "1.5", "20", "1e+06": short.
-std::string short_number(double value);
-
 }  // namespace millrace

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/export/exporters.h"
 #include "runtime/base/files.h"
 

@@ -559,10 +559,7 @@ Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) 
       formats.push_back(static_cast<ExportFormat>(i));
   };
   Problems problems;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    at = end + 1;
+  for (const std::string& word : split(text, ',')) {
     const auto* found = std::find(std::begin(kNames), std::end(kNames), word);
     if (word == "all") {
       for (int i = 0; i < 6; ++i) add(i);

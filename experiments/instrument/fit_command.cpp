@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/instrument/instrument_support.h"
 #include "experiments/instrument/scaling_fit.h"
 #include "experiments/instrument/workload_file.h"

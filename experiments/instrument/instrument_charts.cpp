@@ -7,6 +7,7 @@
 #include <set>
 
 #include "experiments/drawing/canvas.h"
+#include "runtime/drawing/svg.h"
 
 namespace millrace {
 namespace {

@@ -6,15 +6,14 @@
 
 #include "experiments/instrument/step_data.h"
 #include "experiments/trace/sampled_logs.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
 
 /// round(value, decimals) of Python: to the nearest decimal of the exact binary value.
 double rounded(double value, int decimals) {
-  char text[400];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return std::strtod(text, nullptr);
+  return std::strtod(printed("%.*f", decimals, value).c_str(), nullptr);
 }
 
 std::string column(double value) {
@@ -81,9 +80,7 @@ std::string numpy_array(const std::vector<double>& values) {
   std::vector<std::string> texts;
   std::size_t left = 0, right_side = 0;
   for (double value : values) {
-    char text[64];
-    std::snprintf(text, sizeof text, exponents ? "%.8e" : "%.8f", value);
-    std::string shown = text;
+    std::string shown = printed(exponents ? "%.8e" : "%.8f", value);
     if (!exponents) {
       while (shown.back() == '0') shown.pop_back();
     }

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/instrument/instrument_charts.h"
 #include "experiments/instrument/instrument_support.h"
 #include "runtime/base/files.h"

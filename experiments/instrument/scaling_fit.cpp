@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "experiments/instrument/statistics.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -138,13 +139,8 @@ double Scaling::at(double ranks, double batch) const {
 }
 
 std::string Scaling::text() const {
-  char text[160];
-  if (form == Form::Plane) {
-    std::snprintf(text, sizeof text, "%.6g * ranks + %.6g * batch + %.6g", a, b, c);
-  } else {
-    std::snprintf(text, sizeof text, "%.6g * ranks^%.4g * batch^%.4g", std::exp(c), a, b);
-  }
-  return text;
+  if (form == Form::Plane) return printed("%.6g * ranks + %.6g * batch + %.6g", a, b, c);
+  return printed("%.6g * ranks^%.4g * batch^%.4g", std::exp(c), a, b);
 }
 
 Json Scaling::json() const {

@@ -2,11 +2,14 @@
 // machine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "experiments/trace/app_log.h"
+#include "runtime/base/choices.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
@@ -17,6 +20,9 @@ enum class RunVariant {
   Foreign,   ///< another Python process reads files of its own beside it
   Emulated,  ///< the same data read in steps of constant length: what a benchmark makes of the run
 };
+constexpr auto names_of(RunVariant) {
+  return std::to_array<std::string_view>({"plain", "foreign", "emulated"});
+}
 
 struct GenerateRunOptions {
   std::string folder;

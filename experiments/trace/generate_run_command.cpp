@@ -2,14 +2,23 @@
 
 #include <cstdio>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/trace/civil_time.h"
 #include "experiments/trace/generate_run.h"
 #include "experiments/trace/time_zone.h"
 
 namespace millrace {
 
-CommandSpec generate_run_spec() {
+namespace {
+
+constexpr const char* kClock = "America/Montreal";
+
+Result<std::int64_t> start_from(const std::string& text) {
+  if (const std::optional<std::int64_t> start = parse_iso(text)) return *start / kSecond;
+  return Problem{"", "'" + text + "' is no time", "2023-02-11T13:11:18"};
+}
+
+CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
   CommandSpec spec;
   spec.command = "trace generate";
   spec.summary = "A raw run in the kit's layouts, from a seed: to try and to measure the tools.";
@@ -19,71 +28,61 @@ CommandSpec generate_run_spec() {
        .short_name = 'w',
        .value = "unet3d|dlrm",
        .help = "What the run looks like.",
-       .fallback = "unet3d"},
-      {.name = "rows", .value = "N", .help = "Rows of the four traces together, about.", .fallback = "20000"},
-      {.name = "gpus", .value = "N", .help = "Workers.", .fallback = "2"},
-      {.name = "epochs", .value = "N", .help = "Epochs of training.", .fallback = "3"},
+       .target = into::parsed(options.workload, parse_workload, "unet3d")},
+      {.name = "rows",
+       .value = "N",
+       .help = "Rows of the four traces together, about.",
+       .target = into::integer(options.rows, 100, 10'000'000'000)},
+      {.name = "gpus", .value = "N", .help = "Workers.", .target = into::integer(options.gpus, 1, 64)},
+      {.name = "epochs",
+       .value = "N",
+       .help = "Epochs of training.",
+       .target = into::integer(options.epochs, 1, 10'000)},
       {.name = "seconds",
        .value = "S",
        .help = "Seconds of training; 0: 60, more from 1.2 million rows on.",
-       .fallback = "0"},
+       .target = into::number(options.seconds, 0, 1e7)},
       {.name = "variant",
        .value = "plain|foreign|emulated",
        .help = "foreign: another process reads beside the run. emulated: steps of constant length, as a "
                "benchmark makes them.",
-       .fallback = "plain"},
-      {.name = "seed", .value = "N", .help = "Same seed, same bytes.", .fallback = "1"},
+       .target = into::choice(options.variant, "variant")},
+      {.name = "seed",
+       .value = "N",
+       .help = "Same seed, same bytes.",
+       .target = into::integer(options.seed, 0)},
       {.name = "start",
        .value = "TIME",
        .help = "When the tracers start, UTC.",
-       .fallback = "2023-02-11T13:11:18"},
+       .target = into::parsed(options.start_utc_s, start_from, "2023-02-11T13:11:18")},
       {.name = "clock",
        .value = "ZONE",
        .help = "Zone of the traced machine's clock at the start.",
-       .fallback = "America/Montreal"},
+       .target = into::parsed(
+           clock, [](const std::string& name) { return TimeZone::parse(name); }, kClock)},
   };
   spec.examples = {"millrace trace generate run --workload unet3d --rows 1000000 --gpus 4 --seed 7"};
   return spec;
 }
 
+}  // namespace
+
+CommandSpec generate_run_spec() {
+  GenerateRunOptions options;
+  TimeZone clock;
+  return without_targets(spec_into(options, clock));
+}
+
 int generate_run_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = generate_run_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
+  GenerateRunOptions options;
+  TimeZone clock = *TimeZone::parse(kClock);
+  const CommandSpec spec = spec_into(options, clock);
+  const Result<Arguments> arguments = parse_arguments(spec, args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
   if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  GenerateRunOptions options;
+  if (!arguments->problems().empty()) return exit_with(ExitCode::Usage, arguments->problems());
   options.folder = arguments->positionals()[0];
-  options.rows = arguments->integer("rows", 100, 10'000'000'000);
-  options.gpus = static_cast<int>(arguments->integer("gpus", 1, 64));
-  options.epochs = static_cast<int>(arguments->integer("epochs", 1, 10'000));
-  options.seconds = arguments->number("seconds", 0, 1e7);
-  options.seed = static_cast<std::uint64_t>(arguments->integer("seed", 0, INT64_MAX));
-  if (const Result<TracedWorkload> workload = parse_workload(arguments->string("workload"))) {
-    options.workload = *workload;
-  } else {
-    append(problems, workload.problems());
-  }
-  const std::string variant = arguments->string("variant");
-  if (variant == "foreign") {
-    options.variant = RunVariant::Foreign;
-  } else if (variant == "emulated") {
-    options.variant = RunVariant::Emulated;
-  } else if (variant != "plain") {
-    problems.push_back({"--variant", "unknown variant '" + variant + "'", "plain, foreign or emulated"});
-  }
-  if (const std::optional<std::int64_t> start = parse_iso(arguments->string("start"))) {
-    options.start_utc_s = *start / kSecond;
-  } else {
-    problems.push_back({"--start", "'" + arguments->string("start") + "' is no time", "2023-02-11T13:11:18"});
-  }
-  if (const Result<TimeZone> zone = TimeZone::parse(arguments->string("clock"))) {
-    options.zone_offset_s = zone->offset_at(options.start_utc_s);
-  } else {
-    append(problems, zone.problems());
-  }
-  append(problems, arguments->problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  options.zone_offset_s = clock.offset_at(options.start_utc_s);
   const Result<GeneratedRun> run = generate_run(options);
   if (!run) return exit_with(ExitCode::Usage, run.problems());
   std::printf("%lld rows, %.1f MB in %s\n", static_cast<long long>(run->rows),

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/cli.h"
+#include "driver/cli/cli.h"
 
 namespace millrace {
 

@@ -3,10 +3,11 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/trace/progress_line.h"
 #include "experiments/trace/timeline_plot.h"
 #include "runtime/base/files.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -21,17 +22,6 @@ struct PlotRequest {
   bool all_zooms = false;
   PlotOptions options;
 };
-
-std::vector<std::string> list_of(const std::string& text) {
-  std::vector<std::string> words;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(','), rest.size());
-    if (end > 0) words.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return words;
-}
 
 /// "12..30" stays a name of a file everywhere.
 std::string file_name(const TimeWindow& window) {
@@ -173,10 +163,10 @@ int trace_plot_command(const std::vector<std::string>& args) {
   PlotRequest request;
   request.folder = arguments->positionals()[0];
   request.out = arguments->has("out") ? arguments->string("out") : request.folder;
-  request.layouts = list_of(arguments->string("layout"));
+  request.layouts = words_of(arguments->string("layout"), ',');
   if (arguments->has("zoom")) request.zooms = arguments->strings("zoom");
   request.all_zooms = arguments->boolean("all-zooms");
-  request.formats = list_of(arguments->string("formats"));
+  request.formats = words_of(arguments->string("formats"), ',');
   request.options = {.title = arguments->string("title"),
                      .paper = arguments->boolean("paper"),
                      .narrow = arguments->boolean("narrow")};

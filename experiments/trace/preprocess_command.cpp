@@ -3,9 +3,10 @@
 #include <chrono>
 #include <cstdio>
 
-#include "driver/command_support.h"
+#include "driver/cli/command_support.h"
 #include "experiments/trace/preprocess.h"
 #include "experiments/trace/progress_line.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -46,15 +47,12 @@ void print_report(const PreprocessReport& report, double seconds) {
 std::vector<std::uint32_t> pids_of(const Arguments& arguments, Problems& problems) {
   std::vector<std::uint32_t> pids;
   const std::string text = arguments.string("ignore-pids");
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(','), rest.size());
-    const std::optional<std::uint32_t> pid = number_of<std::uint32_t>(rest.substr(0, end));
+  for (const std::string& word : words_of(text, ',')) {
+    const std::optional<std::uint32_t> pid = number_of<std::uint32_t>(word);
     if (!pid)
       problems.push_back({"--ignore-pids", "'" + text + "' is not a list of PIDs", "for example 4711,4712"});
     if (!pid) return {};
     pids.push_back(*pid);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return pids;
 }

@@ -6,6 +6,7 @@
 
 #include "experiments/trace/civil_time.h"
 #include "runtime/base/files.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -81,10 +82,8 @@ int weekday_of(std::int64_t days) {
 TimeZone TimeZone::fixed(int offset_s) {
   TimeZone zone;
   zone.rule_.standard = offset_s;
-  char text[16];
   const int minutes = std::abs(offset_s) / 60;
-  std::snprintf(text, sizeof text, "%c%02d:%02d", offset_s < 0 ? '-' : '+', minutes / 60, minutes % 60);
-  zone.name_ = text;
+  zone.name_ = printed("%c%02d:%02d", offset_s < 0 ? '-' : '+', minutes / 60, minutes % 60);
   return zone;
 }
 

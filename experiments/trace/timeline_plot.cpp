@@ -7,6 +7,8 @@
 #include "experiments/drawing/canvas.h"
 #include "experiments/trace/civil_time.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/drawing/svg.h"
 
 namespace millrace {
 namespace {
@@ -97,10 +99,8 @@ class TimelinePainter {
   std::string title() const {
     std::string text = o_.title;
     if (!p_.window.name.empty()) {
-      char range[96];
-      std::snprintf(range, sizeof range, "%s%s: %.3f s to %.3f s", text.empty() ? "" : ", ",
-                    p_.window.name.c_str(), seconds(p_.window.from), seconds(p_.window.to));
-      text += range;
+      text += (text.empty() ? "" : ", ") + p_.window.name +
+              printed(": %.3f s to %.3f s", seconds(p_.window.from), seconds(p_.window.to));
     }
     return text;
   }

@@ -16,6 +16,8 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -49,12 +51,12 @@ Problem in_use(const fs::path& folder, const Holder& holder) {
   return {folder.string(), "is in use by " + who, "wait for its end, stop it, or give another --output-dir"};
 }
 
-bool has_prefix(const fs::path& path, const char* prefix) {
+bool has_prefix(const fs::path& path, std::string_view prefix) {
   return path.filename().string().starts_with(prefix);
 }
 
 /// Files and folders of `folder` whose name starts so, in the order of names.
-std::vector<fs::path> entries(const fs::path& folder, const char* prefix) {
+std::vector<fs::path> entries(const fs::path& folder, std::string_view prefix) {
   std::vector<fs::path> result;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -75,13 +77,11 @@ bool has_steps(const fs::path& log) {
 std::string new_run_id() {
   std::uint64_t value = 0;
   MILLRACE_CHECK(::getrandom(&value, sizeof value, 0) == static_cast<ssize_t>(sizeof value));
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
+  return printed("%016llx", static_cast<unsigned long long>(value));
 }
 
 Result<RunLock> RunLock::acquire(const fs::path& folder, const std::string& run, pid_t launcher) {
-  const fs::path path = folder / "run.lock";
+  const fs::path path = folder / run_files::kLock;
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd < 0)
     return Problem{path.string(), std::string("cannot be opened: ") + std::strerror(errno),
@@ -123,11 +123,12 @@ RunLock& RunLock::operator=(RunLock&& other) noexcept {
 std::string earlier_run(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code error;
-  std::vector<fs::path> steps = entries(folder / "checkpoints", "step-");
+  std::vector<fs::path> steps = entries(folder / run_files::kCheckpoints, "step-");
   std::erase_if(steps, [](const fs::path& step) { return step.has_extension(); });  // .tmp: never finished
   if (!steps.empty()) found.push_back("checkpoints up to " + steps.back().filename().string());
-  if (std::ranges::any_of(entries(folder, "steps.rank"), has_steps)) found.push_back("logs of steps");
-  if (fs::exists(folder / "summary.json", error)) found.push_back("a summary");
+  if (std::ranges::any_of(entries(folder, run_files::kSteps.prefix), has_steps))
+    found.push_back("logs of steps");
+  if (fs::exists(folder / run_files::kSummary, error)) found.push_back("a summary");
   std::string text;
   for (const std::string& one : found) text += (text.empty() ? "" : ", ") + one;
   return text;
@@ -143,8 +144,9 @@ Status check_unused(const fs::path& folder) {
 
 void remove_unfinished(const fs::path& folder) {
   std::error_code ignored;
-  for (const char* prefix :
-       {"plan.json", "schedule.csv", "summary.json", "steps.rank", "trace.rank", "latest"}) {
+  for (const std::string_view prefix : std::initializer_list<std::string_view>{
+           run_files::kPlan, run_files::kSchedule, run_files::kSummary, run_files::kSteps.prefix,
+           run_files::kTrace.prefix, "latest"}) {
     for (const fs::path& path : entries(folder, prefix)) {
       if (path.filename().string().find(".tmp.") != std::string::npos) fs::remove(path, ignored);
     }
@@ -157,11 +159,12 @@ Status remove_earlier_run(const fs::path& folder) {
     doomed.insert(doomed.end(), more.begin(), more.end());
   };
   // The pointer first: what is half deleted is nobody's newest checkpoint.
-  add(entries(folder / "checkpoints", "latest"));
-  add(entries(folder / "checkpoints", "step-"));
-  for (const char* prefix : {"steps.rank", "trace.rank", "status.rank"}) add(entries(folder, prefix));
-  doomed.push_back(folder / "summary.json");
-  doomed.push_back(folder / "report.html");
+  add(entries(folder / run_files::kCheckpoints, "latest"));
+  add(entries(folder / run_files::kCheckpoints, "step-"));
+  for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kStatus})
+    add(entries(folder, files.prefix));
+  doomed.push_back(folder / run_files::kSummary);
+  doomed.push_back(folder / run_files::kReport);
   for (const fs::path& path : doomed) {
     std::error_code error;
     fs::remove_all(path, error);

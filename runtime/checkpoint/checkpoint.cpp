@@ -13,7 +13,9 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/hash.h"
 
 namespace millrace {
@@ -27,9 +29,7 @@ constexpr const char* kSealBegin = ",\n \"sha256\": \"";
 constexpr const char* kSealEnd = "\"\n}\n";
 
 std::string step_name(std::int64_t step) {
-  char text[32];
-  std::snprintf(text, sizeof text, "step-%08lld", static_cast<long long>(step));
-  return text;
+  return printed("step-%08lld", static_cast<long long>(step));
 }
 
 std::string shard_name(int stage) {
@@ -220,7 +220,7 @@ Result<Choice> choice_of(const std::string& path) {
   }
   if (fs::exists(fs::path(path) / "manifest.json", error)) return Choice{{path}, path, true};
   fs::path folder = path;
-  if (fs::is_directory(folder / "checkpoints", error)) folder /= "checkpoints";
+  if (fs::is_directory(folder / run_files::kCheckpoints, error)) folder /= run_files::kCheckpoints;
   std::vector<fs::path> all = step_folders(folder);
   if (all.empty())
     return Problem{folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"};

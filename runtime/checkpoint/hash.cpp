@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -23,10 +24,8 @@ Hash128 from(const XXH128_hash_t& hash) {
 }  // namespace
 
 std::string Hash128::hex() const {
-  char text[40];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(high),
-                static_cast<unsigned long long>(low));
-  return text;
+  return printed("%016llx%016llx", static_cast<unsigned long long>(high),
+                 static_cast<unsigned long long>(low));
 }
 
 Xxh3::Xxh3() : state_(XXH3_createState()) {
@@ -54,11 +53,7 @@ std::string sha256(std::string_view text) {
   unsigned int size = 0;
   MILLRACE_CHECK(EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr) == 1);
   std::string hex;
-  for (unsigned int i = 0; i < size; ++i) {
-    char pair[4];
-    std::snprintf(pair, sizeof pair, "%02x", digest[i]);
-    hex += pair;
-  }
+  for (unsigned int i = 0; i < size; ++i) hex += printed("%02x", digest[i]);
   return hex;
 }
 

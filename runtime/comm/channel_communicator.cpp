@@ -17,6 +17,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/base/text.h"
 #include "runtime/comm/chain_reduce.h"
 #include "runtime/comm/channel.h"
 #include "runtime/comm/ordered_sum.h"
@@ -273,12 +274,10 @@ std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel>
 
 std::string wait_message(int rank, const Transfer& t, std::chrono::steady_clock::time_point start,
                          const std::string& what) {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f s",
-                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return "rank " + std::to_string(rank) + ": " + t.what +
          (t.direction == Direction::Send ? " to rank " : " from rank ") + std::to_string(t.peer.value) +
-         ": " + what + " after " + seconds;
+         ": " + what + " after " + printed("%.1f s", seconds);
 }
 
 }  // namespace millrace

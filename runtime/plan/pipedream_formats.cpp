@@ -9,6 +9,7 @@
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -159,9 +160,7 @@ class GraphReader {
 };
 
 std::string fixed3(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3f", value);
-  return text;
+  return printed("%.3f", value);
 }
 
 }  // namespace

@@ -3,21 +3,22 @@
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/base/text.h"
+
 namespace millrace {
 
 Result<std::vector<int>> parse_replicas(const std::string& text, int stages) {
   constexpr int kMost = 1024;
   std::vector<int> replicas;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
+  for (const std::string& word : split(text, ',')) {
     int count = 0;
-    const auto read = std::from_chars(text.data() + begin, text.data() + end, count);
-    if (read.ec != std::errc() || read.ptr != text.data() + end || count < 1 || count > kMost)
+    const char* const end = word.data() + word.size();
+    const auto read = std::from_chars(word.data(), end, count);
+    if (read.ec != std::errc() || read.ptr != end || count < 1 || count > kMost)
       return Problem{"--replicas",
                      "'" + text + "' is not a number of replicas from 1 to " + std::to_string(kMost),
                      "a number, or one for each stage: 3,1"};
     replicas.push_back(count);
-    begin = end + 1;
   }
   if (replicas.size() == 1) replicas.assign(static_cast<std::size_t>(std::max(1, stages)), replicas[0]);
   if (static_cast<int>(replicas.size()) != stages)

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/drawing/svg.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/schedule/svg.h"
 
 namespace millrace {
 

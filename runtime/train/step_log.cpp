@@ -7,6 +7,8 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -39,7 +41,7 @@ LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
 }  // namespace
 
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
-    : file_(open_log(folder / ("steps.rank" + std::to_string(header.rank) + ".jsonl"), from_step)) {
+    : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)) {
   write_line(Json::object({{"format", "millrace-steps-1"},
                            {"run", header.run},
                            {"rank", header.rank},
@@ -87,20 +89,17 @@ namespace {
 std::string text_of(const NamedValues& values) {
   std::string all;
   for (const auto& [name, value] : values) {
-    char text[64];
-    std::snprintf(text, sizeof text, " %s=%.4f", name.c_str(), value);
-    all += text;
+    all += " " + name + printed("=%.4f", value);
   }
   return all;
 }
 }  // namespace
 
 void StepLog::print(const StepRecord& r, std::int64_t total) {
-  char rest[128];
-  std::snprintf(rest, sizeof rest, " samples/s=%.1f step=%.1fms lr=%.4g", r.samples_per_s, r.step_s * 1e3,
-                r.lr);
-  const std::string text = "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total) +
-                           text_of(r.losses ? r.losses->values : NamedValues{}) + rest;
+  const std::string text =
+      "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total) +
+      text_of(r.losses ? r.losses->values : NamedValues{}) +
+      printed(" samples/s=%.1f step=%.1fms lr=%.4g", r.samples_per_s, r.step_s * 1e3, r.lr);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
   std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),

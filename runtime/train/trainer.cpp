@@ -12,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
+#include "runtime/base/run_files.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
@@ -224,7 +225,7 @@ struct Trainer::Impl {
     });
   }
   std::filesystem::path checkpoints() const {
-    return std::filesystem::path(options.output_dir) / "checkpoints";
+    return std::filesystem::path(options.output_dir) / run_files::kCheckpoints;
   }
   std::optional<RankProblem> together(const std::string& what, const std::function<void()>& work) {
     return run_together(world.communicator, options.checkpoint_deadline, what, work);
@@ -612,12 +613,12 @@ void Trainer::Impl::take_folder() {
   }
   remove_unfinished(folder);
   std::error_code ignored;
-  std::filesystem::remove(folder / "summary.json", ignored);  // this run has none yet
-  require(plan.save((folder / "plan.json").string()));
+  std::filesystem::remove(folder / run_files::kSummary, ignored);  // this run has none yet
+  require(plan.save((folder / run_files::kPlan).string()));
   if (options.schedule) {
-    require(write_file_atomically(folder / "schedule.csv", options.schedule->text));
+    require(write_file_atomically(folder / run_files::kSchedule, options.schedule->text));
   } else {
-    std::filesystem::remove(folder / "schedule.csv", ignored);
+    std::filesystem::remove(folder / run_files::kSchedule, ignored);
   }
 }
 
@@ -630,8 +631,7 @@ void Trainer::Impl::open_files() {
   if (problem) throw ConfigError(problem->what);
   problem = together("opening the logs", [&] {
     const std::filesystem::path folder = options.output_dir;
-    status =
-        StatusBoard(folder / ("status.rank" + std::to_string(rank) + ".json"), rank, first().stage.value);
+    status = StatusBoard(folder / run_files::kStatus.of(rank), rank, first().stage.value);
     log = StepLog(
         folder, {.run = run, .rank = rank, .stage = first().stage.value, .ranks = world.communicator.size()},
         continues ? done : 0);
@@ -690,8 +690,8 @@ bool Trainer::Impl::checkpoint() {
 
 void Trainer::Impl::write_trace() {
   if (options.output_dir.empty() || window.empty()) return;
-  const auto path = std::filesystem::path(options.output_dir) /
-                    ("trace.rank" + std::to_string(world.communicator.rank().value) + ".json");
+  const auto path =
+      std::filesystem::path(options.output_dir) / run_files::kTrace.of(world.communicator.rank().value);
   if (Status status = write_file_atomically(path, spans_to_json(window)); !status)
     log_warning(to_string(status.problems()));
 }

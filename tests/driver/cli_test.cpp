@@ -1,4 +1,4 @@
-#include "driver/cli.h"
+#include "driver/cli/cli.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "driver/job_spec.h"
+#include "driver/launch/job_spec.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "driver/cli.h"
-#include "driver/compute_specs.h"
+#include "driver/cli/cli.h"
+#include "driver/cli/compute_specs.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "driver/launcher.h"
+#include "driver/launch/launcher.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "driver/console.h"
-#include "driver/launch_command.h"
-#include "driver/local_ranks.h"
+#include "driver/launch/console.h"
+#include "driver/launch/launch_command.h"
+#include "driver/launch/local_ranks.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "tests/driver/temporary_folder.h"

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "driver/plan_command.h"
-#include "driver/simulate_command.h"
+#include "driver/plan/plan_command.h"
+#include "driver/simulate/simulate_command.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/layer_graph.h"

@@ -5,10 +5,10 @@
 
 #include <cstdio>
 
-#include "driver/compute_specs.h"
-#include "driver/launch_command.h"
-#include "driver/plan_command.h"
-#include "driver/simulate_command.h"
+#include "driver/cli/compute_specs.h"
+#include "driver/launch/launch_command.h"
+#include "driver/plan/plan_command.h"
+#include "driver/simulate/simulate_command.h"
 #include "runtime/base/json.h"
 #include "tests/driver/temporary_folder.h"
 

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "driver/simulate_command.h"
+#include "driver/simulate/simulate_command.h"
 #include "runtime/base/json.h"
 #include "runtime/plan/plan.h"
 #include "tests/driver/temporary_folder.h"

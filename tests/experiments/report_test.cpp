@@ -9,7 +9,7 @@
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"
 #include "runtime/base/median.h"
-#include "runtime/schedule/svg.h"
+#include "runtime/drawing/svg.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/experiments/example_run.h"
 

@@ -1,0 +1,390 @@
+#include "driver/cli/cli.h"
+
+#include <algorithm>
+#include <limits>
+
+#define CXXOPTS_NO_REGEX true  // patterns would be compiled before main, and walk long values recursively
+#include <cxxopts.hpp>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kColumns = 100;    // of --help
+constexpr std::size_t kHelpColumn = 34;  // where a flag's text starts
+
+constexpr double kMostDouble = std::numeric_limits<double>::max();
+constexpr char kHardSpace = '\x1f';  // a space where no line is broken
+
+std::string with_dashes(std::string_view name) {
+  std::string result(name);
+  std::replace(result.begin(), result.end(), '_', '-');
+  return result;
+}
+
+bool looks_like_flag(std::string_view text) {
+  return text.size() > 1 && text[0] == '-' && !number_from(text, -kMostDouble, kMostDouble);
+}
+
+std::size_t words_taken(const Flag& flag) {
+  return flag.value.empty() ? 0 : split(flag.value, ' ').size();
+}
+
+// ---- parsing
+// ------------------------------------------------------------------------------------------------
+
+/// A flag as it stands on the command line: "--batch_size=4", "-b4", "--batch-size".
+struct WrittenFlag {
+  explicit WrittenFlag(const std::string& text) {
+    if (text.starts_with("--")) {
+      const std::size_t equals = text.find('=');
+      name = with_dashes(std::string_view(text).substr(2, equals - 2));
+      word = "--" + name;
+      if (equals != std::string::npos) attached = text.substr(equals + 1);
+    } else {
+      name = text.substr(1);
+      word = text.substr(0, 2);
+      if (text.size() > 2) attached = text.substr(text[2] == '=' ? 3 : 2);
+    }
+  }
+
+  std::string word;  ///< "--batch-size", "-b"
+  std::string name;
+  std::optional<std::string> attached;
+};
+
+/// cxxopts knows the flags and takes their values, one flag at a time: it would stop at the first error, keep
+/// the last of a repeated flag, take the next flag as a value, cut values at commas and numbers at the first
+/// letter.
+class KnownFlags {
+ public:
+  explicit KnownFlags(const CommandSpec& spec) : options_(spec.program) {
+    bool help_has_letter = true;
+    for (const Flag& flag : spec.flags) {
+      add(flag.short_name, flag.name, !flag.value.empty());
+      help_has_letter = help_has_letter && flag.short_name != 'h';
+    }
+    add(help_has_letter ? 'h' : '\0', "help", false);
+  }
+
+  struct Match {
+    std::string name;   ///< the long one
+    std::string value;  ///< empty of a switch
+  };
+  /// Nothing: no such flag, or it needs a value and none is given.
+  std::optional<Match> match(std::string word, std::optional<std::string> value) {
+    std::string program = "millrace";
+    std::vector<char*> arguments{program.data(), word.data()};
+    if (value) arguments.push_back(value->data());
+    int count = static_cast<int>(arguments.size());
+    char** first = arguments.data();
+    try {
+      const auto found = options_.parse(count, first).arguments();
+      if (found.empty()) return std::nullopt;
+      return Match{found.front().key(), found.front().value()};
+    } catch (const std::exception&) {  // its classes have other names in each version
+      return std::nullopt;
+    }
+  }
+
+ private:
+  void add(char letter, const std::string& name, bool takes_value) {
+    auto value = cxxopts::value<std::string>();
+    if (!takes_value) value->implicit_value("");
+    options_.add_options()((letter ? std::string{letter, ','} : std::string()) + name, "", value);
+  }
+
+  cxxopts::Options options_;
+};
+
+/// One pass over the arguments; collects everything that is wrong.
+class Parser {
+ public:
+  Parser(const CommandSpec& spec, const std::vector<std::string>& args)
+      : spec_(spec), args_(args), known_(spec) {}
+
+  void run() {
+    while (next_ < args_.size()) {
+      const std::string& text = args_[next_++];
+      if (text == "--") {
+        positionals.insert(positionals.end(), args_.begin() + static_cast<std::ptrdiff_t>(next_),
+                           args_.end());
+        break;
+      }
+      if (text.starts_with("--") || looks_like_flag(text)) {
+        flag(WrittenFlag(text));
+      } else {
+        positionals.push_back(text);
+      }
+    }
+    check_positionals();
+    check_required();
+  }
+
+  std::vector<std::pair<std::string, std::string>> given;  // in the order of the command line
+  std::vector<std::string> positionals;
+  Problems problems;
+  bool help = false;
+
+ private:
+  bool has_value_next() const { return next_ < args_.size() && !looks_like_flag(args_[next_]); }
+
+  void flag(const WrittenFlag& written) {
+    std::optional<std::string> value = written.attached;
+    if (!value && has_value_next()) value = args_[next_];
+    const auto match = known_.match(written.word, value);
+    if (match && match->name == "help") {
+      help = true;
+      return;
+    }
+    const Flag* flag = find([&](const Flag& f) {
+      return match ? f.name == match->name
+                   : "--" + f.name == written.word || std::string{'-', f.short_name} == written.word;
+    });
+    if (!flag) return unknown(written);
+    take(*flag, written, match ? match->value : "");
+  }
+
+  void take(const Flag& flag, const WrittenFlag& written, std::string value) {
+    const std::string where = "--" + flag.name;
+    const bool twice =
+        std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
+    if (twice && !flag.repeatable) problems.push_back({where, "is given twice", "keep one of them"});
+    if (flag.value.empty()) {
+      if (written.attached)
+        problems.push_back({where, "is a switch and takes no value, got '" + *written.attached + "'", {}});
+      given.emplace_back(flag.name, "");
+      return;
+    }
+    for (std::size_t taken = 0; taken < words_taken(flag); ++taken) {
+      const bool attached = taken == 0 && written.attached;
+      if (!attached && !has_value_next()) {
+        problems.push_back({where, "needs a value (" + flag.value + ")",
+                            "a value that starts with a dash is written " + where + "=VALUE"});
+        return;
+      }
+      if (taken > 0) value = args_[next_];
+      if (!attached) ++next_;
+      given.emplace_back(flag.name, value);
+    }
+  }
+
+  void unknown(const WrittenFlag& written) {
+    std::vector<std::string> names{"help"};
+    for (const Flag& flag : spec_.flags) names.push_back(flag.name);
+    const std::optional<std::string> nearest = nearest_name(written.name, names);
+    const std::string all = spec_.program + (spec_.command.empty() ? "" : " " + spec_.command) + " --help";
+    problems.push_back({written.word, "is not a flag of this command",
+                        nearest ? "did you mean --" + *nearest + "?" : "`" + all + "` lists the flags"});
+    // The value of a misspelt flag is no argument of its own.
+    const Flag* meant = nearest ? find([&](const Flag& f) { return f.name == *nearest; }) : nullptr;
+    if (meant && !meant->value.empty() && !written.attached && has_value_next()) ++next_;
+  }
+
+  void check_positionals() {
+    const bool many = !spec_.positionals.empty() && spec_.positionals.back().ends_with("...");
+    for (std::size_t i = spec_.positionals.size(); i < positionals.size() && !many; ++i) {
+      problems.push_back(
+          {"'" + positionals[i] + "'", "is one argument too many", "quote a value that has spaces"});
+    }
+    for (std::size_t i = positionals.size(); i < spec_.positionals.size(); ++i) {
+      problems.push_back({spec_.positionals[i], "is missing", example_hint()});
+    }
+  }
+
+  void check_required() {
+    for (const Flag& flag : spec_.flags) {
+      const bool present =
+          std::any_of(given.begin(), given.end(), [&](const auto& g) { return g.first == flag.name; });
+      if (flag.required && !present) problems.push_back({"--" + flag.name, "is required", example_hint()});
+    }
+  }
+
+  std::string example_hint() const {
+    return spec_.examples.empty() ? "" : "for example `" + spec_.examples.front() + "`";
+  }
+
+  template <class Predicate>
+  const Flag* find(Predicate matches) const {
+    const auto found = std::find_if(spec_.flags.begin(), spec_.flags.end(), matches);
+    return found == spec_.flags.end() ? nullptr : &*found;
+  }
+
+  const CommandSpec& spec_;
+  const std::vector<std::string>& args_;
+  KnownFlags known_;
+  std::size_t next_ = 0;
+};
+
+// ---- help
+// ---------------------------------------------------------------------------------------------------
+
+/// Appends `text` broken at spaces; the cursor stands at column `at`, further lines are indented by `indent`
+/// and broken lines end with `tail` (" \" in examples).
+void append_wrapped(std::string& out, const std::string& text, std::size_t at, std::size_t indent,
+                    std::string_view tail = {}) {
+  bool first = true;
+  for (const std::string& word : words_of(text, ' ')) {
+    if (!first && at + 1 + word.size() + tail.size() > kColumns) {
+      out += tail;
+      out += '\n' + std::string(indent, ' ');
+      at = indent;
+    } else if (!first) {
+      out += ' ';
+      ++at;
+    }
+    out += word;
+    std::replace(out.end() - static_cast<std::ptrdiff_t>(word.size()), out.end(), kHardSpace, ' ');
+    at += word.size();
+    first = false;
+  }
+  out += '\n';
+}
+
+void append_flag(std::string& out, const Flag& flag) {
+  std::string head = flag.short_name ? std::string("  -") + flag.short_name + ", " : std::string(6, ' ');
+  head += "--" + flag.name + (flag.value.empty() ? "" : " " + flag.value);
+  if (head.size() + 2 > kHelpColumn) {
+    out += head + '\n' + std::string(kHelpColumn, ' ');
+  } else {
+    out += head + std::string(kHelpColumn - head.size(), ' ');
+  }
+  std::string text = flag.help;
+  if (flag.required) text += " Required.";
+  if (flag.repeatable) text += " May be repeated.";
+  if (!flag.default_text().empty())
+    text += std::string(" [default:") + kHardSpace + flag.default_text() + "]";
+  append_wrapped(out, text, kHelpColumn, kHelpColumn);
+}
+
+std::vector<std::string> groups_of(const std::vector<Flag>& flags) {
+  std::vector<std::string> groups;
+  for (const Flag& flag : flags) {
+    if (std::find(groups.begin(), groups.end(), flag.group) == groups.end()) groups.push_back(flag.group);
+  }
+  return groups;
+}
+
+}  // namespace
+
+// ---- Arguments
+// ----------------------------------------------------------------------------------------------
+
+bool Arguments::has(std::string_view flag) const {
+  return std::find(given_.begin(), given_.end(), flag) != given_.end();
+}
+
+std::string Arguments::string(std::string_view flag) const {
+  const auto found =
+      std::find_if(values_.begin(), values_.end(), [&](const auto& v) { return v.first == flag; });
+  MILLRACE_CHECK(found != values_.end(), "the command has no flag --" << flag);
+  return found->second;
+}
+
+std::vector<std::string> Arguments::strings(std::string_view flag) const {
+  std::vector<std::string> result;
+  for (const auto& [name, text] : values_) {
+    if (name == flag && !(text.empty() && !has(flag))) result.push_back(text);
+  }
+  return result;
+}
+
+template <class T>
+T Arguments::value_or_problem(std::string_view flag, Result<T> value, T otherwise) {
+  if (value) return *std::move(value);
+  Problem problem = value.problems().front();
+  problem.where = "--" + std::string(flag);
+  problems_.push_back(std::move(problem));
+  return otherwise;
+}
+
+std::int64_t Arguments::integer(std::string_view flag, std::int64_t minimum, std::int64_t maximum) {
+  const std::string text = string(flag);
+  const std::int64_t nearest = std::clamp<std::int64_t>(0, minimum, maximum);
+  if (text.empty() && !has(flag)) return nearest;
+  return value_or_problem(flag, integer_from(text, minimum, maximum), nearest);
+}
+
+double Arguments::number(std::string_view flag, double minimum, double maximum) {
+  const std::string text = string(flag);
+  const double nearest = std::clamp(0.0, minimum, maximum);
+  if (text.empty() && !has(flag)) return nearest;
+  return value_or_problem(flag, number_from(text, minimum, maximum), nearest);
+}
+
+bool Arguments::boolean(std::string_view flag) const {
+  (void)string(flag);  // checks that the command has it
+  return has(flag);
+}
+
+Bytes Arguments::bytes(std::string_view flag) {
+  const std::string text = string(flag);
+  if (text.empty() && !has(flag)) return 0;
+  return value_or_problem(flag, bytes_from(text), Bytes{0});
+}
+
+std::vector<double> Arguments::numbers(std::string_view flag) {
+  const std::string text = string(flag);
+  if (text.empty() && !has(flag)) return {};
+  return value_or_problem(flag, numbers_from(text), std::vector<double>{});
+}
+
+std::optional<Problem> read_value(const Flag& flag, const std::vector<std::string>& words) {
+  return flag.target.read ? flag.target.read(words) : std::nullopt;
+}
+
+CommandSpec without_targets(CommandSpec spec) {
+  for (Flag& flag : spec.flags) {
+    flag.fallback = flag.default_text();
+    flag.target = {};
+  }
+  return spec;
+}
+
+Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args) {
+  Parser parser(spec, args);
+  parser.run();
+  Arguments result;
+  result.help_ = parser.help;
+  if (!parser.help && !parser.problems.empty()) return parser.problems;
+  result.positionals_ = std::move(parser.positionals);
+  for (const auto& [name, value] : parser.given) result.given_.push_back(name);
+  result.values_ = std::move(parser.given);
+  for (const Flag& flag : spec.flags) {
+    if (!result.has(flag.name)) {
+      result.values_.emplace_back(flag.name, flag.default_text());
+    } else if (std::optional<Problem> wrong = read_value(flag, result.strings(flag.name));
+               wrong && !result.help_) {
+      wrong->where = "--" + flag.name;
+      result.problems_.push_back(*std::move(wrong));
+    }
+  }
+  return result;
+}
+
+std::string help_text(const CommandSpec& spec) {
+  const std::string name = spec.program + (spec.command.empty() ? "" : " " + spec.command);
+  std::string out = name + ": ";
+  append_wrapped(out, spec.summary, out.size(), 2);
+  std::string usage = "Usage: " + name + " [FLAGS]";
+  for (const std::string& positional : spec.positionals) usage += " " + positional;
+  out += "\n" + usage + "\n";
+  std::vector<Flag> flags = spec.flags;
+  flags.push_back({.name = "help", .short_name = 'h', .help = "Print this text."});
+  for (const std::string& group : groups_of(flags)) {
+    out += "\n" + (group.empty() ? std::string("Options") : group) + ":\n";
+    for (const Flag& flag : flags) {
+      if (flag.group == group) append_flag(out, flag);
+    }
+  }
+  if (!spec.examples.empty()) out += "\nExamples:\n";
+  for (const std::string& example : spec.examples) {
+    out += "  ";
+    append_wrapped(out, example, 2, 6, " \\");
+  }
+  return out;
+}
+
+}  // namespace millrace

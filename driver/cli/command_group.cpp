@@ -1,0 +1,53 @@
+#include "driver/cli/command_group.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
+
+namespace millrace {
+namespace {
+
+void print_list(std::FILE* out, const CommandSpec& group, std::span<const Subcommand> table) {
+  const std::string name = group.program + " " + group.command;
+  std::fprintf(out, "%s: %s\n\nUsage: %s COMMAND [FLAGS]\n\n", name.c_str(), group.summary.c_str(),
+               name.c_str());
+  std::size_t width = 0;
+  for (const Subcommand& entry : table) width = std::max(width, std::string(entry.name).size());
+  for (const Subcommand& entry : table) {
+    std::fprintf(out, "  %-*s  %s\n", static_cast<int>(width), entry.name, entry.spec().summary.c_str());
+  }
+  std::fprintf(out, "\n`%s COMMAND --help` explains its flags.\n", name.c_str());
+}
+
+}  // namespace
+
+CommandSpec group_spec(const std::string& group, const std::string& summary) {
+  CommandSpec spec;
+  spec.command = group;
+  spec.summary = summary;
+  return spec;
+}
+
+int run_group(const CommandSpec& group, std::span<const Subcommand> table,
+              const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    print_list(args.empty() ? stderr : stdout, group, table);
+    return static_cast<int>(args.empty() ? ExitCode::Usage : ExitCode::Done);
+  }
+  std::vector<std::string> names;
+  for (const Subcommand& entry : table) {
+    if (args[0] == entry.name) return entry.run({args.begin() + 1, args.end()});
+    names.emplace_back(entry.name);
+  }
+  const std::string name = group.program + " " + group.command;
+  const std::optional<std::string> nearest = nearest_name(args[0], names);
+  const std::string hint =
+      nearest ? "did you mean `" + name + " " + *nearest + "`?" : "`" + name + " --help` lists the commands";
+  std::fprintf(stderr, "%s: '%s' is not a command. Hint: %s\n", name.c_str(), args[0].c_str(), hint.c_str());
+  return static_cast<int>(ExitCode::Usage);
+}
+
+}  // namespace millrace

@@ -1,0 +1,27 @@
+// Commands with commands below them: `millrace trace plot`, `millrace data generate`. LibTorch-free.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "driver/cli/cli.h"
+
+namespace millrace {
+
+/// One line of a group's table. `spec().command` has both words ("trace plot").
+struct Subcommand {
+  const char* name;
+  CommandSpec (*spec)();
+  int (*run)(const std::vector<std::string>& args);
+};
+
+/// What the program's list of commands shows of a group.
+CommandSpec group_spec(const std::string& group, const std::string& summary);
+
+/// Runs the subcommand that args[0] names, with what follows it. No or an unknown name: exit code 2 and what
+/// there is; --help: the list. Returns the exit code.
+int run_group(const CommandSpec& group, std::span<const Subcommand> table,
+              const std::vector<std::string>& args);
+
+}  // namespace millrace

@@ -1,0 +1,62 @@
+#include "driver/cli/command_support.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "optimizer/pipedream_planner.h"
+#include "optimizer/planner.h"
+#include "runtime/plan/pipedream_formats.h"
+
+namespace millrace {
+
+int exit_with(ExitCode code, const Problems& problems) {
+  for (const Problem& problem : problems) std::fprintf(stderr, "%s\n", to_string(problem).c_str());
+  return static_cast<int>(code);
+}
+
+int code_after_output(int code) {
+  errno = 0;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost) return code;
+  std::fprintf(stderr, "error: stdout: the result could not be written%s%s\nHint: is the disk full?\n",
+               errno ? ": " : "", errno ? std::strerror(errno) : "");
+  return code == 0 ? static_cast<int>(ExitCode::RunFailed) : code;
+}
+
+std::string long_name(const char* flag) {
+  std::string name = "--";
+  return name.append(flag);
+}
+
+OutputFormat output_format(const Arguments& arguments, Problems& problems) {
+  const std::string format = arguments.string("format");
+  const std::optional<OutputFormat> value = value_named<OutputFormat>(format);
+  if (!value) problems.push_back({"--format", "unknown format '" + format + "'", "text or json"});
+  return value.value_or(OutputFormat::Text);
+}
+
+Result<LayerGraph> load_profile(const std::string& path) {
+  if (!path.ends_with(".txt")) return LayerGraph::load(path);
+  const Result<PipeDreamGraph> graph = read_pipedream_graph(path);
+  if (!graph) return graph.problems();
+  const std::size_t end = path.rfind('/');
+  std::string model = end == std::string::npos ? path.substr(0, path.size() - 4) : path.substr(0, end);
+  if (const std::size_t slash = model.rfind('/'); slash != std::string::npos) model = model.substr(slash + 1);
+  Result<LayerGraph> made = layer_graph(*graph, model);
+  if (!made) return about_file(path, made.problems());
+  return made;
+}
+
+Problems about_file(const std::string& file, Problems problems) {
+  for (Problem& problem : problems)
+    problem.where = file + (problem.where.empty() ? "" : ": " + problem.where);
+  return problems;
+}
+
+Result<ClusterSpec> cluster_of(const Arguments& arguments, int ranks) {
+  if (arguments.has("cluster")) return ClusterSpec::load(arguments.string("cluster"));
+  return ClusterSpec::local(ranks);
+}
+
+}  // namespace millrace

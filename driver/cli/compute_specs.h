@@ -1,0 +1,84 @@
+// What `millrace profile` and `millrace train` are told: their flags, and the structs that these fill. The
+// commands themselves need LibTorch; this does not, so `millrace` prints their --help, and a job file has the
+// same keys.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "driver/cli/cli.h"
+#include "models/model_options.h"
+#include "runtime/comm/backend.h"
+#include "runtime/device/compute_device.h"
+#include "runtime/plan/plan.h"
+#include "runtime/train/profile_options.h"
+#include "runtime/train/train_options.h"
+
+namespace millrace {
+
+struct ModelFlags {
+  std::string name;  ///< empty: not given
+  ModelOptions options;
+};
+
+struct TrainFlags {
+  ModelFlags model;
+  TrainOptions options{.steps = 100, .microbatch = 8, .trace_first = 1};
+  // -- the plan --
+  std::string plan;  ///< file, or empty
+  int stages = 1;
+  std::string replicas = "1";
+  int chunks = 0;
+  std::optional<ScheduleKind> schedule;
+  std::string schedule_file;
+  bool recompute = false;
+  int microbatches = 0;
+  // -- the data --
+  std::string data = "synthetic";
+  bool evaluate = true;
+  int workers = 1;
+  bool keep_last = false;
+  // -- in epochs, until the data says how long one is; 0: not asked for --
+  std::int64_t epochs = 0;
+  std::int64_t warmup_epochs = 0;
+  std::int64_t lr_step_epochs = 0;
+  // -- the process --
+  int threads = 1;
+  bool deterministic = false;
+  bool autograd = false;
+  ComputeDevice device = ComputeDevice::Cpu;
+  Backend backend = Backend::Auto;
+  std::chrono::milliseconds deadline{100'000};
+  bool dry_run = false;
+  OutputFormat format = OutputFormat::Text;
+};
+
+inline constexpr int kMostProfileRanks = 1024;
+
+struct ProfileFlags {
+  ModelFlags model;
+  ProfileOptions options{.microbatch = 8};
+  std::string data = "synthetic";  ///< not used
+  int threads = 1;
+  ComputeDevice device = ComputeDevice::Cpu;
+  std::string out;
+  OutputFormat format = OutputFormat::Text;
+  std::string cluster;
+  std::optional<int> ranks;
+  std::chrono::milliseconds deadline{100'000};
+  bool network = false;
+  // -- of the network --
+  Backend backend = Backend::Auto;
+  int round_trips = 200;
+  Bytes largest = 4 * kMiB;
+  double tolerance = 0.25;
+};
+
+CommandSpec train_spec(TrainFlags& flags);
+CommandSpec profile_spec(ProfileFlags& flags);
+// To print and to look up; the values go nowhere.
+CommandSpec train_spec();
+CommandSpec profile_spec();
+
+}  // namespace millrace

@@ -1,0 +1,190 @@
+#include "driver/cli/flag_target.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/quantities.h"
+
+namespace millrace {
+namespace {
+
+template <class Number>
+bool parse_whole(std::string_view text, Number& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && stop == end && !text.empty();
+}
+
+bool parse_finite(std::string_view text, double& value) {
+  return parse_whole(text, value) && std::isfinite(value);
+}
+
+std::string shown(double number) {
+  return shortest_text(number);
+}
+std::string shown(std::int64_t number) {
+  return std::to_string(number);
+}
+
+template <class Number>
+std::string range_text(Number minimum, Number maximum) {
+  const bool open = maximum == std::numeric_limits<Number>::max() ||
+                    (std::numeric_limits<Number>::has_infinity && maximum > Number(1e300));
+  return open ? "expected at least " + shown(minimum)
+              : "expected from " + shown(minimum) + " to " + shown(maximum);
+}
+
+template <class Number>
+Result<Number> within(std::string_view text, Number value, Number minimum, Number maximum) {
+  if (value >= minimum && value <= maximum) return value;
+  return Problem{"", std::string(text) + " is out of range", range_text(minimum, maximum)};
+}
+
+std::string in_quotes(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
+
+/// 4194304 -> "4MiB".
+std::string written(Bytes bytes) {
+  for (const auto& [unit, size] : {std::pair{"GiB", kGiB}, {"MiB", kMiB}, {"KiB", kKiB}}) {
+    if (bytes >= size && bytes % size == 0) return std::to_string(bytes / size) + unit;
+  }
+  return std::to_string(bytes);
+}
+
+}  // namespace
+
+Result<std::int64_t> integer_from(std::string_view text, std::int64_t minimum, std::int64_t maximum) {
+  std::int64_t value = 0;
+  if (!parse_whole(text, value))
+    return Problem{"", in_quotes(text) + " is not an integer", range_text(minimum, maximum)};
+  return within(text, value, minimum, maximum);
+}
+
+Result<double> number_from(std::string_view text, double minimum, double maximum) {
+  double value = 0;
+  if (!parse_finite(text, value))
+    return Problem{"", in_quotes(text) + " is not a number", range_text(minimum, maximum)};
+  return within(text, value, minimum, maximum);
+}
+
+Result<Bytes> bytes_from(std::string_view text) {
+  if (const std::optional<Bytes> value = parse_bytes(text)) return *value;
+  return Problem{"", in_quotes(text) + " is not a size", "for example 16e9, 500MB or 8GiB"};
+}
+
+Result<std::vector<double>> numbers_from(std::string_view text) {
+  std::vector<double> values;
+  for (const std::string& word : split(text, ',')) {
+    if (!parse_finite(word, values.emplace_back()))
+      return Problem{"", in_quotes(text) + " is not a list of numbers", "for example 8,2"};
+  }
+  return values;
+}
+
+Result<std::size_t> choice_from(std::string_view text, std::string_view what,
+                                const std::vector<std::string>& names) {
+  std::string all;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == text) return i;
+    all += (all.empty() ? "" : ", ") + names[i];
+  }
+  const std::optional<std::string> near = nearest_name(text, names);
+  return Problem{"", "unknown " + std::string(what) + " " + in_quotes(text),
+                 near ? "did you mean '" + *near + "'?" : "one of: " + all};
+}
+
+std::string shortest_text(double number) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, number);
+  return error == std::errc{} ? std::string(text, end) : "?";
+}
+
+namespace into {
+
+Target number(double& member, double minimum, double maximum) {
+  return target_of(
+      member, [=](const std::string& text) { return number_from(text, minimum, maximum); },
+      shortest_text(member));
+}
+
+Target number(std::optional<double>& member, double minimum, double maximum) {
+  return target_of(
+      member, [=](const std::string& text) { return number_from(text, minimum, maximum); }, "");
+}
+
+Target bytes(Bytes& member) {
+  return target_of(
+      member, [](const std::string& text) { return bytes_from(text); }, written(member));
+}
+
+Target bytes(std::optional<Bytes>& member) {
+  return target_of(
+      member, [](const std::string& text) { return bytes_from(text); }, "");
+}
+
+Target duration(std::chrono::milliseconds& member, double minimum_s, double maximum_s) {
+  return target_of(
+      member,
+      [=](const std::string& text) -> Result<std::chrono::milliseconds> {
+        const Result<double> seconds = number_from(text, minimum_s, maximum_s);
+        if (!seconds) return seconds.problems();
+        return std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+      },
+      shortest_text(static_cast<double>(member.count()) / 1000));
+}
+
+Target text(std::string& member) {
+  return target_of(
+      member, [](const std::string& word) { return Result<std::string>(word); }, member);
+}
+
+Target text(std::optional<std::string>& member) {
+  return target_of(
+      member, [](const std::string& word) { return Result<std::string>(word); }, "");
+}
+
+Target texts(std::vector<std::string>& member) {
+  return {[&member](const std::vector<std::string>& words) -> std::optional<Problem> {
+            member = words;
+            return std::nullopt;
+          },
+          {}};
+}
+
+Target list(std::vector<std::string>& member) {
+  std::string all;
+  for (const std::string& word : member) all += (all.empty() ? "" : ",") + word;
+  return target_of(
+      member, [](const std::string& word) { return Result<std::vector<std::string>>(words_of(word, ',')); },
+      all);
+}
+
+Target numbers(std::vector<double>& member) {
+  std::string all;
+  for (double value : member) all += (all.empty() ? "" : ",") + shortest_text(value);
+  return target_of(
+      member, [](const std::string& text) { return numbers_from(text); }, all);
+}
+
+Target on(bool& member) {
+  return {[&member](const std::vector<std::string>&) -> std::optional<Problem> {
+            member = true;
+            return std::nullopt;
+          },
+          {}};
+}
+
+Target off(bool& member) {
+  return {[&member](const std::vector<std::string>&) -> std::optional<Problem> {
+            member = false;
+            return std::nullopt;
+          },
+          {}};
+}
+
+}  // namespace into
+
+}  // namespace millrace

@@ -1,0 +1,421 @@
+#include "driver/launch/job_spec.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "driver/cli/compute_specs.h"
+#include "driver/launch/pipedream_job.h"
+#include "runtime/base/files.h"
+#include "runtime/plan/replicas.h"
+#include "runtime/schedule/csv.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kMostRanks = 4096;
+// What the launcher says to every rank; a job that set them would fight it.
+constexpr const char* kLauncherVariables[] = {
+    "RANK",        "LOCAL_RANK",  "WORLD_SIZE",     "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "MILLRACE_STORE", "MILLRACE_LAUNCHER_PID"};
+
+std::string with_dashes(std::string_view name) {
+  std::string result(name);
+  std::replace(result.begin(), result.end(), '_', '-');
+  return result;
+}
+
+std::optional<Problem> problem_of_value(const Flag& flag, const std::string& text) {
+  if (flag.value.empty()) {
+    if (text != "true" && text != "false") return Problem{"", "'" + text + "' is not true or false", {}};
+    return std::nullopt;
+  }
+  if (text.empty()) return Problem{"", "is empty", {}};
+  return read_value(flag, {text});
+}
+
+/// Builds a JobSpec from members that come one by one: first the file's, then those of --set.
+class JobReader {
+ public:
+  JobReader(std::string source, Problems& problems)
+      : source_(std::move(source)), problems_(problems), flags_(train_spec(flag_values_).flags) {}
+  JobReader(const JobReader&) = delete;  // the flags point into it
+
+  void read(const Json& json) {
+    if (!json.is_object()) {
+      problems_.push_back({place(json), "a job is a mapping of keys to values", "e.g. model: mlp"});
+      return;
+    }
+    for (const auto& [key, value] : json.members()) member(key, value);
+  }
+
+  /// Values of --set win over the file's.
+  void override_with(const std::vector<JobOverride>& overrides) {
+    overriding_ = true;
+    for (const auto& [key, text] : overrides) {
+      Json value(text);
+      value.set_where("--set " + key);
+      if (key.rfind("env.", 0) == 0) {
+        variable(key.substr(4), value);
+      } else if (key.rfind("args.", 0) == 0) {
+        flag(key.substr(5), value);
+      } else {
+        member(key, value);
+      }
+    }
+  }
+
+  JobSpec finish() {
+    JobSpec job{.name = name_, .source = source_};
+    if (job.name.empty()) job.name = std::filesystem::path(source_).stem().string();
+    if (job.name.empty() || job.name == "." || job.name == "..") job.name = "job";
+    for (const Flag& flag : flags_) {
+      const auto found =
+          std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == flag.name; });
+      if (found != values_.end() && !(flag.value.empty() && found->text == "false")) {
+        job.train.emplace_back(flag.name, found->text);
+      }
+    }
+    job.environment = environment_;
+    place_ranks(job);
+    const std::string* folder = job.find("output-dir");
+    job.output_dir = folder ? *folder : "runs/" + job.name;
+    if (!folder) job.train.emplace_back("output-dir", job.output_dir);
+    sort_by_help(job);
+    return job;
+  }
+
+ private:
+  void sort_by_help(JobSpec& job) const {
+    const auto position = [&](const std::string& name) {
+      return std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; }) -
+             flags_.begin();
+    };
+    std::stable_sort(job.train.begin(), job.train.end(),
+                     [&](const auto& a, const auto& b) { return position(a.first) < position(b.first); });
+  }
+
+  struct Value {
+    std::string flag;
+    std::string text;
+    std::string where;
+  };
+
+  std::string place(const Json& value) const { return value.where().empty() ? source_ : value.where(); }
+
+  void member(const std::string& key, const Json& value) {
+    if (key == "name") {
+      read_name(value);
+    } else if (key == "ranks") {
+      read_ranks(value);
+    } else if (key == "env") {
+      members_of(key, value, [&](const std::string& k, const Json& v) { variable(k, v); });
+    } else if (key == "args") {
+      members_of(key, value, [&](const std::string& k, const Json& v) { flag(k, v); });
+    } else {
+      flag(key, value);
+    }
+  }
+
+  template <class Take>
+  void members_of(const std::string& key, const Json& value, Take take) {
+    if (value.is_null()) return;
+    if (!value.is_object()) {
+      problems_.push_back({place(value), key + " is not a mapping", "e.g. " + key + ": {KEY: value}"});
+      return;
+    }
+    for (const auto& [k, v] : value.members()) take(k, v);
+  }
+
+  void read_name(const Json& value) {
+    const std::optional<std::string> text = scalar("name", value);
+    if (!text) return;
+    if (text->find('/') != std::string::npos || text->empty() || *text == "." || *text == "..") {
+      problems_.push_back(
+          {place(value), "name '" + *text + "' cannot name a folder", "use letters, digits and dashes"});
+      return;
+    }
+    name_ = *text;
+  }
+
+  void read_ranks(const Json& value) {
+    const std::optional<std::string> text = scalar("ranks", value);
+    if (!text) return;
+    const Result<std::int64_t> ranks = integer_from(*text, 1, kMostRanks);
+    if (!ranks) {
+      problems_.push_back(
+          {place(value),
+           "ranks is '" + *text + "', expected an integer from 1 to " + std::to_string(kMostRanks),
+           {}});
+      return;
+    }
+    ranks_ = static_cast<int>(*ranks);
+    ranks_where_ = place(value);
+  }
+
+  void variable(const std::string& key, const Json& value) {
+    const std::optional<std::string> text = scalar("env." + key, value);
+    if (!text) return;
+    if (key.empty() || key.find('=') != std::string::npos) {
+      problems_.push_back({place(value), "'" + key + "' cannot name an environment variable", {}});
+    } else if (std::find(std::begin(kLauncherVariables), std::end(kLauncherVariables), key) !=
+               std::end(kLauncherVariables)) {
+      problems_.push_back({place(value), key + " is set by the launcher", "remove it from env"});
+    } else {
+      const auto found = std::find_if(environment_.begin(), environment_.end(),
+                                      [&](const auto& e) { return e.first == key; });
+      if (found == environment_.end()) {
+        environment_.emplace_back(key, *text);
+      } else {
+        found->second = *text;
+      }
+    }
+  }
+
+  void flag(const std::string& key, const Json& value) {
+    const std::string name = with_dashes(key);
+    if (name == "dry-run") {
+      problems_.push_back(
+          {place(value), "'" + key + "' belongs on the command line", "`millrace launch JOB --dry-run`"});
+      return;
+    }
+    const auto known =
+        std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
+    if (known == flags_.end()) return unknown(key, name, value);
+    const std::optional<std::string> text = scalar(key, value);
+    if (!text) return;
+    if (const std::optional<Problem> wrong = problem_of_value(*known, *text)) {
+      problems_.push_back(
+          {place(value), key + ": " + wrong->what, wrong->hint.empty() ? known->help : wrong->hint});
+      return;
+    }
+    const auto twice =
+        std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == name; });
+    if (twice == values_.end()) {
+      values_.push_back({name, *text, place(value)});
+    } else if (overriding_) {
+      *twice = {name, *text, place(value)};
+    } else {
+      problems_.push_back({place(value), key + " is given twice", "the first one is at " + twice->where});
+    }
+  }
+
+  void unknown(const std::string& key, const std::string& name, const Json& value) {
+    std::vector<std::string> names{"name", "ranks", "env", "args"};
+    for (const Flag& flag : flags_) names.push_back(flag.name);
+    const std::optional<std::string> nearest = nearest_name(name, names);
+    problems_.push_back(
+        {place(value), "unknown key '" + key + "'",
+         nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
+  }
+
+  /// A scalar as the text of a flag.
+  std::optional<std::string> scalar(const std::string& key, const Json& value) {
+    switch (value.kind()) {
+      case Json::Kind::String:
+        return value.as_string();
+      case Json::Kind::Bool:
+        return value.as_bool() ? "true" : "false";
+      case Json::Kind::Int:
+      case Json::Kind::Double:
+        return value.dump();
+      default:
+        break;
+    }
+    problems_.push_back(
+        {place(value),
+         key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"),
+         {}});
+    return std::nullopt;
+  }
+
+  /// The number of ranks and their stages: from the plan, else from the schedule's file, else from `stages` x
+  /// `replicas`, else `ranks` stages.
+  void place_ranks(JobSpec& job) {
+    const std::string* path = job.find("plan");
+    if (path) return place_by_plan(job, *path);
+    if (const std::string* file = job.find("schedule-file")) return place_by_schedule_file(job, *file);
+    const int stages = count_of(job, "stages");
+    const std::string* text = job.find("replicas");
+    if (ranks_ && stages == 0 && !text) {
+      job.ranks = *ranks_;
+      if (job.ranks > 1) job.train.emplace_back("stages", std::to_string(job.ranks));
+      for (int r = 0; r < job.ranks; ++r) job.stage_of_rank.push_back(r);
+      return;
+    }
+    const Result<std::vector<int>> replicas = parse_replicas(text ? *text : "1", std::max(1, stages));
+    if (!replicas) {
+      append(problems_, replicas.problems());
+      return;
+    }
+    for (std::size_t s = 0; s < replicas->size(); ++s)
+      job.stage_of_rank.insert(job.stage_of_rank.end(), static_cast<std::size_t>((*replicas)[s]),
+                               static_cast<int>(s));
+    job.ranks = static_cast<int>(job.stage_of_rank.size());
+    require_ranks(job, "stages x replicas is");
+  }
+
+  void place_by_schedule_file(JobSpec& job, const std::string& path) {
+    const Result<std::string> text = read_file(path);
+    const Result<CsvSchedule> order =
+        text ? read_schedule_csv(*text, path, {.replicas = std::max(1, count_of(job, "replicas"))})
+             : Result<CsvSchedule>(text.problems());
+    if (!order) {
+      append(problems_, order.problems());
+      return;
+    }
+    job.ranks = order->shape.num_ranks();
+    require_ranks(job, path + " has");
+    place_stages(job, order->shape.ranks_of_stage);
+  }
+
+  /// The first stage of each rank stands for it in messages.
+  static void place_stages(JobSpec& job, const std::vector<std::vector<RankId>>& ranks_of_stage) {
+    job.stage_of_rank.assign(static_cast<std::size_t>(job.ranks), -1);
+    for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
+      for (RankId rank : ranks_of_stage[s]) {
+        int& stage = job.stage_of_rank[static_cast<std::size_t>(rank.value)];
+        if (stage < 0) stage = static_cast<int>(s);
+      }
+    }
+  }
+
+  // By value: `job.train`, where the path is from, grows.
+  void place_by_plan(JobSpec& job, const std::string path) {
+    const Result<Plan> plan = Plan::load(path);
+    if (!plan) {
+      for (Problem problem : plan.problems()) {
+        std::error_code ignored;
+        const auto beside = std::filesystem::path(source_).parent_path() / path;
+        if (!std::filesystem::exists(path, ignored) && std::filesystem::exists(beside, ignored)) {
+          problem.hint = "paths are relative to the current folder; there is " + beside.string();
+        }
+        problems_.push_back(std::move(problem));
+      }
+      return;
+    }
+    const Problems invalid = validate(*plan);
+    append(problems_, invalid);
+    if (!invalid.empty()) return;
+    const std::string* model = job.find("model");
+    if (!model && !plan->model.empty()) {
+      job.train.insert(job.train.begin(), {"model", plan->model});
+    } else if (model && !plan->model.empty() && *model != plan->model) {
+      problems_.push_back(
+          {path, "is a plan for " + plan->model + ", the job trains " + *model, "plan again for " + *model});
+    }
+    job.ranks = plan->num_ranks();
+    require_ranks(job, path + " has");
+    place_stages(job, shape_of(*plan).ranks_of_stage);
+  }
+
+  void require_ranks(const JobSpec& job, const std::string& what) {
+    if (!ranks_ || *ranks_ == job.ranks) return;
+    problems_.push_back(
+        {ranks_where_,
+         "ranks is " + std::to_string(*ranks_) + ", but " + what + " " + std::to_string(job.ranks),
+         "leave ranks out, or plan again with --ranks " + std::to_string(*ranks_)});
+  }
+
+  static int count_of(const JobSpec& job, std::string_view flag) {
+    const std::string* text = job.find(flag);
+    const Result<std::int64_t> count = integer_from(text ? *text : "", 0, into::kAny);
+    return count ? static_cast<int>(std::min<std::int64_t>(*count, kMostRanks)) : 0;
+  }
+
+  std::string source_;
+  Problems& problems_;
+  TrainFlags flag_values_;  ///< where values are tried
+  std::vector<Flag> flags_;
+  std::vector<Value> values_;
+  std::vector<std::pair<std::string, std::string>> environment_;
+  std::string name_;
+  std::optional<int> ranks_;
+  std::string ranks_where_;
+  bool overriding_ = false;
+};
+
+/// A plain scalar where YAML reads the same text back as a string or number, else a quoted one (JSON is
+/// YAML).
+std::string yaml_scalar(const std::string& text) {
+  const bool plain = !text.empty() && text.size() < 200 && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.' || c == '-' ||
+           c == '+';
+  });
+  return plain && text.front() != '-' ? text : Json(text).dump();
+}
+
+}  // namespace
+
+const std::string* JobSpec::find(std::string_view flag) const {
+  const auto found =
+      std::find_if(train.begin(), train.end(), [&](const auto& entry) { return entry.first == flag; });
+  return found == train.end() ? nullptr : &found->second;
+}
+
+Result<JobOverride> parse_override(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return Problem{"--set", "'" + text + "' is not KEY=VALUE", "for example --set steps=100"};
+  }
+  return JobOverride{text.substr(0, equals), text.substr(equals + 1)};
+}
+
+Result<JobSpec> job_from(const Json& json, const std::string& source,
+                         const std::vector<JobOverride>& overrides) {
+  Problems problems;
+  JobReader reader(source, problems);
+  if (is_pipedream_job(json)) {
+    const bool planned =
+        std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
+    const Result<Json> converted =
+        convert_pipedream_job(json, source, planned ? StagesFrom::Plan : StagesFrom::ConfigFile);
+    if (!converted) return converted.problems();
+    reader.read(*converted);
+  } else {
+    reader.read(json);
+  }
+  reader.override_with(overrides);
+  JobSpec job = reader.finish();
+  if (problems.empty() && !job.find("model")) {
+    problems.push_back({source, "does not say which model to train", "add e.g. `model: mlp`"});
+  }
+  if (!problems.empty()) return problems;
+  job.notes = notes_on_pipedream_job(json);
+  return job;
+}
+
+Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides) {
+  const Result<Json> json = read_yaml(path);
+  if (!json) return json.problems();
+  return job_from(*json, path, overrides);
+}
+
+std::vector<std::string> train_arguments(const JobSpec& job) {
+  std::vector<std::string> arguments{"train"};
+  const std::vector<Flag> flags = train_spec().flags;
+  for (const auto& [name, value] : job.train) {
+    const auto flag =
+        std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
+    MILLRACE_CHECK(flag != flags.end(), "train has no flag --" << name);
+    if (flag->value.empty()) {
+      arguments.push_back("--" + name);
+    } else {
+      // One word: a value may start with a dash.
+      arguments.push_back("--" + name + "=" + value);
+    }
+  }
+  return arguments;
+}
+
+std::string to_yaml(const JobSpec& job) {
+  std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
+  for (const auto& [name, value] : job.train) text += name + ": " + yaml_scalar(value) + "\n";
+  if (!job.environment.empty()) text += "env:\n";
+  for (const auto& [name, value] : job.environment)
+    text += "  " + yaml_scalar(name) + ": " + yaml_scalar(value) + "\n";
+  return text;
+}
+
+}  // namespace millrace

@@ -1,0 +1,415 @@
+#include "driver/launch/launch_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <tuple>
+
+#include "driver/cli/command_support.h"
+#include "driver/launch/console.h"
+#include "driver/launch/local_ranks.h"
+#include "driver/launch/program_paths.h"
+#include "runtime/base/files.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A word as a shell reads it back.
+std::string quoted(const std::string& word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=:,+@%", c) != nullptr;
+  });
+  if (plain) return word;
+  std::string result = "'";
+  for (char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string command_line(const std::vector<std::string>& argv) {
+  std::string line;
+  for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quoted(word);
+  return line;
+}
+
+std::string seconds_text(double seconds) {
+  return printed("%.2f s", seconds);
+}
+
+struct RankStatus {
+  std::string step = "-";
+  std::string action = "-";
+};
+
+/// The rank may have been killed while it wrote: whatever cannot be read is shown as "-".
+RankStatus status_of(const std::string& output_dir, int rank) {
+  RankStatus status;
+  const Result<Json> json = read_json((fs::path(output_dir) / run_files::kStatus.of(rank)).string());
+  if (!json || !json->is_object()) return status;
+  if (const Json* step = json->find("step"); step && step->kind() == Json::Kind::Int && step->as_int() >= 0) {
+    status.step = std::to_string(step->as_int());
+  }
+  if (const Json* action = json->find("action"); action && action->is_string())
+    status.action = action->as_string();
+  return status;
+}
+
+std::string log_path(const JobSpec& job, int rank) {
+  return (fs::path(job.output_dir) / "logs" / ("rank_" + std::to_string(rank))).string();
+}
+
+ComputeDevice device_of(const JobSpec& job) {
+  const std::string* device = job.find("device");
+  return value_named<ComputeDevice>(device ? *device : "").value_or(ComputeDevice::Cpu);
+}
+
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text + "  ";
+}
+
+bool is_synthetic(const std::string& data) {
+  return data == "synthetic" || data.rfind("synthetic:", 0) == 0;
+}
+
+/// What an earlier run's ranks did last would be taken for what this one's do. (Its results stay until the
+/// ranks have taken the folder: they may yet refuse it.)
+void remove_stale_files(const JobSpec& job) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(job.output_dir, ignored)) {
+    if (entry.path().filename().string().starts_with(run_files::kStatus.prefix))
+      fs::remove(entry.path(), ignored);
+  }
+}
+
+/// A fresh run does not write over an earlier one unless it was told to.
+Status check_output(const JobSpec& job) {
+  if (job.find("resume") || job.find("overwrite")) return Ok{};
+  return check_unused(job.output_dir);
+}
+
+/// The folder is this job's until the lock is let go.
+Result<RunLock> prepare_output(const JobSpec& job) {
+  if (Status made = make_writable_folder(job.output_dir); !made) return made.problems();
+  Result<RunLock> lock = RunLock::acquire(job.output_dir, "");
+  if (!lock) return lock;
+  if (Status unused = check_output(job); !unused) return unused.problems();
+  if (Status made = make_writable_folder(fs::path(job.output_dir) / "logs"); !made) return made.problems();
+  remove_stale_files(job);
+  // `env:` may hold secrets.
+  if (Status written =
+          write_file_atomically(fs::path(job.output_dir) / "job.yaml", to_yaml(job), Readers::Private);
+      !written)
+    return written.problems();
+  return lock;
+}
+
+void print_dry_run(const JobSpec& job, const std::vector<RankProcess>& processes, OutputFormat format) {
+  if (format == OutputFormat::Json) {
+    Json ranks = Json::array();
+    for (const RankProcess& process : processes) {
+      Json argv = Json::array(), environment = Json::object();
+      for (const std::string& word : process.argv) argv.push_back(word);
+      for (const auto& [name, value] : process.environment) environment[name] = value;
+      ranks.push_back(Json::object(
+          {{"rank", process.rank}, {"stage", process.stage}, {"argv", argv}, {"environment", environment}}));
+    }
+    std::printf(
+        "%s\n",
+        Json::object({{"name", job.name}, {"output_dir", job.output_dir}, {"ranks", ranks}}).dump(2).c_str());
+    return;
+  }
+  std::printf("%s\n", to_yaml(job).c_str());
+  for (const RankProcess& process : processes) {
+    std::string line;
+    for (const auto& [name, value] : process.environment) line += name + "=" + quoted(value) + " ";
+    std::printf("rank %d: %s%s\n", process.rank, line.c_str(), command_line(process.argv).c_str());
+  }
+}
+
+/// The same command with --set resume=DIR, and without --overwrite, which would delete what it resumes.
+std::string resume_command_of(const std::vector<std::string>& args, const JobSpec& job) {
+  std::vector<std::string> command{"millrace", "launch"};
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const auto sets = [&](const std::string& text) {
+      return text.rfind("resume=", 0) == 0 || text.rfind("overwrite=", 0) == 0;
+    };
+    if (args[i] == "--set" && i + 1 < args.size() && sets(args[i + 1])) {
+      ++i;
+    } else if (args[i] != "--overwrite" && !(args[i].rfind("--set=", 0) == 0 && sets(args[i].substr(6)))) {
+      command.push_back(args[i]);
+    }
+  }
+  command.insert(command.end(), {"--set", "resume=" + job.output_dir});
+  if (job.find("overwrite")) command.insert(command.end(), {"--set", "overwrite=false"});
+  return command_line(command);
+}
+
+bool has_checkpoint(const JobSpec& job) {
+  std::error_code ignored;
+  return fs::exists(fs::path(job.output_dir) / run_files::kCheckpoints / "latest", ignored);
+}
+
+/// How to go on, if there is something to go on from.
+std::string way_on(const JobSpec& job, const std::string& resume_command) {
+  if (has_checkpoint(job)) return "resume: " + resume_command + "\n";
+  return "Hint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
+}
+
+/// What the ranks say they do; changes with every action of any of them.
+std::string progress_of(const JobSpec& job) {
+  std::string text;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const RankStatus status = status_of(job.output_dir, rank);
+    text += status.step + " " + status.action + "\n";
+  }
+  return text;
+}
+
+/// The rank that this action waits for, or -1: "1RECV_F3<0@2" waits for rank 2.
+int peer_of(const std::string& action) {
+  if (action.find("RECV") == std::string::npos && action.find("SEND") == std::string::npos) return -1;
+  const std::size_t at = action.find('@');
+  return at == std::string::npos ? -1 : std::atoi(action.c_str() + at + 1);
+}
+
+/// From a rank that gave up waiting, along "waits for" to one that waits for nobody: the one to look at.
+/// Position in the outcome; -1: the failure is no wait, or nobody stands out.
+int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
+  const auto& exits = outcome.exits;
+  const RankExit& first = exits.at(static_cast<std::size_t>(outcome.first_failure));
+  if (first.signal != 0 || first.status != static_cast<int>(ExitCode::Peer)) return -1;
+  const auto suspended = std::ranges::find_if(exits, &RankExit::was_suspended);
+  if (suspended != exits.end()) return static_cast<int>(suspended - exits.begin());
+  std::vector<char> seen(exits.size(), 0);
+  int at = outcome.first_failure;
+  for (;;) {
+    const RankExit& exit = exits[static_cast<std::size_t>(at)];
+    if (seen[static_cast<std::size_t>(at)]++) return -1;  // they wait for each other
+    const std::string action = status_of(job.output_dir, exit.rank).action;
+    const int peer = peer_of(action);
+    const auto next = std::ranges::find_if(exits, [&](const RankExit& other) {
+      if (peer >= 0) return other.rank == peer;
+      // Replicas wait for each other's gradients.
+      return action.find("REDUCE") != std::string::npos && other.stage == exit.stage && other.stage >= 0 &&
+             status_of(job.output_dir, other.rank).action.find("REDUCE") == std::string::npos;
+    });
+    if (next == exits.end()) break;
+    at = static_cast<int>(next - exits.begin());
+  }
+  // A rank that failed by itself is no riddle; one that had to be ended is.
+  const RankExit& last = exits[static_cast<std::size_t>(at)];
+  return at != outcome.first_failure && last.signal != 0 ? at : -1;
+}
+
+std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
+                          const std::string& resume_command) {
+  if (outcome.first_failure >= 0) return failure_summary(outcome, job, resume_command);
+  const std::string after = " after " + seconds_text(outcome.seconds) + "\n";
+  if (outcome.interrupt != 0 && outcome.exit_code() != 0)
+    return "millrace launch: stopped by " + signal_text(outcome.interrupt) + after +
+           way_on(job, resume_command);
+  if (outcome.exit_code() != 0)
+    return "millrace launch: a rank was asked to stop, all ended" + after + way_on(job, resume_command);
+  return "millrace launch: " + std::to_string(outcome.exits.size()) + " ranks done in " +
+         seconds_text(outcome.seconds) + ", results in " + job.output_dir +
+         "\nreport: millrace report --run " + quoted(job.output_dir) + "\n";
+}
+
+int run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
+  const Result<RunLock> lock = prepare_output(job);
+  if (!lock) return exit_with(ExitCode::Usage, lock.problems());
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome = run_ranks(
+      rank_processes(job, worker, store.path()),
+      {.progress = [&] { return progress_of(job); }, .append_logs = job.find("resume") != nullptr}, clock);
+  print_without_waiting(STDERR_FILENO, final_message(outcome, job, resume_command));
+  return outcome.exit_code();
+}
+
+}  // namespace
+
+CommandSpec launch_spec() {
+  CommandSpec spec;
+  spec.command = "launch";
+  spec.summary = "Start the ranks of a job on this host, collect their logs, and end all when one fails.";
+  spec.positionals = {"JOB.yaml"};
+  spec.flags = {
+      {.name = "set",
+       .value = "KEY=VALUE",
+       .help = "Set a key of the job file; env.NAME=VALUE sets an environment variable of the ranks.",
+       .repeatable = true},
+      {.name = "output-dir",
+       .short_name = 'o',
+       .value = "DIR",
+       .help = "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME)."},
+      {.name = "overwrite",
+       .help = "Delete an earlier run in the output folder; without it a folder that holds one is refused."},
+      {.name = "dry-run",
+       .help = "Check everything, print the job and what each rank would run, start nothing."},
+      {.name = "log",
+       .value = "FORMATS",
+       .help =
+           "Write the finished run for other tools into DIR/export, as `millrace trace convert --to` does: "
+           "mllog, chrome, perfetto, tensorboard, prometheus, csv or all, comma-separated."},
+      {.name = "format",
+       .value = "text|json",
+       .help = "Form of the final result, or of --dry-run.",
+       .fallback = "text"},
+  };
+  spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
+                   "millrace launch job.yaml --dry-run"};
+  return spec;
+}
+
+std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
+                                        const std::string& store) {
+  std::vector<RankProcess> processes;
+  std::vector<std::string> argv = train_arguments(job);
+  argv.insert(argv.begin(), worker);
+  const auto has = [&](const char* name) {
+    return std::getenv(name) != nullptr || std::any_of(job.environment.begin(), job.environment.end(),
+                                                       [&](const auto& e) { return e.first == name; });
+  };
+  const std::string* threads = job.find("threads");
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    RankProcess process{
+        .rank = rank, .stage = job.stage_of_rank.at(static_cast<std::size_t>(rank)), .argv = argv};
+    process.environment = job.environment;
+    const auto added = rank_environment(rank, job.ranks, store);
+    process.environment.insert(process.environment.end(), added.begin(), added.end());
+    // Ranks share the cores: without this each would start a thread for every core.
+    if (!has("OMP_NUM_THREADS"))
+      process.environment.emplace_back("OMP_NUM_THREADS", threads ? *threads : "1");
+    process.log = log_path(job, rank);
+    processes.push_back(std::move(process));
+  }
+  return processes;
+}
+
+std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
+                            const std::string& resume_command) {
+  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  const int awaited = awaited_rank(outcome, job);
+  const RankExit& shown = awaited >= 0 ? outcome.exits[static_cast<std::size_t>(awaited)] : first;
+  const RankStatus place = status_of(job.output_dir, shown.rank);
+  const auto name = [](const RankExit& exit) {
+    return "rank " + std::to_string(exit.rank) +
+           (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
+  };
+  const std::string where = " at step " + place.step + ", action " + place.action;
+  std::string text = "\nmillrace launch: " + name(shown);
+  if (awaited < 0) {
+    text += " failed first: " + end_text(first) + where;
+  } else {
+    text += std::string(shown.was_suspended ? " was suspended (SIGSTOP or a debugger)" : " did not get on") +
+            where + "; others waited for it, " + name(first) + " gave up first: " + end_text(first);
+  }
+  text += ", " + seconds_text(first.after_s) + " after the start\n";
+  for (const std::string& line : first.last_lines) text += "    | " + line + "\n";
+  text += "\n    " + padded("rank", 4) + padded("stage", 5) + padded("pid", 8) + padded("step", 7) +
+          padded("action", 14) + padded("after", 10) + padded("end", 30) + "log\n";
+  std::vector<const RankExit*> by_order;
+  for (const RankExit& exit : outcome.exits) by_order.push_back(&exit);
+  std::sort(by_order.begin(), by_order.end(), [&](const RankExit* a, const RankExit* b) {
+    return std::tuple(a != &shown, a != &first, a->order) < std::tuple(b != &shown, b != &first, b->order);
+  });
+  for (const RankExit* exit : by_order) {
+    const RankStatus status = status_of(job.output_dir, exit->rank);
+    text += (exit == &shown ? "  > " : "    ") + padded(std::to_string(exit->rank), 4) +
+            padded(exit->stage < 0 ? "-" : std::to_string(exit->stage), 5) +
+            padded(std::to_string(exit->pid), 8) + padded(status.step, 7) + padded(status.action, 14) +
+            padded(seconds_text(exit->after_s), 10) + padded(end_text(*exit), 30) +
+            log_path(job, exit->rank) + ".err\n";
+  }
+  text += "\n" + way_on(job, resume_command);
+  return text;
+}
+
+std::string worker_of(const JobSpec& job) {
+  return worker_path(device_of(job));
+}
+
+Problems check_job(const JobSpec& job, const std::string& worker) {
+  Problems problems;
+  std::error_code ignored;
+  if (::access(worker.c_str(), X_OK) != 0) {
+    problems.push_back({worker, "is missing: it is the program that trains", worker_hint(device_of(job))});
+  }
+  if (const std::string* data = job.find("data");
+      data && !is_synthetic(*data) && !fs::exists(*data, ignored)) {
+    problems.push_back({*data, "is not there", "data: give a folder, or synthetic"});
+  }
+  if (const std::string* from = job.find("resume"); from && !fs::exists(*from, ignored)) {
+    problems.push_back({*from, "is not there", "resume: give the output folder of an earlier run"});
+  }
+  if (const Status unused = check_output(job); !unused) append(problems, unused.problems());
+  fs::path folder = fs::absolute(job.output_dir, ignored);
+  while (!folder.empty() && !fs::exists(folder, ignored) && folder.has_relative_path())
+    folder = folder.parent_path();
+  if (!fs::is_directory(folder, ignored)) {
+    problems.push_back({job.output_dir, folder.string() + " is not a folder", "give another --output-dir"});
+  } else if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    problems.push_back({job.output_dir, folder.string() + " is not writable", "give another --output-dir"});
+  }
+  return problems;
+}
+
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter) {
+  const CommandSpec spec = launch_spec();
+  const Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  Problems problems;
+  const OutputFormat format = output_format(*arguments, problems);
+  std::vector<JobOverride> overrides;
+  for (const std::string& text : arguments->strings("set")) {
+    if (const Result<JobOverride> one = parse_override(text)) {
+      overrides.push_back(*one);
+    } else {
+      append(problems, one.problems());
+    }
+  }
+  if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
+  if (arguments->boolean("overwrite")) overrides.push_back({"overwrite", "true"});
+  if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
+  const bool exports = arguments->has("log") && exporter.check;
+  const std::string formats = arguments->string("log");
+  if (exports) {
+    for (Problem problem : exporter.check(formats)) {
+      problem.where = "--log " + problem.where;
+      problems.push_back(std::move(problem));
+    }
+  }
+  const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides);
+  if (!job) append(problems, job.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  for (const std::string& note : job->notes)
+    std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
+  const std::string worker = worker_of(*job);
+  if (const Problems found = check_job(*job, worker); !found.empty())
+    return exit_with(ExitCode::Usage, found);
+  if (arguments->boolean("dry-run")) {
+    print_dry_run(*job, rank_processes(*job, worker, "FOLDER"), format);
+    return 0;
+  }
+  try {
+    const int code = run_job(*job, worker, resume_command_of(args, *job));
+    // What a failed run left is worth looking at too; its code stays.
+    const int exported = exports ? exporter.run(job->output_dir, formats) : 0;
+    return code != 0 ? code : exported;
+  } catch (const Error& error) {
+    return exit_with(error.code(), {{"millrace launch", error.what(), error.hint()}});
+  }
+}
+
+}  // namespace millrace

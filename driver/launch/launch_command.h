@@ -1,0 +1,39 @@
+// `millrace launch`: the ranks of a job on this host, from one YAML file. LibTorch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/cli/cli.h"
+#include "driver/launch/job_spec.h"
+#include "driver/launch/launcher.h"
+
+namespace millrace {
+
+CommandSpec launch_spec();
+
+/// What writes a finished run in other tools' formats (--log). It lives above this folder: the program hands
+/// it in.
+struct RunExporter {
+  Problems (*check)(const std::string& formats) = nullptr;  ///< before anything is started
+  int (*run)(const std::string& output_dir, const std::string& formats) = nullptr;  ///< returns an exit code
+};
+
+/// Returns 0, 2 for a job that cannot start, or the code of the first rank that failed (128+n for signals).
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter = {});
+
+/// What one rank runs: `worker train ...` with the environment that torchrun gives, and our file store.
+std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
+                                        const std::string& store);
+
+/// Who failed first, where it was, the others, the logs, and how to go on. Reads DIR/status.rank<k>.json.
+std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
+                            const std::string& resume_command);
+
+/// The program that trains this job, by its `device`.
+std::string worker_of(const JobSpec& job);
+
+/// Everything that can be known before a start: the worker, the data, the output folder. Touches nothing.
+Problems check_job(const JobSpec& job, const std::string& worker);
+
+}  // namespace millrace

@@ -1,0 +1,90 @@
+#include "driver/launch/local_ranks.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "runtime/base/error.h"
+
+namespace millrace {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStorePrefix = "millrace-store-";
+constexpr const char* kLockName = ".lock";
+
+/// An open descriptor that holds the lock of `folder`; -1 if somebody else does, or it cannot be had.
+int lock_folder(const fs::path& folder, int flags) {
+  const int fd = ::open((folder / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+  if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  if (fd >= 0) ::close(fd);
+  return -1;
+}
+
+/// Folders of launchers of this user that were killed before their ranks had met.
+void remove_abandoned_folders() {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+    struct stat info {};
+    if (entry.path().filename().string().rfind(kStorePrefix, 0) != 0) continue;
+    if (::lstat(entry.path().c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
+        (info.st_mode & 077) != 0)
+      continue;
+    const int lock = lock_folder(entry.path(), 0);
+    if (lock < 0) continue;
+    fs::remove_all(entry.path(), ignored);
+    ::close(lock);
+  }
+}
+
+}  // namespace
+
+StoreFolder::StoreFolder()
+    : path_((fs::temp_directory_path() / (std::string(kStorePrefix) + "XXXXXX")).string()) {
+  remove_abandoned_folders();
+  if (!::mkdtemp(path_.data())) {
+    throw ConfigError(path_ + ": cannot be created: " + std::strerror(errno),
+                      "set TMPDIR to a folder that you may write");
+  }
+  lock_ = lock_folder(path_, O_CREAT);
+}
+
+StoreFolder::~StoreFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int ranks,
+                                                                  const std::string& store) {
+  const std::string number = std::to_string(rank), size = std::to_string(ranks);
+  return {{"RANK", number},
+          {"LOCAL_RANK", number},
+          {"WORLD_SIZE", size},
+          {"LOCAL_WORLD_SIZE", size},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", "29500"},  // torchrun's; the store replaces it
+          {"MILLRACE_STORE", store},
+          {"MILLRACE_LAUNCHER_PID", std::to_string(::getpid())}};
+}
+
+std::string signal_text(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return "signal " + std::to_string(signal) + (name ? std::string(" (SIG") + name + ")" : "");
+}
+
+std::string end_text(const RankExit& exit) {
+  if (exit.signal != 0) return "killed by " + signal_text(exit.signal);
+  return exit.status == 0 ? "done" : "exit code " + std::to_string(exit.status);
+}
+
+}  // namespace millrace

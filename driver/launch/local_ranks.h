@@ -1,0 +1,36 @@
+// What every command that starts ranks on this host shares: where they meet, what their environment says,
+// and how their end reads. LibTorch-free.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver/launch/launcher.h"
+
+namespace millrace {
+
+/// A fresh folder for the ranks' meeting, for this user only; gone at the end. The ranks remove it themselves
+/// when all have met; what a launcher left that was killed before is removed by the next one: a folder whose
+/// lock nobody holds. Throws ConfigError.
+class StoreFolder {
+ public:
+  StoreFolder();
+  StoreFolder(const StoreFolder&) = delete;
+  StoreFolder& operator=(const StoreFolder&) = delete;
+  ~StoreFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int lock_ = -1;  ///< held as long as this process lives
+};
+
+/// What torchrun gives to a rank, with our file store, and this process as the one whose death ends it.
+std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int ranks,
+                                                                  const std::string& store);
+
+std::string signal_text(int signal);         ///< "signal 9 (SIGKILL)"
+std::string end_text(const RankExit& exit);  ///< "killed by signal 9 (SIGKILL)", "exit code 2", "done"
+
+}  // namespace millrace

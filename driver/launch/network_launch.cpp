@@ -1,0 +1,187 @@
+#include "driver/launch/network_launch.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "driver/cli/command_support.h"
+#include "driver/cli/compute_specs.h"
+#include "driver/launch/local_ranks.h"
+#include "driver/launch/program_paths.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModelFlags[] = {"model",   "classes",    "image-size", "width",       "depth",
+                                       "dropout", "microbatch", "warmup",     "repetitions", "rule",
+                                       "data",    "seed",       "blocks"};
+
+constexpr const char* kNetworkFlags[] = {"backend", "round-trips", "largest", "tolerance"};
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value;
+}
+
+std::vector<RankProcess> processes_of(int ranks, int threads, const std::string& worker,
+                                      const std::vector<std::string>& args, const std::string& store) {
+  std::vector<RankProcess> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankProcess process{.rank = rank, .argv = {worker, "profile"}};
+    process.argv.insert(process.argv.end(), args.begin(), args.end());
+    process.environment = rank_environment(rank, ranks, store);
+    if (!is_set("OMP_NUM_THREADS"))
+      process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+    processes.push_back(std::move(process));
+  }
+  return processes;
+}
+
+void explain_failure(const LaunchOutcome& outcome) {
+  if (outcome.first_failure < 0) {
+    if (outcome.interrupt != 0)
+      std::fprintf(stderr, "millrace profile: stopped by %s\n", signal_text(outcome.interrupt).c_str());
+    return;
+  }
+  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  std::fprintf(stderr,
+               "\nmillrace profile: rank %d failed first: %s, %.1f s after the start; nothing was written\n",
+               first.rank, end_text(first).c_str(), first.after_s);
+  for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
+}
+
+}  // namespace
+
+Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& arguments) {
+  Problems problems;
+  for (const char* flag : kModelFlags) {
+    if (arguments.has(flag))
+      problems.push_back({long_name(flag), "does not go with --network", "links are measured, not a model"});
+  }
+  if (arguments.has("cluster") == arguments.has("ranks")) {
+    problems.push_back(
+        {"--network",
+         arguments.has("ranks") ? "got both --cluster and --ranks" : "needs the ranks to measure",
+         "give --cluster FILE, or --ranks N for ranks on this host"});
+  }
+  append(problems, arguments.problems());
+  if (flags.ranks == 1)
+    problems.push_back(
+        {"--ranks", "1 is out of range", "expected from 2 to " + std::to_string(kMostProfileRanks)});
+  if (arguments.problems().empty() && (flags.largest < 64 * kKiB || flags.largest > kGiB))
+    problems.push_back({"--largest", "must be from 64KiB to 1GiB", {}});
+  if (!problems.empty()) return problems;
+  NetworkJob job{.out = flags.out,
+                 .device = flags.device,
+                 .backend = flags.backend,
+                 .round_trips = flags.round_trips,
+                 .largest = flags.largest,
+                 .tolerance = flags.tolerance,
+                 .deadline = flags.deadline,
+                 .threads = flags.threads,
+                 .json = flags.format == OutputFormat::Json};
+  Result<ClusterSpec> cluster = cluster_of(arguments, flags.ranks.value_or(2));
+  if (!cluster) return cluster.problems();
+  job.cluster = *std::move(cluster);
+  if (job.cluster.num_ranks() < 2)
+    return Problem{flags.cluster, "has one rank, so there is no link to measure", {}};
+  return job;
+}
+
+Problems check_output(const NetworkJob& job) {
+  if (job.out.empty()) return {};
+  std::error_code ignored;
+  if (fs::is_directory(job.out, ignored))
+    return {{"--out", job.out + " is a folder", "give the name of a file"}};
+  const fs::path folder = fs::absolute(job.out, ignored).parent_path();
+  if (!fs::is_directory(folder, ignored) || ::access(folder.c_str(), W_OK | X_OK) != 0)
+    return {{"--out", folder.string() + " is not a folder that you may write", "make it, or give another"}};
+  return {};
+}
+
+Problems network_flags_without_network(const Arguments& arguments) {
+  Problems problems;
+  for (const char* flag : kNetworkFlags) {
+    if (arguments.has(flag) && !arguments.boolean("network"))
+      problems.push_back({long_name(flag), "needs --network", {}});
+  }
+  return problems;
+}
+
+Result<int> ranks_at_once(const ProfileFlags& flags) {
+  if (flags.ranks && !flags.cluster.empty())
+    return Problem{"--ranks", "the cluster file says how many ranks share a host", "give one of the two"};
+  if (flags.cluster.empty()) return flags.ranks.value_or(1);
+  const Result<ClusterSpec> cluster = ClusterSpec::load(flags.cluster);
+  if (!cluster) return cluster.problems();
+  int most = cluster->hosts.empty() ? cluster->levels.front().count : 1;
+  for (const ClusterHost& host : cluster->hosts) most = std::max(most, host.devices);
+  return std::min(most, kMostProfileRanks);
+}
+
+bool starts_profile_ranks(const std::vector<std::string>& args) {
+  ProfileFlags flags;
+  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args);
+  if (!arguments || arguments->wants_help() || is_set("RANK") || is_set("WORLD_SIZE")) return false;
+  if (flags.network) return true;
+  if (arguments->has("ranks") && !flags.ranks) return true;  // it is no number: said where ranks are started
+  const Result<int> ranks = ranks_at_once(flags);
+  return !ranks || *ranks > 1;
+}
+
+namespace {
+
+/// A model, by as many ranks at once as share a host in the run.
+int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
+                         const std::vector<std::string>& args) {
+  const Result<int> ranks = ranks_at_once(flags);
+  Problems problems = ranks ? Problems{} : ranks.problems();
+  append(problems, network_flags_without_network(arguments));
+  append(problems, arguments.problems());
+  const std::string worker = worker_path(flags.device);
+  if (::access(worker.c_str(), X_OK) != 0)
+    problems.push_back({worker, "is missing: it is the program that measures", worker_hint(flags.device)});
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome =
+      run_ranks(processes_of(*ranks, flags.threads, worker, args, store.path()), {}, clock);
+  explain_failure(outcome);
+  return outcome.exit_code();
+}
+
+}  // namespace
+
+int launch_profile(const std::vector<std::string>& args) {
+  ProfileFlags flags;
+  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (!flags.network) return launch_model_profile(flags, *arguments, args);
+  Result<NetworkJob> job = network_job(flags, *arguments);
+  if (!job) return exit_with(ExitCode::Usage, job.problems());
+  const std::string worker = worker_path(job->device);
+  Problems problems = check_output(*job);
+  if (::access(worker.c_str(), X_OK) != 0)
+    problems.push_back({worker, "is missing: it is the program that measures", worker_hint(job->device)});
+  if (job->cluster.num_ranks() > kMostProfileRanks) {
+    problems.push_back(
+        {"--cluster",
+         "has more than the " + std::to_string(kMostProfileRanks) + " ranks that one host starts",
+         "start the command on every host under torchrun's environment variables"});
+  }
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome =
+      run_ranks(processes_of(job->cluster.num_ranks(), job->threads, worker, args, store.path()), {}, clock);
+  explain_failure(outcome);
+  return outcome.exit_code();
+}
+
+}  // namespace millrace

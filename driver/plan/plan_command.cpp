@@ -1,0 +1,657 @@
+#include "driver/plan/plan_command.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "driver/cli/command_support.h"
+#include "driver/plan/plan_explanation.h"
+#include "driver/plan/run_profile.h"
+#include "optimizer/cost_model.h"
+#include "optimizer/objective.h"
+#include "optimizer/partition_drawing.h"
+#include "optimizer/pipedream_planner.h"
+#include "optimizer/planner.h"
+#include "runtime/base/files.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/device_presets.h"
+#include "runtime/plan/limits.h"
+#include "runtime/plan/quantities.h"
+#include "runtime/schedule/simulate.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::int64_t kMostRanks = 4096;
+constexpr int kLeastMicrobatches = 4;
+constexpr double kWorthANote = 1.05;  // times less time a sample
+constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-machines",
+                                           "activation-compression", "as-original"};
+constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages",  "microbatches",
+                                       "schedule", "out",     "recompute", "reduce",  "rule",
+                                       "explain",  "compare", "emit-conf", "draw",    "effort",
+                                       "batch",    "device",  "steps",     "from-run"};
+
+// ---- PipeDream mode
+// ---------------------------------------------------------------------------------------------
+
+std::vector<int> machine_counts(Arguments& arguments, Problems& problems) {
+  std::vector<int> counts;
+  for (double number : arguments.numbers("machines")) {
+    if (number != std::floor(number) || number < 1 || number > static_cast<double>(kMostRanks)) {
+      problems.push_back(
+          {"--machines", "is not a list of counts: " + arguments.string("machines"), "e.g. 8,2"});
+      return {};
+    }
+    counts.push_back(static_cast<int>(number));
+  }
+  return counts;
+}
+
+PipeDreamOptions pipedream_options(Arguments& arguments, Problems& problems) {
+  PipeDreamOptions options;
+  options.machines = machine_counts(arguments, problems);
+  options.bandwidths = arguments.numbers("bandwidth");
+  options.straight = arguments.boolean("straight");
+  options.use_fewer_machines = arguments.boolean("use-fewer-machines");
+  options.as_original = arguments.boolean("as-original");
+  if (arguments.has("memory")) options.memory_bytes = static_cast<double>(arguments.bytes("memory"));
+  if (arguments.has("activation-compression")) {
+    options.activation_compression = arguments.number("activation-compression", 1e-9, 1e9);
+  }
+  for (const char* flag : kLayerFlags) {
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "does not go with --pipedream", ""});
+  }
+  return options;
+}
+
+Json to_json(const PipeDreamAnswer& answer) {
+  Json stages = Json::array();
+  for (const PipeDreamStage& stage : answer.stages) {
+    Json nodes = Json::array();
+    for (const std::string& id : stage.nodes) nodes.push_back(id);
+    stages.push_back(Json::object(
+        {{"compute_time_s", stage.compute_time_s}, {"replication", stage.replication}, {"nodes", nodes}}));
+  }
+  return Json::object({{"single_machine_time_s", answer.single_machine_time_s},
+                       {"data_parallel_time_s", answer.data_parallel_time_s},
+                       {"pipeline_time_s", answer.pipeline_time_s},
+                       {"stages", stages}});
+}
+
+// node2 before node10; the file's own order is that of creation, not of execution.
+std::string node_range(const std::vector<std::string>& ids) {
+  if (ids.empty()) return "no layer";
+  const auto [first, last] = std::minmax_element(ids.begin(), ids.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.size(), std::string_view(a)) < std::pair(b.size(), std::string_view(b));
+  });
+  return ids.size() == 1 ? *first : *first + " .. " + *last;
+}
+
+void print_table(const PipeDreamAnswer& answer) {
+  std::printf("%-6s %12s %12s %6s  %s\n", "stage", "compute ms", "replication", "nodes", "between");
+  for (std::size_t s = 0; s < answer.stages.size(); ++s) {
+    const PipeDreamStage& stage = answer.stages[s];
+    std::printf("%-6zu %12.3f %12d %6zu  %s\n", s, stage.compute_time_s * 1e3, stage.replication,
+                stage.nodes.size(), escaped(node_range(stage.nodes)).c_str());
+  }
+  const double single = answer.single_machine_time_s;
+  std::printf("seconds per minibatch: pipeline %.6f, one machine %.6f (%.2fx), data parallel %.6f (%.2fx)\n",
+              answer.pipeline_time_s, single, single / answer.pipeline_time_s, answer.data_parallel_time_s,
+              answer.data_parallel_time_s / answer.pipeline_time_s);
+}
+
+int plan_for_pipedream(Arguments& arguments) {
+  Problems problems;
+  const PipeDreamOptions options = pipedream_options(arguments, problems);
+  if (!arguments.has("profile"))
+    problems.push_back({"--profile", "is required", "for example --profile graph.txt"});
+  const OutputFormat format = output_format(arguments, problems);
+  append(problems, arguments.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  const Result<PipeDreamGraph> graph = read_pipedream_graph(arguments.string("profile"));
+  if (!graph) return exit_with(ExitCode::InputData, graph.problems());
+  const Result<PipeDreamAnswer> answer = plan_pipedream(*graph, options);
+  if (!answer) return exit_with(ExitCode::Usage, answer.problems());
+  if (format == OutputFormat::Json) {
+    std::printf("%s\n", to_json(*answer).dump(2).c_str());
+  } else {
+    print_table(*answer);
+  }
+  return 0;
+}
+
+// ---- our profiles
+// -----------------------------------------------------------------------------------------------
+
+/// The value's place in `names`; a Problem with the nearest name if it is none of them.
+int choice(const Arguments& arguments, const char* flag, const std::vector<std::string>& names,
+           Problems& problems) {
+  const std::string value = arguments.string(flag);
+  const auto found = std::find(names.begin(), names.end(), value);
+  if (found != names.end()) return static_cast<int>(found - names.begin());
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  const auto near = nearest_name(value, names);
+  problems.push_back(
+      {long_name(flag), "is '" + value + "'", near ? "did you mean '" + *near + "'?" : "one of: " + all});
+  return 0;
+}
+
+PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
+  PlannerOptions options;
+  options.microbatches = static_cast<int>(arguments.integer("microbatches", 0, kMostFileMicrobatches));
+  if (arguments.has("batch") && arguments.has("microbatches"))
+    problems.push_back({"--batch", "says how many microbatches there are", "give --batch or --microbatches"});
+  options.stages = static_cast<int>(arguments.integer("stages", 0, kMostRanks));
+  options.straight = arguments.boolean("straight");
+  if (arguments.has("memory")) {
+    options.memory_per_rank = arguments.bytes("memory");
+    if (options.memory_per_rank == 0 && arguments.problems().empty())
+      problems.push_back({"--memory", "is 0", "leave it out for no limit"});
+  } else if (arguments.has("device")) {
+    const Result<DevicePreset> device = device_preset(arguments.string("device"), "--device");
+    if (device) {
+      options.memory_per_rank = device->memory;
+    } else {
+      append(problems, device.problems());
+    }
+  }
+  if (arguments.string("schedule") != "auto") {
+    const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
+    if (kind) {
+      options.schedule = *kind;
+      if (*kind == ScheduleKind::Custom)
+        problems.push_back({"--schedule", "a custom schedule is read from a file, not planned",
+                            "`millrace simulate --schedule-file` runs it"});
+    } else {
+      append(problems, kind.problems());
+    }
+  }
+  options.chunks = static_cast<int>(arguments.integer("chunks", 0, 64));
+  options.effort = arguments.number("effort", 0.01, 1e6);
+  options.recompute =
+      static_cast<Recompute>(choice(arguments, "recompute", {"never", "auto", "always"}, problems));
+  options.costs.reduce =
+      static_cast<ReduceModel>(choice(arguments, "reduce", {"overlapped", "serial"}, problems));
+  options.costs.rule_copies = choice(arguments, "rule", {"sgd", "momentum", "adam"}, problems);
+  for (const char* flag : kPipeDreamFlags) {
+    if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --pipedream", ""});
+  }
+  if (arguments.has("ranks") && arguments.has("cluster")) {
+    problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
+  }
+  return options;
+}
+
+/// Profiles that the cluster file names for its kinds of devices.
+Problems load_kind_profiles(const ClusterSpec& cluster, CostOptions& costs) {
+  Problems problems;
+  for (const DeviceKind& kind : cluster.kinds) {
+    if (kind.profile.empty()) continue;
+    Result<LayerGraph> profile = load_profile(kind.profile);
+    if (profile) {
+      costs.profiles.emplace(kind.name, std::move(*profile));
+    } else {
+      append(problems, profile.problems());
+    }
+  }
+  return problems;
+}
+
+double one_rank_step(const Plan& plan, const LayerGraph& graph) {
+  std::vector<std::string> layers;
+  for (const PlanStage& stage : plan.stages)
+    layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
+  const Plan single = uniform_plan(plan.model, layers, 1, 1, plan.microbatches, ScheduleKind::OneFOneB);
+  return predict(single, graph, ClusterSpec::local(1)).predicted_step_s;
+}
+
+std::string rank_list(const PlanStage& stage) {
+  std::string text = ranks_text(stage.ranks);
+  text = text.substr(text.find(' ') + 1);
+  if (const std::size_t dash = text.find("–"); dash != std::string::npos) text.replace(dash, 3, "-");
+  return text;
+}
+
+constexpr int kShownStages = 64;
+
+void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
+                 const CostOptions& costs) {
+  CostModel model(graph, cluster, costs);
+  const Result<StepEstimate> estimate =
+      model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
+  MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
+  std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d\n", escaped(plan.model).c_str(),
+              plan.num_stages(), plan.num_stages() == 1 ? "" : "s", plan.num_ranks(),
+              to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch);
+  std::printf("%-6s %-8s %11s %12s %10s %10s %7s %14s %11s %7s  %s\n", "stage", "ranks", "forward ms",
+              "backward ms", "reduce ms", "update ms", "bubble", "parameters MiB", "peak MiB", "layers",
+              "first .. last");
+  for (int s = 0; s < plan.num_stages() && s < kShownStages; ++s) {
+    const PlanStage& stage = plan.stages[s];
+    std::printf("%-6d %-8s %11.3f %12.3f %10.3f %10.3f %6.1f%% %14.3f %11.3f %7zu  %s .. %s%s\n", s,
+                rank_list(stage).c_str(), stage.forward_s * 1e3, stage.backward_s * 1e3,
+                estimate->reduce_s[s] * 1e3, estimate->update_s[s] * 1e3, estimate->bubble[s] * 100,
+                static_cast<double>(stage.parameter_bytes) / kMiB,
+                static_cast<double>(stage.peak_bytes) / kMiB, stage.layers.size(),
+                escaped(stage.layers.front()).c_str(), escaped(stage.layers.back()).c_str(),
+                stage.recompute ? "  (recomputes)" : "");
+  }
+  if (plan.num_stages() > kShownStages) std::printf("... %d more stages\n", plan.num_stages() - kShownStages);
+  for (std::size_t c = 0; c < estimate->crossings.size() && c < kShownStages; ++c) {
+    const PlanCrossing& crossing = estimate->crossings[c];
+    std::printf(
+        "link   %d -> %-4d %s each way for a microbatch, %s\n", crossing.from.value, crossing.to.value,
+        bytes_text(crossing.bytes).c_str(),
+        estimate->transfer_s[c] > 0 ? duration_text(estimate->transfer_s[c]).c_str() : "on the same ranks");
+  }
+  const double single = one_rank_step(plan, graph);
+  std::printf("predicted step %.3f ms; one rank %.3f ms (%.2fx)\n", plan.predicted_step_s * 1e3, single * 1e3,
+              single / plan.predicted_step_s);
+  const double run = plan.predicted_run_step_s;
+  if (run > 0 && run < plan.predicted_step_s * (1 - 1e-3))
+    std::printf("in a run of many steps %.3f ms each: this schedule's ends overlap\n", run * 1e3);
+  if (plan.predicted_spread > 0) {
+    std::printf("the profile's %d blocks differ by +-%.1f %%: no prediction is closer\n",
+                graph.measured.blocks, plan.predicted_spread * 100);
+  }
+  if (graph.data_s > 0) {
+    const double loading = graph.data_s * plan.microbatches;
+    std::printf("loading: %.3f ms a microbatch, beside the computation and not in the step%s\n",
+                graph.data_s * 1e3,
+                loading > plan.predicted_step_s ? "; one loader is slower than the step" : "");
+  }
+}
+
+/// One module for each stage and the criterion on the last one, as PipeDream's generator makes them.
+PipeDreamConf conf_of(const Plan& plan) {
+  PipeDreamConf conf;
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    conf.module_to_stage_map.push_back(s);
+    for (RankId rank : plan.stages[s].ranks) conf.stage_to_rank_map[s].push_back(rank.value);
+  }
+  conf.module_to_stage_map.push_back(plan.num_stages() - 1);
+  return conf;
+}
+
+/// --out, --emit-conf, --draw.
+Problems write_files(const Arguments& arguments, const Plan& plan, const LayerGraph& graph) {
+  Problems problems;
+  std::size_t places = 0;
+  for (const PlanStage& stage : plan.stages) places += stage.ranks.size();
+  if (arguments.has("emit-conf") && static_cast<int>(places) != plan.num_ranks()) {
+    return {{"--emit-conf",
+             "the best plan has several stages on each rank (" + to_string(plan.schedule) +
+                 "), PipeDream's conf has one",
+             "--chunks 1"}};
+  }
+  const auto write = [&](const char* flag, auto&& text) {
+    if (!arguments.has(flag)) return;
+    const Status written = write_file_atomically(arguments.string(flag), text());
+    if (!written) append(problems, written.problems());
+  };
+  write("out", [&] { return plan.to_json(); });
+  write("emit-conf", [&] { return to_json(conf_of(plan)); });
+  write("draw", [&] { return partition_svg(plan, graph); });
+  return problems;
+}
+
+/// Two plan files under one profile and cluster.
+int compare_plans(const Arguments& arguments, const LayerGraph& graph,
+                  const std::optional<ClusterSpec>& given, const CostOptions& costs, OutputFormat format) {
+  const std::vector<std::string> names = arguments.strings("compare");
+  std::vector<PlanCandidate> plans;
+  Problems problems;
+  for (const std::string& name : names) {
+    Result<Plan> plan = Plan::load(name);
+    Problems found = plan ? validate(*plan, graph) : plan.problems();
+    if (plan && given && given->num_ranks() < plan->num_ranks()) {
+      found.push_back({"",
+                       "needs " + std::to_string(plan->num_ranks()) + " ranks, the cluster has " +
+                           std::to_string(given->num_ranks()),
+                       "give a larger --cluster or --ranks"});
+    }
+    for (Problem& problem : found) {
+      if (plan) problem.where = name + (problem.where.empty() ? "" : ": " + problem.where);
+      problems.push_back(std::move(problem));
+    }
+    if (!found.empty()) continue;
+    const ClusterSpec cluster = given ? *given : ClusterSpec::local(plan->num_ranks());
+    CostModel model(graph, cluster, costs);
+    const Result<StepBreakdown> parts =
+        model.breakdown(plan->schedule, plan->microbatches, model.stages_of(*plan));
+    if (parts) {
+      plans.push_back({predict(*plan, graph, cluster, costs), *parts});
+    } else {
+      append(problems, parts.problems());
+    }
+  }
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  if (format == OutputFormat::Json) {
+    std::printf("%s\n", side_by_side_json(names, plans).dump(1).c_str());
+  } else {
+    std::printf("%s", side_by_side(names, plans).c_str());
+  }
+  return 0;
+}
+
+/// --batch SAMPLES in microbatches of the profile; or --microbatches; or 4, and one for each rank.
+Problems choose_microbatches(Arguments& arguments, const LayerGraph& graph, int ranks,
+                             PlannerOptions& options) {
+  if (arguments.has("microbatches")) return {};
+  options.microbatches = std::max(kLeastMicrobatches, ranks);
+  if (!arguments.has("batch")) return {};
+  const std::int64_t samples =
+      arguments.integer("batch", 1, std::int64_t{kMostFileMicrobatches} * graph.microbatch);
+  if (!arguments.problems().empty()) return arguments.problems();
+  const std::int64_t below = samples / graph.microbatch * graph.microbatch;
+  if (below != samples) {
+    return {{"--batch",
+             std::to_string(samples) + " samples are no whole number of the profile's microbatches of " +
+                 std::to_string(graph.microbatch),
+             (below > 0 ? "--batch " + std::to_string(below) + " or " : std::string("--batch ")) +
+                 std::to_string(below + graph.microbatch) + ", or profile with another --microbatch"}};
+  }
+  options.microbatches = static_cast<int>(samples / graph.microbatch);
+  return {};
+}
+
+void note(const std::string& text) {
+  std::fprintf(stderr, "note: %s\n", text.c_str());
+}
+
+/// What the user did not say and the answer depends on.
+void print_notes(const Arguments& arguments, const Plan& plan, const LayerGraph& graph,
+                 const ClusterSpec& cluster, const PlannerOptions& options) {
+  Bytes peak = 0;
+  bool bounded = true;
+  for (const PlanStage& stage : plan.stages) {
+    peak = std::max(peak, stage.peak_bytes);
+    for (RankId rank : stage.ranks)
+      bounded = bounded && (options.memory_per_rank > 0 || cluster.memory_of(rank) > 0);
+  }
+  if (!bounded) {
+    note("the memory of the ranks is not given, so nothing bounded this plan: its fullest rank needs " +
+         bytes_text(peak) + " (--memory, --device, or memory in the cluster file)");
+  }
+  const std::string samples = std::to_string(std::int64_t{plan.microbatches} * graph.microbatch);
+  if (arguments.string("microbatches") == "0") {
+    note("a batch of " + samples +
+         " samples was chosen for the least time a sample; --batch SAMPLES fixes it, "
+         "which training usually needs");
+  }
+  const int ranks = cluster.num_ranks();
+  if (plan.microbatches >= ranks || is_asynchronous(plan.schedule)) return;
+  PlannerOptions wider = options;
+  wider.microbatches = ranks;
+  const Result<Plan> other = plan_layers(graph, cluster, wider);
+  if (!other) return;
+  const double gain = plan.predicted_step_s / plan.microbatches / (other->predicted_step_s / ranks);
+  if (gain < kWorthANote) return;
+  const std::string count =
+      std::to_string(plan.microbatches) + (plan.microbatches == 1 ? " microbatch" : " microbatches");
+  note(count + " for " + std::to_string(ranks) + " ranks keep them idle: " + std::to_string(ranks) +
+       " microbatches take " + printed("%.2f", gain) + " times less time a sample" +
+       (arguments.has("batch") ? "; for the same batch profile with a smaller --microbatch"
+                               : "; a batch of " + std::to_string(std::int64_t{ranks} * graph.microbatch)));
+}
+
+/// The plan and its reasons; with --microbatches 0 the others are planned for the batch that was chosen, so
+/// that all are compared at one batch. With --steps from 2 on the step in a run of many decides.
+Result<PlannerAnswer> answer_of(Arguments& arguments, const LayerGraph& graph, const ClusterSpec& cluster,
+                                PlannerOptions& options) {
+  const Reasons reasons = arguments.boolean("explain") ? Reasons::All : Reasons::RunnerUp;
+  if (options.microbatches == 0) {
+    const Result<Plan> chosen = plan_layers(graph, cluster, options);
+    if (!chosen) return chosen.problems();
+    options.microbatches = chosen->microbatches;
+  }
+  Result<PlannerAnswer> answer = explain_plan(graph, cluster, options, reasons);
+  if (!answer) return answer;
+  CostModel model(graph, cluster, options.costs);
+  predict_runs(*answer, model);
+  if (arguments.integer("steps", 1, INT64_MAX) > 1) {
+    choose_for_run(*answer);
+    if (Result<StepBreakdown> parts =
+            model.breakdown(answer->plan.schedule, answer->plan.microbatches, model.stages_of(answer->plan)))
+      answer->parts = *parts;
+    for (PlanCandidate& other : answer->others) {
+      if (Result<StepBreakdown> parts =
+              model.breakdown(other.plan.schedule, other.plan.microbatches, model.stages_of(other.plan)))
+        other.parts = *parts;
+    }
+  }
+  answer->plan.predicted_spread = graph.measured.spread;
+  return answer;
+}
+
+/// --profile, with the times of --from-run.
+Result<LayerGraph> profile_of(const Arguments& arguments) {
+  if (!arguments.has("from-run")) return load_profile(arguments.string("profile"));
+  const std::string run = arguments.string("from-run");
+  const std::string own = run + "/profile.json";
+  Result<LayerGraph> profile = load_profile(arguments.has("profile") ? arguments.string("profile") : own);
+  if (!profile) return profile;
+  return profile_of_run(*profile, run);
+}
+
+int plan_for_layers(Arguments& arguments) {
+  Problems problems;
+  PlannerOptions options = planner_options(arguments, problems);
+  const OutputFormat format = output_format(arguments, problems);
+  arguments.integer("steps", 1, INT64_MAX);
+  if (!arguments.has("profile") && !arguments.has("from-run"))
+    problems.push_back({"--profile", "is required", "for example --profile profile.json"});
+  const int default_ranks = options.stages > 0 ? options.stages : 2;
+  const int ranks =
+      arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 1, kMostRanks)) : default_ranks;
+  append(problems, arguments.problems());
+  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+  Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
+  if (cluster && arguments.has("device") && !arguments.has("cluster")) {
+    const ClusterLink link = device_preset(arguments.string("device"), "--device")->link;
+    cluster->levels[0] = {.count = ranks, .bandwidth = link.bandwidth, .latency_s = link.latency_s};
+  }
+  if (!cluster) return exit_with(ExitCode::Usage, cluster.problems());
+  if (cluster->num_ranks() > kMostRanks) {
+    return exit_with(ExitCode::Usage,
+                     {{"--cluster", "has more than " + std::to_string(kMostRanks) + " ranks", ""}});
+  }
+  const Result<LayerGraph> graph = profile_of(arguments);
+  if (!graph) return exit_with(ExitCode::InputData, graph.problems());
+  if (problems = choose_microbatches(arguments, *graph, cluster->num_ranks(), options); !problems.empty())
+    return exit_with(ExitCode::Usage, problems);
+  if (problems = load_kind_profiles(*cluster, options.costs); !problems.empty()) {
+    return exit_with(ExitCode::InputData, problems);
+  }
+  if (arguments.has("compare")) {
+    const bool given = arguments.has("cluster") || arguments.has("ranks");
+    return compare_plans(arguments, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
+                         format);
+  }
+  const Result<PlannerAnswer> answer = answer_of(arguments, *graph, *cluster, options);
+  if (!answer) return exit_with(ExitCode::Usage, answer.problems());
+  const Plan& plan = answer->plan;
+  if (problems = write_files(arguments, plan, *graph); !problems.empty())
+    return exit_with(ExitCode::Usage, problems);
+  std::vector<Sensitivity> changes;
+  if (arguments.boolean("explain")) changes = sensitivity(*answer, *graph, *cluster, options);
+  print_notes(arguments, plan, *graph, *cluster, options);
+  if (format == OutputFormat::Json) {
+    if (!arguments.boolean("explain")) return std::printf("%s\n", plan.to_json().c_str()), 0;
+    Json both = Json::object();
+    both["plan"] = *parse_json(plan.to_json(), "plan");
+    both["explanation"] = explanation_json(*answer, changes);
+    std::printf("%s\n", both.dump(1).c_str());
+    return 0;
+  }
+  print_table(plan, *graph, *cluster, options.costs);
+  if (arguments.boolean("explain")) {
+    std::printf("%s", explanation_text(*answer, changes).c_str());
+  } else if (!answer->others.empty()) {
+    std::printf("runner-up: %s\n", comparison_text(*answer, answer->others.front()).c_str());
+    if (const std::string lead = lead_text(*answer); !lead.empty()) std::printf("%s\n", lead.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+CommandSpec plan_spec() {
+  CommandSpec spec;
+  spec.command = "plan";
+  spec.summary = "Cut a profiled model into pipeline stages, replicate them, and predict the step time.";
+  spec.flags = {
+      {.name = "profile",
+       .short_name = 'p',
+       .value = "FILE",
+       .help =
+           "profile.json of `millrace profile`, or a PipeDream graph.txt. Required, unless --from-run has "
+           "one."},
+      {.name = "straight", .help = "No replication: one rank for each stage."},
+      {.name = "memory", .value = "BYTES", .help = "Memory of a rank, e.g. 8GiB (default: the cluster's)."},
+      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
+      {.name = "cluster",
+       .value = "FILE",
+       .help = "cluster.yaml: links and memory.",
+       .group = "Our profiles"},
+      {.name = "ranks",
+       .value = "N",
+       .help = "Ranks on this host, instead of --cluster (default: 2, or --stages).",
+       .group = "Our profiles"},
+      {.name = "stages",
+       .value = "N",
+       .help = "Number of stages; 0 chooses.",
+       .fallback = "0",
+       .group = "Our profiles"},
+      {.name = "microbatches",
+       .short_name = 'm',
+       .value = "N",
+       .help = "Microbatches of a step (default: one for each rank, at least 4); 0 chooses by time a sample.",
+       .group = "Our profiles"},
+      {.name = "batch",
+       .value = "SAMPLES",
+       .help = "Samples of a step over all ranks, instead of --microbatches: a multiple of the profile's "
+               "microbatch.",
+       .group = "Our profiles"},
+      {.name = "steps",
+       .value = "N",
+       .help =
+           "Steps of the job: from 2 on the plan is chosen by its step in a run of many, where the ends of "
+           "zero-bubble schedules overlap; 1: by one step from an empty pipeline.",
+       .fallback = "1",
+       .group = "Our profiles"},
+      {.name = "device",
+       .value = "NAME",
+       .help = "Memory of a rank, and without --cluster its links, of a known device: " +
+               device_preset_names() + ".",
+       .group = "Our profiles"},
+      {.name = "from-run",
+       .value = "DIR",
+       .help =
+           "Plan again from this run: the profile's layers are scaled to the times that its trace measured, "
+           "stage by stage.",
+       .group = "Our profiles"},
+      {.name = "schedule",
+       .value = "KIND",
+       .help =
+           "gpipe, 1f1b, zb-h1, zb-h2, interleaved, zb-v, v-half, v-min, dualpipev, auto-order, pipedream, "
+           "pipedream-vsync, pipedream-2bw, or auto: the best one that flushes.",
+       .fallback = "auto",
+       .group = "Our profiles"},
+      {.name = "chunks",
+       .value = "N",
+       .help = "Stages of each rank, for interleaved and zb-h1 (the V schedules have 2); 1: only schedules "
+               "with one; 0 chooses.",
+       .fallback = "0",
+       .group = "Our profiles"},
+      {.name = "effort",
+       .value = "X",
+       .help = "Times the work after which a search that is not done gives what it has found (--explain says "
+               "whether that was so).",
+       .fallback = "1",
+       .group = "Our profiles"},
+      {.name = "recompute",
+       .value = "WHEN",
+       .help = "never, auto (stages that do not fit otherwise) or always compute activations again in the "
+               "backward.",
+       .fallback = "never",
+       .group = "Our profiles"},
+      {.name = "reduce",
+       .value = "HOW",
+       .help = "Charge all-reduces overlapped with the last backward, as the runtime does it, or serial.",
+       .fallback = "overlapped",
+       .group = "Our profiles"},
+      {.name = "rule",
+       .value = "RULE",
+       .help = "Update rule whose state counts as memory: sgd, momentum or adam.",
+       .fallback = "momentum",
+       .group = "Our profiles"},
+      {.name = "explain",
+       .help =
+           "Say what was searched, where the step goes, what came second and why, and what would change it.",
+       .group = "Our profiles"},
+      {.name = "compare",
+       .value = "A B",
+       .help = "Instead of planning: two plan files side by side under this profile and cluster.",
+       .group = "Our profiles"},
+      {.name = "emit-conf",
+       .value = "FILE",
+       .help = "Write PipeDream's *_conf.json, one module for each stage.",
+       .group = "Our profiles"},
+      {.name = "draw",
+       .value = "FILE",
+       .help = "Write the partitioned graph as SVG.",
+       .group = "Our profiles"},
+      {.name = "out",
+       .short_name = 'o',
+       .value = "FILE",
+       .help = "Write the plan (JSON) here.",
+       .group = "Our profiles"},
+      {.name = "pipedream",
+       .help = "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
+       .group = "PipeDream profiles"},
+      {.name = "machines",
+       .value = "LIST",
+       .help = "Machines of each level, innermost first, e.g. 8,2.",
+       .group = "PipeDream profiles"},
+      {.name = "bandwidth",
+       .value = "LIST",
+       .help = "Bytes/s of each level, innermost first.",
+       .group = "PipeDream profiles"},
+      {.name = "use-fewer-machines", .help = "Machines may stay idle.", .group = "PipeDream profiles"},
+      {.name = "activation-compression",
+       .value = "R",
+       .help = "Charge activation transfers, divided by R (default: they are free).",
+       .group = "PipeDream profiles"},
+      {.name = "as-original",
+       .help = "Answer as the original programme does, also where several levels of machines let it take "
+               "stages that are none, and time it too low.",
+       .group = "PipeDream profiles"},
+  };
+  spec.examples = {
+      "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",
+      "millrace plan --from-run run --profile profile.json --ranks 2 --out better.json",
+      "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
+      "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
+      "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
+      "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};
+  return spec;
+}
+
+int plan_command(const std::vector<std::string>& args) {
+  const CommandSpec spec = plan_spec();
+  Result<Arguments> arguments = parse_arguments(spec, args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) {
+    std::printf("%s", help_text(spec).c_str());
+    return 0;
+  }
+  return arguments->boolean("pipedream") ? plan_for_pipedream(*arguments) : plan_for_layers(*arguments);
+}
+
+}  // namespace millrace

@@ -1,0 +1,102 @@
+// `millrace profile`: measures a model layer by layer and writes the profile that `millrace plan` reads;
+// with --network it measures links.
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "driver/launch/network_launch.h"
+#include "driver/worker/profile_network.h"
+#include "driver/worker/worker_environment.h"
+#include "driver/worker/worker_options.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/train/profiler.h"
+
+namespace millrace {
+namespace {
+
+void print_table(const LayerGraph& graph) {
+  std::printf("%-28s %-16s %10s %10s %10s %12s %12s\n", "layer", "kind", "forward", "grad in", "grad w",
+              "parameters", "output");
+  double forward = 0, input = 0, weight = 0;
+  for (const LayerNode& n : graph.nodes) {
+    std::printf("%-28s %-16s %8.3fms %8.3fms %8.3fms %9.3fMiB %9.3fMiB\n", n.name.c_str(), n.kind.c_str(),
+                n.forward_s * 1e3, n.backward_input_s * 1e3, n.backward_weight_s * 1e3,
+                double(n.parameter_bytes) / kMiB, double(n.activation_bytes) / kMiB);
+    forward += n.forward_s;
+    input += n.backward_input_s;
+    weight += n.backward_weight_s;
+  }
+  std::printf("total: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
+              forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+  std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%\n", graph.measured.ranks,
+              graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
+}
+
+/// Times as the mean over the ranks that measured at once. Collective.
+void take_mean(LayerGraph& graph, Communicator& communicator) {
+  std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
+                              &graph.measured.spread};
+  for (LayerNode& node : graph.nodes)
+    for (double* value : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s})
+      values.push_back(value);
+  const at::Tensor sums = at::zeros({static_cast<std::int64_t>(values.size())}, at::kDouble);
+  auto* sum = sums.mutable_data_ptr<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) sum[i] = *values[i];
+  communicator.all_reduce(sums, "times of the layers")->wait();
+  for (std::size_t i = 0; i < values.size(); ++i) *values[i] = sum[i] / communicator.size();
+  graph.measured.ranks = communicator.size();
+}
+
+}  // namespace
+
+int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  return guarded([&] {
+    ProfileFlags flags;
+    const CommandSpec spec = profile_spec(flags);
+    const Result<Arguments> parsed = parse_arguments(spec, args);
+    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
+    if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (flags.network) return profile_network_rank(flags, *parsed, accelerator);
+    if (const Problems problems = network_flags_without_network(*parsed); !problems.empty())
+      return report_problems(problems, ExitCode::Usage);
+    if (flags.model.name.empty())
+      return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
+    if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
+    const Result<LayeredModel> model = make_model(flags.model.name, flags.model.options);
+    if (!model) return report_problems(model.problems(), ExitCode::Usage);
+    const Result<JobEnvironment> place = read_environment();
+    if (!place) return report_problems(place.problems(), ExitCode::Usage);
+    if (place->distributed) {
+      die_with_launcher();
+      set_log_prefix("rank" + std::to_string(place->rank));
+    }
+    const Result<std::shared_ptr<Device>> device = device_from(flags.device, place->local_rank, accelerator);
+    if (!device) return report_problems(device.problems(), ExitCode::Usage);
+    set_compute_threads(flags.threads, false);
+    JoinedJob joined;
+    if (place->size > 1) {
+      joined = join_job(*place, {.deadline = flags.deadline}, **device, accelerator);
+      flags.options.before_block = [&] { joined.communicator->barrier(); };
+    }
+    SteadyClock clock;
+    LayerGraph graph = profile_model(*model, flags.options, clock, **device);
+    if (joined.communicator) {
+      joined.communicator->barrier();  // nobody leaves while others still measure
+      take_mean(graph, *joined.communicator);
+    }
+    if (place->rank != 0) return 0;
+    if (!flags.out.empty()) {
+      if (Status saved = graph.save(flags.out); !saved)
+        return report_problems(saved.problems(), ExitCode::Usage);
+    }
+    if (flags.format == OutputFormat::Json)
+      std::printf("%s\n", graph.to_json().c_str());
+    else
+      print_table(graph);
+    return 0;
+  });
+}
+
+}  // namespace millrace

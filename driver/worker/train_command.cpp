@@ -1,0 +1,509 @@
+// `millrace train`: parse, load plan and data, build the world, construct the Trainer, run.
+// One rank of a job (launch, torchrun: RANK and WORLD_SIZE are set), or all ranks of the plan as threads.
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "data/dataset.h"
+#include "driver/worker/worker_data_report.h"
+#include "driver/worker/worker_environment.h"
+#include "driver/worker/worker_options.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
+#include "runtime/layers/autograd_layer.h"
+#include "runtime/plan/replicas.h"
+#include "runtime/schedule/csv.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+namespace {
+
+StopFlag stop_flag{false};
+
+/// SIGINT, SIGTERM or SIGHUP: finish the step, save, exit with 75. A second SIGINT or SIGTERM ends the
+/// process at once; a terminal that closes may send SIGHUP twice.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_flag.store(true); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+  struct sigaction inherited {};
+  action.sa_flags = SA_RESTART;
+  const bool ignored =
+      ::sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;  // nohup
+  if (!ignored) ::sigaction(SIGHUP, &action, nullptr);
+}
+
+/// Beyond a limit on the size of files (ulimit -f) a write then fails, instead of ending the process.
+void ignore_size_limit_signal() {
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+/// Everything the flags say, with the files they name loaded.
+struct TrainSpec : TrainFlags {
+  LayeredModel network;
+  Plan pipeline;
+};
+
+Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
+  const ScheduleKind kind = f.schedule.value_or(ScheduleKind::OneFOneB);
+  int chunks = f.chunks;
+  if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
+  const Result<std::vector<int>> replicas = parse_replicas(f.replicas, f.stages);
+  if (!replicas) return replicas.problems();
+  const bool equal = std::ranges::count(*replicas, replicas->front()) == f.stages;
+  if (!equal && chunks > 1)
+    return Problem{"--replicas", "stages on the same rank have the same replicas", "give one number"};
+  Plan plan = uniform_plan(model.name, model.layer_names(), chunks * f.stages, replicas->front(),
+                           f.microbatches ? f.microbatches : 4, kind, chunks);
+  if (!equal) set_replicas(plan, *replicas);
+  // Two versions suffice if an update covers what is in flight.
+  if (f.microbatches == 0 && kind == ScheduleKind::PipeDream2BW)
+    plan.microbatches = std::max(plan.microbatches, least_update_every(shape_of(plan)));
+  return plan;
+}
+
+/// A schedule's file has no form for unequal ones.
+int replicas_for_file(const TrainFlags& f) {
+  const Result<std::vector<int>> replicas = parse_replicas(f.replicas, 1);
+  return replicas ? replicas->front() : 0;
+}
+
+/// The order of a file for the stages of `plan`, or for equal stages where it has them.
+Result<Plan> plan_with_schedule_file(const TrainFlags& f, const LayeredModel& model, std::optional<Plan> plan,
+                                     ScheduleFile& file) {
+  file.name = f.schedule_file;
+  Result<std::string> text = read_file(file.name);
+  if (!text) return text.problems();
+  file.text = *std::move(text);
+  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size()) : replicas_for_file(f);
+  if (replicas < 1)
+    return Problem{"--replicas", "must be one number of at least 1 with --schedule-file", "for example 2"};
+  const Result<CsvSchedule> read = read_schedule_csv(file.text, file.name, {.replicas = replicas});
+  if (!read) return read.problems();
+  for (const std::string& note : read->notes) log_warning(file.name + ": " + note);
+  if (!plan) {
+    plan =
+        uniform_plan(model.name, model.layer_names(), read->shape.num_stages(), 1, 1, ScheduleKind::Custom);
+    for (std::size_t s = 0; s < plan->stages.size(); ++s)
+      plan->stages[s].ranks = read->shape.ranks_of_stage[s];
+  }
+  plan->schedule = ScheduleKind::Custom;
+  plan->microbatches = read->shape.microbatches;
+  return *std::move(plan);
+}
+
+Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::optional<ScheduleFile>& file) {
+  std::optional<Plan> given;
+  if (!f.plan.empty()) {
+    Result<Plan> loaded = Plan::load(f.plan);
+    if (!loaded) return loaded;
+    given = *std::move(loaded);
+    if (f.microbatches > 0) given->microbatches = f.microbatches;
+    if (f.schedule) given->schedule = *f.schedule;
+  }
+  Result<Plan> plan = !f.schedule_file.empty()
+                          ? plan_with_schedule_file(f, model, std::move(given), file.emplace())
+                      : given ? Result<Plan>(*std::move(given))
+                              : plan_without_file(f, model);
+  if (!plan) return plan;
+  if (f.microbatches > 0 && updates_after_each(plan->schedule))
+    log_warning("--microbatches has no effect on " + to_string(plan->schedule) +
+                ", which updates after every minibatch of --microbatch samples");
+  if (f.recompute) {
+    for (PlanStage& stage : plan->stages) stage.recompute = true;
+  }
+  Problems problems = validate(*plan, model.name, model.layer_names());
+  if (!f.plan.empty())
+    for (Problem& problem : problems)
+      problem.where = f.plan + (problem.where.empty() ? "" : ": " + problem.where);
+  if (!problems.empty()) return problems;
+  return plan;
+}
+
+/// Flags that do not go together.
+Problems conflicts(const TrainFlags& f) {
+  const TrainOptions& o = f.options;
+  Problems problems;
+  if (f.lr_step_epochs > 0 && o.learning_rate.step_size > 0)
+    problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
+  if (f.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
+    problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
+  if (o.checkpoint_every > 0 && o.output_dir.empty())
+    problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
+  if (o.checkpoint_at_end && o.output_dir.empty())
+    problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
+  if (o.overwrite && o.output_dir.empty())
+    problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
+  if (!o.resume_changes.empty() && o.resume.empty())
+    problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
+  return problems;
+}
+
+/// `flag_problems`: values that do not fit their flags.
+Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
+  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+  Result<LayeredModel> model = make_model(flags.model.name, flags.model.options);
+  if (!model) {
+    Problems problems = flag_problems;
+    append(problems, model.problems());
+    return problems;
+  }
+  TrainSpec spec{std::move(flags), *std::move(model), {}};
+  if (spec.autograd) {
+    for (NamedLayer& named : spec.network.layers) named.layer = through_autograd(named.layer);
+  }
+  TrainOptions& o = spec.options;
+  Result<Plan> plan = plan_from(spec, spec.network, o.schedule);
+  Problems problems = flag_problems;
+  if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
+    problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
+                        "only with --schedule pipedream or pipedream-vsync"});
+  append(problems, conflicts(spec));
+  if (!plan) append(problems, plan.problems());
+  if (spec.lr_step_epochs > 0) o.learning_rate.step_size = 1;  // until the data says how long an epoch is
+  append(problems, validate(o.learning_rate));
+  if (!problems.empty()) return problems;
+  o.launcher = launcher_process();
+  o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
+  o.settings.emplace_back("dropout", Json(spec.model.options.dropout).dump());
+  spec.pipeline = *std::move(plan);
+  return spec;
+}
+
+DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split) {
+  return {.path = spec.data, .split = split, .fields = spec.network.fields, .seed = spec.options.seed};
+}
+
+struct Datasets {
+  std::shared_ptr<const Dataset> train, test;
+};
+
+Result<Datasets> open_datasets(const TrainSpec& spec) {
+  auto train = make_dataset(dataset_options(spec, DataSplit::Train));
+  if (!train) return train.problems();
+  Datasets sets{.train = *train};
+  if (spec.evaluate) {
+    auto test = make_dataset(dataset_options(spec, DataSplit::Test));
+    if (!test) return test.problems();
+    sets.test = *test;
+  }
+  return sets;
+}
+
+/// Once for a job.
+void log_notes(const TrainSpec& spec, const Datasets& sets) {
+  std::vector<std::string> notes = sets.train->notes();
+  if (sets.test) {
+    for (const std::string& note : sets.test->notes()) {
+      if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+    }
+  } else if (spec.evaluate) {
+    notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
+  }
+  for (const std::string& note : notes) log_warning(note);
+}
+
+LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
+  LoaderOptions options{.microbatch = spec.options.microbatch,
+                        .microbatches_per_step = microbatches_per_step(spec.pipeline),
+                        .seed = spec.options.seed,
+                        .workers = spec.workers,
+                        .keep_incomplete = spec.keep_last,
+                        .wanted = needs.fields,
+                        .page_locked = spec.device != ComputeDevice::Cpu,
+                        .mine = needs.mine};
+  options.read_for(spec.network);
+  return options;
+}
+
+std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset>& dataset,
+                                             const LoaderOptions& options) {
+  auto loader = make_loader(dataset, options);
+  if (!loader) throw DataError(to_string(loader.problems()));
+  return std::move(*loader);
+}
+
+MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
+  return [&spec, &sets](const BatchNeeds& train, const BatchNeeds& evaluation) {
+    BatchSources sources;
+    sources.train = loader_or_throw(sets.train, loader_options(spec, train));
+    if (sets.test) {
+      LoaderOptions options = loader_options(spec, evaluation);
+      options.microbatches_per_step = 1;
+      options.shuffle = false;
+      options.keep_incomplete = true;
+      sources.evaluation.microbatches = steps_per_epoch(*sets.test, options);
+      sources.evaluation.batches = loader_or_throw(sets.test, options);
+    }
+    return sources;
+  };
+}
+
+/// Of the data sets that have files; else null. Collective.
+Json data_files(const Datasets& sets, Communicator& communicator) {
+  Json result;
+  for (const auto& [name, set] : {std::pair{"train", sets.train.get()}, {"test", sets.test.get()}}) {
+    if (!set || set->name_of(0).empty()) continue;
+    if (result.is_null()) result = Json::object({});
+    result[name] = data_report(*set, communicator);
+  }
+  return result;
+}
+
+Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& files) {
+  Json evaluations = Json::array();
+  for (const EvaluationReport& e : report.evaluations) {
+    Json one = Json::object({{"step", e.step}, {"samples", static_cast<std::int64_t>(e.samples)}});
+    for (const auto& [name, value] : e.values) one[name] = value;
+    evaluations.push_back(std::move(one));
+  }
+  Json losses = Json::array(), lost = Json::array();
+  for (const std::string& one : report.lost) lost.push_back(one);
+  for (double loss : report.losses) losses.push_back(loss);
+  return Json::object({{"format", "millrace-summary-1"},
+                       {"model", spec.network.name},
+                       {"data", spec.data},
+                       {"ranks", spec.pipeline.num_ranks()},
+                       {"stages", spec.pipeline.num_stages()},
+                       {"schedule", to_string(spec.pipeline.schedule)},
+                       {"microbatches", spec.pipeline.microbatches},
+                       {"microbatch", spec.options.microbatch},
+                       {"seed", static_cast<std::int64_t>(spec.options.seed)},
+                       {"device", to_string(spec.device)},
+                       {"run", report.run},
+                       {"steps", report.steps},
+                       {"first_step", report.first_step},
+                       {"stopped_early", report.stopped},
+                       {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},
+                       {"checkpoints_failed", report.failed_saves},
+                       {"log_lines_lost", report.lost_log_lines},
+                       {"lost", lost},
+                       {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
+                       {"median_step_s", report.median_step_s},
+                       {"predicted_step_s", spec.pipeline.predicted_step_s},
+                       {"samples_per_s", report.samples_per_s},
+                       {"seconds", report.seconds},
+                       {"peak_stash", report.peak_stash},
+                       {"peak_versions", report.peak_versions},
+                       {"peak_memory_bytes", report.peak_memory_bytes},
+                       {"evaluations", evaluations},
+                       {"data_files", files},
+                       {"losses", losses}});
+}
+
+void print_result(const RunReport& report) {
+  if (report.losses.empty()) {
+    std::printf("steps 0: nothing was trained%s\n",
+                report.first_step > 0
+                    ? (", the checkpoint is of step " + std::to_string(report.first_step)).c_str()
+                    : "");
+  } else {
+    std::printf("steps %lld, final loss %.6f, %.2f ms per step (median), %.1f samples/s\n",
+                static_cast<long long>(report.steps), report.losses.back(), report.median_step_s * 1e3,
+                report.samples_per_s);
+  }
+  if (report.evaluations.empty()) return;
+  std::string text;
+  for (const auto& [name, value] : report.evaluations.back().values)
+    text += (text.empty() ? "" : ", ") + name + " " + printed("%.4f", value);
+  std::printf("evaluation: %s\n", text.c_str());
+}
+
+/// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
+/// missing on the disk.
+void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {
+  if (rank != spec.pipeline.stages.back().ranks.front()) return;
+  for (const char* set : {"train", "test"}) {
+    const Json* of_set = files.is_object() ? files.find(set) : nullptr;
+    const std::string text = of_set ? data_report_text(*of_set) : "";
+    if (!text.empty()) log_info(std::string("data ") + set + ": " + text);
+  }
+  const Json summary = summary_of(spec, report, files);
+  if (!spec.options.output_dir.empty()) {
+    const auto path = std::filesystem::path(spec.options.output_dir) / run_files::kSummary;
+    if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)
+      report.lost.push_back("the summary (" + to_string(saved.problems()) + ")");
+  }
+  for (const std::string& lost : report.lost)
+    log_error("the run is through, but this could not be written: " + lost);
+  if (spec.format == OutputFormat::Json) {
+    std::printf("%s\n", summary.dump(1).c_str());
+    return;
+  }
+  print_result(report);
+}
+
+/// 75 only if there is a checkpoint of the step at which it stopped.
+ExitCode exit_code_of(const RunReport& report) {
+  if (report.lost_checkpoint) return ExitCode::Checkpoint;
+  if (!report.lost.empty()) return ExitCode::RunFailed;
+  return report.stopped ? ExitCode::Requeue : ExitCode::Done;
+}
+
+ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
+  SteadyClock clock;
+  device.bind_thread();
+  Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
+                  batches_of(spec, sets));
+  RunReport report = trainer.run();
+  publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
+  return exit_code_of(report);
+}
+
+/// Before data is read and the others are met. The Trainer checks again, with the folder locked.
+Status check_outputs(const TrainSpec& spec, int rank) {
+  const TrainOptions& o = spec.options;
+  if (!o.output_dir.empty() && rank == 0 && o.resume.empty() && !o.overwrite) {
+    if (Status unused = check_unused(o.output_dir); !unused) return unused;
+  }
+  if (spec.dry_run) return Ok{};
+  if (!o.output_dir.empty()) {
+    if (Status made = make_writable_folder(o.output_dir); !made) return made;
+  }
+  return o.save_weights.empty() ? Status(Ok{}) : make_place_for_file(o.save_weights);
+}
+
+void use_threads(const TrainSpec& spec) {
+  set_compute_threads(spec.threads, spec.deterministic,
+                      spec.device == ComputeDevice::Cpu ? Missing::Refuse : Missing::Warn);
+}
+
+std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
+                                        const Accelerator& accelerator) {
+  Result<std::shared_ptr<Device>> device = device_from(spec.device, local_rank, accelerator);
+  if (!device) throw ConfigError(to_string(device.problems()));
+  return *device;
+}
+
+/// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
+ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int rank = 0; rank < spec.pipeline.num_ranks(); ++rank)
+    devices.push_back(device_or_throw(spec, rank, accelerator));
+  auto communicators = make_local_communicators(spec.pipeline.num_ranks(), spec.deadline);
+  std::mutex mutex;
+  std::exception_ptr first;
+  ExitCode worst = ExitCode::Done;
+  {
+    std::vector<std::jthread> threads;
+    for (auto& communicator : communicators) {
+      threads.emplace_back([&, c = communicator.get()] {
+        try {
+          use_threads(spec);
+          Device& device = *devices[static_cast<std::size_t>(c->rank().value)];
+          const ExitCode code = train_rank(spec, sets, *c, device);
+          std::lock_guard lock(mutex);
+          // What was lost says more than that it stopped.
+          if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
+        } catch (const std::exception& error) {
+          {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+          }
+          c->abort(error.what());
+        }
+      });
+    }
+  }
+  if (first) std::rethrow_exception(first);
+  return worst;
+}
+
+ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
+                       const Accelerator& accelerator) {
+  const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
+  const JoinedJob joined =
+      join_job(job,
+               {.backend = spec.backend,
+                .deadline = spec.deadline,
+                .purpose = "train " + spec.pipeline.model + " " + spec.pipeline.fingerprint()},
+               *device, accelerator);
+  try {
+    return train_rank(spec, sets, *joined.communicator, *device);
+  } catch (const std::exception& error) {
+    joined.communicator->abort(error.what());
+    throw;
+  }
+}
+
+int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
+  std::printf("model %s, %lld parameters; data %s\n", spec.network.name.c_str(),
+              static_cast<long long>(spec.network.num_parameters()), sets.train->describe().c_str());
+  std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
+              to_string(spec.pipeline.schedule).c_str(), spec.pipeline.num_ranks(),
+              spec.pipeline.microbatches, spec.options.microbatch,
+              static_cast<long long>(spec.options.steps));
+  for (int s = 0; s < spec.pipeline.num_stages(); ++s) {
+    const PlanStage& stage = spec.pipeline.stages[s];
+    std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(),
+                stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  return guarded([&] {
+    TrainFlags flags;
+    const CommandSpec command = train_spec(flags);
+    const Result<Arguments> parsed = parse_arguments(command, args);
+    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
+    if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
+    die_with_launcher();
+    ignore_size_limit_signal();
+    Result<JobEnvironment> job = read_environment();
+    if (!job) return report_problems(job.problems(), ExitCode::Usage);
+    if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
+    Result<TrainSpec> spec = spec_from(flags, parsed->problems());
+    if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
+    // Before data is read: the device is what a wrong machine lacks.
+    if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
+      return report_problems(device.problems(), ExitCode::Usage);
+    if (job->distributed && spec->pipeline.num_ranks() != job->size) {
+      return report_problems(
+          {{"--plan",
+            "the plan has " + std::to_string(spec->pipeline.num_ranks()) + " ranks, this job has " +
+                std::to_string(job->size),
+            "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}},
+          ExitCode::Usage);
+    }
+    if (const Status outputs = check_outputs(*spec, job->rank); !outputs)
+      return report_problems(outputs.problems(), ExitCode::Usage);
+    Result<Datasets> sets = open_datasets(*spec);
+    if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
+    const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
+    if (spec->warmup_epochs > 0) spec->options.learning_rate.warmup_steps = steps * spec->warmup_epochs;
+    if (spec->lr_step_epochs > 0) spec->options.learning_rate.step_size = steps * spec->lr_step_epochs;
+    if (spec->epochs > 0) {
+      spec->options.steps = steps * spec->epochs;
+      if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;
+      if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
+        spec->options.checkpoint_every = steps;
+    }
+    if (job->rank == 0) log_notes(*spec, *sets);
+    // Ranks must see the same data, and a run that is resumed the data that it began with.
+    spec->options.settings.emplace_back("data", sets->train->fingerprint());
+    spec->options.rank_settings.emplace_back("evaluation data",
+                                             sets->test ? sets->test->fingerprint() : "none");
+    if (spec->dry_run) return print_dry_run(*spec, *sets);
+    if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
+      spec->options.stop = &stop_flag;
+      stop_on_signals();
+    }
+    use_threads(*spec);
+    return static_cast<int>(job->distributed ? train_process(*spec, *sets, *job, accelerator)
+                                             : train_threads(*spec, *sets, accelerator));
+  });
+}
+
+}  // namespace millrace

@@ -1,0 +1,55 @@
+// Where this process stands in a job: the environment that `millrace launch` and torchrun give to a rank.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "driver/worker/worker_options.h"
+#include "runtime/base/result.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
+
+namespace millrace {
+
+struct JobEnvironment {
+  bool distributed = false;  ///< RANK or WORLD_SIZE is set
+  int rank = 0;
+  int local_rank = 0;  ///< on its host
+  int size = 1;
+  std::string store_folder;  ///< where the ranks of one host meet; empty: at `address`
+  std::string address = "127.0.0.1";
+  int port = 29500;
+  std::string job;    ///< TORCHELASTIC_RUN_ID, if there is one
+  std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
+  bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
+};
+
+/// Problem: a variable that is no number, or out of range; a token's file that others may read.
+Result<JobEnvironment> read_environment();
+
+/// The launcher's death ends this process too: no orphan holds memory or ports.
+void die_with_launcher();
+
+/// The process of `millrace launch` that started this one; 0: none.
+int launcher_process();
+
+struct JoinOptions {
+  Backend backend = Backend::Auto;
+  std::chrono::milliseconds deadline{100'000};  ///< of every wait, the meeting's too
+  std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
+};
+
+class Store;  // runtime/comm/store.h
+struct JoinedJob {
+  /// Null as soon as all have met, with nothing left of it, unless the communicator goes on using it (NCCL).
+  std::shared_ptr<Store> store;
+  std::unique_ptr<Communicator> communicator;
+};
+
+/// Meets the other ranks of a distributed job. Ranks of other hosts reach this one at the address from which
+/// it reaches MASTER_ADDR. Throws PeerError, ConfigError.
+JoinedJob join_job(const JobEnvironment& job, const JoinOptions& options, const Device& device,
+                   const Accelerator& accelerator);
+
+}  // namespace millrace

@@ -1,0 +1,67 @@
+#include "driver/worker/worker_options.h"
+
+#include <signal.h>
+
+#include <cstdio>
+#include <exception>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include "driver/cli/command_support.h"
+#include "driver/launch/program_paths.h"
+#include "runtime/device/host_memory.h"
+
+namespace millrace {
+
+Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
+                                            const Accelerator& accelerator) {
+  if (kind == ComputeDevice::Cpu) return make_cpu_device();
+  if (!accelerator.make_device) {
+    return Problem{"--device cuda", "this program computes on the CPU only",
+                   "`millrace` starts millrace-worker-cuda for it (" + worker_hint(kind) + ")"};
+  }
+  return accelerator.make_device(local_rank);
+}
+
+void set_compute_threads(int threads, bool deterministic, Missing missing) {
+  install_host_allocator();
+  if (threads > 0) at::set_num_threads(threads);
+  if (deterministic)
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/missing == Missing::Warn);
+}
+
+int report_problems(const Problems& problems, ExitCode code) {
+  for (const Problem& problem : problems) std::fprintf(stderr, "error: %s\n", to_string(problem).c_str());
+  return static_cast<int>(code);
+}
+
+int guarded(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    if (!error.hint().empty()) std::fprintf(stderr, "Hint: %s\n", error.hint().c_str());
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: out of memory\nHint: use a smaller --microbatch or more stages\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+  }
+  return static_cast<int>(ExitCode::RunFailed);
+}
+
+int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that grows over a limit is an error of its write, not the end
+  const std::string command = args.empty() ? "" : args[0];
+  const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
+  if (command == "train") return code_after_output(train_command(rest, accelerator));
+  if (command == "profile") return code_after_output(profile_command(rest, accelerator));
+  std::fprintf(stderr,
+               "millrace-worker: '%s' is not a command of the worker (train, profile).\nHint: type `millrace "
+               "--help`\n",
+               command.c_str());
+  return static_cast<int>(ExitCode::Usage);
+}
+
+}  // namespace millrace

@@ -1,0 +1,43 @@
+// What the worker's commands share: model flags, threads, and the translation of failures into exit codes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "driver/cli/cli.h"
+#include "driver/cli/compute_specs.h"
+#include "models/registry.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/nccl_api.h"
+#include "runtime/device/device.h"
+
+namespace millrace {
+
+/// What a program computes on besides the CPU; millrace-worker has none.
+struct Accelerator {
+  std::function<Result<std::shared_ptr<Device>>(int local_rank)> make_device;
+  std::function<std::shared_ptr<NcclApi>(const Device& device)> make_nccl;  ///< empty: built without NCCL
+};
+
+/// The device of a rank. Problem: this program has none of that kind, or none is visible.
+Result<std::shared_ptr<Device>> device_from(ComputeDevice kind, int local_rank,
+                                            const Accelerator& accelerator);
+
+/// --threads and --deterministic for this process. Some of LibTorch's CUDA kernels (backward of max pooling)
+/// have no deterministic form: with `Missing::Warn` they run all the same, and say so.
+enum class Missing { Refuse, Warn };
+void set_compute_threads(int threads, bool deterministic, Missing missing = Missing::Refuse);
+
+/// Prints problems to stderr and returns the code.
+int report_problems(const Problems& problems, ExitCode code);
+/// Runs a command's body; maps exceptions to messages and exit codes.
+int guarded(const std::function<int()>& body);
+
+/// main() of the workers: `args` without the program's name.
+int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator);
+int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator);
+
+}  // namespace millrace

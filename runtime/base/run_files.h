@@ -1,0 +1,42 @@
+// The names of what a run writes into its folder, for those who write it and those who read it.
+#pragma once
+
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+/// Files of which every rank has one: "steps.rank3.jsonl".
+struct RankFiles {
+  std::string_view prefix, suffix;
+
+  std::string of(int rank) const { return std::string(prefix) + std::to_string(rank) + std::string(suffix); }
+  /// Whose file `name` is; nothing if it is none of these.
+  std::optional<int> rank_of(std::string_view name) const {
+    if (name.size() <= prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
+      return std::nullopt;
+    const char* const end = name.data() + name.size() - suffix.size();
+    int rank = 0;
+    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, rank);
+    if (error != std::errc{} || stop != end || rank < 0) return std::nullopt;
+    return rank;
+  }
+};
+
+namespace run_files {
+
+inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};   ///< a line for each step
+inline constexpr RankFiles kTrace{"trace.rank", ".json"};    ///< spans of some steps
+inline constexpr RankFiles kStatus{"status.rank", ".json"};  ///< what the rank does now
+inline constexpr const char* kPlan = "plan.json";
+inline constexpr const char* kSchedule = "schedule.csv";  ///< of a plan with a schedule of its own
+inline constexpr const char* kSummary = "summary.json";
+inline constexpr const char* kReport = "report.html";
+inline constexpr const char* kCheckpoints = "checkpoints";  ///< folder of step-N and `latest`
+inline constexpr const char* kLock = "run.lock";
+
+}  // namespace run_files
+
+}  // namespace millrace

@@ -1,0 +1,31 @@
+// What every picture of ours needs: escaping, round ticks, short numbers, colours. LibTorch-free.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/text.h"
+
+namespace millrace {
+
+/// For text and attributes; control characters become spaces.
+std::string escape_xml(std::string_view text);
+
+/// Round numbers that cover [low, high] in about `count` steps: first tick, step.
+std::pair<double, double> round_ticks(double low, double high, int count);
+/// All of them; `low` alone if there is no range.
+std::vector<double> ticks_between(double low, double high, int count);
+/// "1.5", "20", "1e+06": short.
+std::string short_number(double value);
+
+struct Colour {
+  double red = 0, green = 0, blue = 0;  ///< 0..255
+};
+Colour parse_colour(const char* hex);  ///< "#rrggbb"
+std::string to_hex(const Colour& colour);
+/// `share` of b, the rest of a.
+Colour mixed(const Colour& a, const Colour& b, double share);
+
+}  // namespace millrace
