@@ -31,6 +31,7 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"runtime/base", {}},
       {"runtime/plan", {"runtime/base"}},
       {"runtime/trace", {"runtime/base"}},
+      {"runtime/metrics", {"runtime/base"}},
       {"runtime/drawing", {"runtime/base"}},
       {"runtime/schedule", {"runtime/plan", "runtime/trace", "runtime/drawing"}},
       {"runtime/device", {"runtime/schedule"}},
@@ -39,7 +40,7 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"runtime/stage", {"runtime/device", "runtime/comm", "runtime/layers"}},
       {"runtime/fusion", {"runtime/stage"}},
       {"runtime/checkpoint", {"runtime/stage"}},
-      {"runtime/train", {"runtime/fusion", "runtime/checkpoint"}},
+      {"runtime/train", {"runtime/fusion", "runtime/checkpoint", "runtime/metrics"}},
       {"optimizer", {"runtime/schedule"}},
       {"models", {"runtime/train"}},
       {"data/files", {"runtime/base"}},
@@ -92,9 +93,9 @@ bool is_program(const std::string& path) {
 
 /// The files of targets that do not link LibTorch (CMakeLists.txt has the same rule for driver/).
 bool is_torch_free(const std::string& path) {
-  static const std::set<std::string> folders{"runtime/base",    "runtime/plan",     "runtime/trace",
-                                             "runtime/drawing", "runtime/schedule", "optimizer",
-                                             "data/files",      "data/generate",    "experiments"};
+  static const std::set<std::string> folders{
+      "runtime/base",     "runtime/metrics", "runtime/plan", "runtime/trace", "runtime/drawing",
+      "runtime/schedule", "optimizer",       "data/files",   "data/generate", "experiments"};
   const std::string folder = folder_of(path);
   if (folder != "driver") return folders.count(folder) != 0;
   return !starts_with(path, "driver/worker/");
@@ -230,11 +231,11 @@ struct Example {
 class EdgeExample : public testing::TestWithParam<Example> {};
 
 TEST_P(EdgeExample, IsJudgedAsStated) {
-  SourceTree tree{{"runtime/base/result.h", ""},   {"runtime/plan/plan.h", ""},
-                  {"runtime/trace/trace.h", ""},   {"runtime/comm/communicator.h", ""},
-                  {"runtime/train/trainer.h", ""}, {"optimizer/planner.h", ""},
-                  {"models/registry.h", ""},       {"driver/cli/cli.h", ""},
-                  {"driver/cli/cli.cpp", ""},      {"experiments/report.h", ""}};
+  SourceTree tree{
+      {"runtime/base/result.h", ""},       {"runtime/plan/plan.h", ""},     {"runtime/trace/trace.h", ""},
+      {"runtime/comm/communicator.h", ""}, {"runtime/train/trainer.h", ""}, {"runtime/metrics/bleu.h", ""},
+      {"optimizer/planner.h", ""},         {"models/registry.h", ""},       {"driver/cli/cli.h", ""},
+      {"driver/cli/cli.cpp", ""},          {"experiments/report.h", ""}};
   tree[GetParam().path] = GetParam().line;
   EXPECT_EQ(!wrong_edges(tree).empty(), GetParam().wrong) << joined(wrong_edges(tree));
 }
@@ -258,6 +259,9 @@ INSTANTIATE_TEST_SUITE_P(
         Example{"RuntimeAndDriver", "runtime/train/a.cpp", "#include \"driver/cli/cli.h\"", true},
         Example{"NotFromTheRoot", "driver/a.cpp", "#include \"cli.h\"", true},
         Example{"SourceFile", "driver/a.cpp", "#include \"driver/cli/cli.cpp\"", true},
+        Example{"MetricsAreBelowTraining", "runtime/train/a.cpp", "#include \"runtime/metrics/bleu.h\"",
+                false},
+        Example{"MetricsKnowNoPlan", "runtime/metrics/a.cpp", "#include \"runtime/plan/plan.h\"", true},
         Example{"UnknownFolder", "runtime/utils/a.cpp", "", true}),
     [](const testing::TestParamInfo<Example>& info) { return std::string(info.param.name); });
 

@@ -1,0 +1,39 @@
+// What a score was computed with, in one line, as sacreBLEU writes it. Ours ends in `impl:`, not in
+// `version:`: we are not sacreBLEU.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/metrics/bleu.h"
+
+namespace millrace {
+
+struct SignatureFacts {
+  int num_references = 1;      ///< 0: differs from sentence to sentence
+  int bootstrap = 0;           ///< resamples; 0: none
+  int randomization = 0;       ///< trials of approximate randomization; 0: none
+  std::uint64_t seed = 0;      ///< of either
+  std::string implementation;  ///< "millrace-0.1.0"
+};
+
+enum class SignatureLength { Long, Short };
+
+/// Key and value in sacreBLEU's order: nrefs, bs, ar, seed, case, eff, tok, smooth, impl; `bleu` in front for
+/// the Perl scripts'.
+std::vector<std::pair<std::string, std::string>> signature_items(
+    const BleuOptions& options, const SignatureFacts& facts, SignatureLength length = SignatureLength::Long);
+
+/// `nrefs:1|case:mixed|...`; of 1.2.10: `case.mixed+numrefs.1+...`.
+std::string bleu_signature(const BleuOptions& options, const SignatureFacts& facts,
+                           SignatureLength length = SignatureLength::Long);
+
+/// `82.4/50.0/45.5/37.5 (BP = 0.943 ratio = 0.944 hyp_len = 17 ref_len = 18)`.
+std::string verbose_score(const Bleu& bleu);
+
+std::string to_string(BleuTokens tokens);    ///< 13a, intl, char, none
+std::string to_string(Smoothing smoothing);  ///< exp, floor, add-k, none
+std::string to_string(BleuCompat compat);    ///< 2.x, 1.2.10, multi-bleu, mteval
+
+}  // namespace millrace
