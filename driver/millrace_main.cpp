@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/bleu/bleu_command.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/launch_command.h"
@@ -25,10 +26,7 @@
 #include "experiments/trace_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-
-#ifndef MILLRACE_VERSION
-#define MILLRACE_VERSION "0.1.0"
-#endif
+#include "runtime/base/version.h"
 
 namespace millrace {
 namespace {
@@ -74,6 +72,7 @@ constexpr Command kCommands[] = {
        return launch_command(a, {.check = check_log_formats, .run = export_run});
      }},
     {"report", "Look", report_spec, report_command},
+    {"bleu", "Look", bleu_spec, bleu_command},
     {"trace", "Look", trace_spec, trace_command},
     {"data", "Study I/O", data_spec, data_command},
     {"dlio", "Study I/O", dlio_spec, dlio_command},

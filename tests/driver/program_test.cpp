@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "driver/bleu/bleu_command.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/launch_command.h"
 #include "driver/plan/plan_command.h"
@@ -51,7 +52,7 @@ class Program : public testing::Test {
 TEST_F(Program, Dispatches) {
   const Answer help = millrace("--help");
   EXPECT_EQ(help.code, 0);
-  for (const char* command : {"profile", "plan", "simulate", "train", "launch", "report"}) {
+  for (const char* command : {"profile", "plan", "simulate", "train", "launch", "report", "bleu"}) {
     EXPECT_NE(help.text.find(std::string("\n  ") + command + " "), std::string::npos) << command;
     const Answer own = millrace(std::string(command) + " --help");
     EXPECT_EQ(own.code, 0) << command << own.text;
@@ -175,6 +176,15 @@ TEST_F(Program, LaunchRefusesWhatCannotRun) {
   }
 }
 
+TEST_F(Program, BleuReadsStdin) {
+  folder_.write("ref", "a b c d e\n");
+  EXPECT_EQ(millrace("bleu - ref -b < ref").text, "100.00\n");
+  EXPECT_EQ(millrace("bleu ref - -b < ref").text, "100.00\n");
+  const Answer nothing = millrace("bleu - ref < /dev/null");
+  EXPECT_EQ(nothing.code, 3);
+  EXPECT_NE(nothing.text.find("ref: has 1 line, but stdin has 0 lines"), std::string::npos) << nothing.text;
+}
+
 TEST_F(Program, ReportOfNothing) {
   EXPECT_EQ(millrace("report --run absent").code, 3);
   EXPECT_EQ(millrace("report").code, 2);
@@ -192,7 +202,7 @@ std::string commands_page() {
 TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
   const std::string page = commands_page();
   for (const CommandSpec& spec :
-       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec()}) {
+       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec(), bleu_spec()}) {
     const std::size_t start = page.find("## millrace " + spec.command + "\n");
     ASSERT_NE(start, std::string::npos) << spec.command;
     const std::string section = page.substr(start, page.find("\n## ", start) - start);
@@ -209,7 +219,7 @@ TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
 
 TEST(CommandDocs, EveryExampleParses) {
   for (const CommandSpec& spec :
-       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec()}) {
+       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec(), bleu_spec()}) {
     for (const std::string& example : spec.examples) {
       std::istringstream words(example);
       std::vector<std::string> args;

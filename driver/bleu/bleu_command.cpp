@@ -1,0 +1,554 @@
+#include "driver/bleu/bleu_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <optional>
+
+#include "driver/bleu/parallel_texts.h"
+#include "driver/cli/command_support.h"
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "runtime/base/version.h"
+#include "runtime/metrics/bleu.h"
+#include "runtime/metrics/bleu_signature.h"
+#include "runtime/metrics/detokenize.h"
+#include "runtime/metrics/significance.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kManyTokenizedPeriods = 100;  // sacreBLEU's
+constexpr double kSignificant = 0.05;
+constexpr int kMostSamples = 10'000'000;
+
+enum class Resampling { None, Interval, PairedBootstrap, PairedRandomization };
+
+/// The command line, read.
+struct BleuRequest {
+  BleuOptions options;
+  Resampling resampling = Resampling::None;
+  ResamplingOptions samples;
+  bool sentences = false, score_only = false, force = false, detokenize = false;
+  SignatureLength signature = SignatureLength::Long;
+  int width = 2;
+  OutputFormat format = OutputFormat::Text;
+  int num_refs = 1;  ///< tab-separated in one file; 0: as many as there are
+  std::vector<std::string> systems, references;
+};
+
+/// What is computed of one file of hypotheses.
+struct System {
+  std::string name;
+  std::vector<BleuStatistics> sentences;
+  Bleu bleu;
+};
+
+// ---- flags
+// --------------------------------------------------------------------------------------------------
+
+/// The value whose name --flag gives; a Problem, and the first one, for another name.
+template <class Value>
+Value named(const Arguments& arguments, const char* flag, std::initializer_list<Value> values,
+            Problems& problems) {
+  std::string names;
+  for (const Value value : values) {
+    if (to_string(value) == arguments.string(flag)) return value;
+    names += (names.empty() ? "" : ", ") + to_string(value);
+  }
+  problems.push_back({long_name(flag), "unknown name '" + arguments.string(flag) + "'", names});
+  return *values.begin();
+}
+
+/// What the compared program has not.
+void check_compat(const Arguments& arguments, const BleuOptions& options, Problems& problems) {
+  const bool old = options.compat == BleuCompat::Sacrebleu1210;
+  const bool multi = options.compat == BleuCompat::MultiBleu, mteval = options.compat == BleuCompat::Mteval;
+  const auto refuse = [&](bool wrong, const char* flag, const char* hint) {
+    if (wrong)
+      problems.push_back(
+          {long_name(flag), "does not go with --bleu-compat " + to_string(options.compat), hint});
+  };
+  refuse(old && options.tokens == BleuTokens::Characters, "tokenize", "13a, intl or none");
+  refuse(old && options.smoothing == Smoothing::AddK, "smooth", "exp, floor or none");
+  refuse(multi && options.tokens != BleuTokens::None, "tokenize",
+         "it splits what it is given at white space");
+  refuse(multi && options.smoothing != Smoothing::None, "smooth", "it has none");
+  refuse(mteval && options.tokens != BleuTokens::Mteval13a, "tokenize", "it has 13a only");
+  refuse(mteval && options.smoothing != Smoothing::Exponential && options.smoothing != Smoothing::None,
+         "smooth", "exp or none");
+  refuse((old || multi) && options.max_order != 4, "max-order", "it stops at 4");
+  refuse(!mteval && arguments.boolean("preserve-case"), "preserve-case", "it is mteval's -c");
+  refuse(mteval && arguments.boolean("lowercase"), "lowercase", "it does so; --preserve-case keeps case");
+  refuse(!mteval && arguments.has("brevity-penalty"), "brevity-penalty", "it is mteval's");
+  for (const char* flag : {"confidence", "paired-bs", "paired-ar"})
+    refuse((multi || mteval) && arguments.boolean(flag), flag, "take 2.x or 1.2.10");
+  refuse(multi && arguments.boolean("sentence"), "sentence", "take 2.x, 1.2.10 or mteval");
+}
+
+BleuOptions bleu_options(Arguments& arguments, Problems& problems) {
+  BleuOptions options = defaults_of(
+      named(arguments, "bleu-compat",
+            {BleuCompat::Sacrebleu2, BleuCompat::Sacrebleu1210, BleuCompat::MultiBleu, BleuCompat::Mteval},
+            problems));
+  if (arguments.has("tokenize"))
+    options.tokens =
+        named(arguments, "tokenize",
+              {BleuTokens::Mteval13a, BleuTokens::International, BleuTokens::Characters, BleuTokens::None},
+              problems);
+  if (arguments.has("smooth"))
+    options.smoothing =
+        named(arguments, "smooth",
+              {Smoothing::Exponential, Smoothing::Floor, Smoothing::AddK, Smoothing::None}, problems);
+  if (arguments.has("smooth-value")) {
+    options.smooth_value = arguments.number("smooth-value", 0, 1e9);
+    if (!default_smooth_value(options))
+      problems.push_back({"--smooth-value", "goes with --smooth floor and add-k only", ""});
+  }
+  options.max_order = static_cast<int>(arguments.integer("max-order", 1, kMostBleuOrder));
+  if (arguments.boolean("lowercase")) options.letters = LetterCase::Lower;
+  if (arguments.boolean("preserve-case")) options.letters = LetterCase::Mixed;
+  if (arguments.boolean("sentence")) options.orders = Orders::Effective;
+  const std::string length = arguments.string("brevity-penalty");
+  if (length == "shortest") options.reference_length = ReferenceLength::Shortest;
+  if (length != "shortest" && length != "closest")
+    problems.push_back({"--brevity-penalty", "unknown name '" + length + "'", "closest or shortest"});
+  check_compat(arguments, options, problems);
+  return options;
+}
+
+void read_resampling(Arguments& arguments, BleuRequest& request, Problems& problems) {
+  struct Kind {
+    const char* flag;
+    const char* count;
+    Resampling kind;
+  };
+  constexpr Kind kinds[] = {{"confidence", "confidence-n", Resampling::Interval},
+                            {"paired-bs", "paired-bs-n", Resampling::PairedBootstrap},
+                            {"paired-ar", "paired-ar-n", Resampling::PairedRandomization}};
+  for (const Kind& kind : kinds) {
+    const int samples = static_cast<int>(arguments.integer(kind.count, 1, kMostSamples));
+    if (!arguments.boolean(kind.flag)) {
+      if (arguments.has(kind.count))
+        problems.push_back({long_name(kind.count), "needs " + long_name(kind.flag), ""});
+      continue;
+    }
+    if (request.resampling != Resampling::None)
+      problems.push_back(
+          {long_name(kind.flag), "is one test too many", "one of --confidence, --paired-bs and --paired-ar"});
+    if (request.sentences)
+      problems.push_back({long_name(kind.flag), "does not go with --sentence", "it is about a corpus"});
+    request.resampling = kind.kind;
+    request.samples.samples = samples;
+  }
+  request.samples.seed =
+      static_cast<std::uint64_t>(arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()));
+  const bool paired = request.resampling == Resampling::PairedBootstrap ||
+                      request.resampling == Resampling::PairedRandomization;
+  if (paired && request.systems.size() == 1)
+    problems.push_back(
+        {"--paired-bs, --paired-ar", "compare several systems", "name the others with --system FILE"});
+  if (request.resampling == Resampling::Interval && request.systems.size() > 1)
+    problems.push_back({"--confidence", "is about one system", "--paired-bs has an interval of each"});
+}
+
+Result<BleuRequest> request_of(Arguments& arguments) {
+  Problems problems;
+  BleuRequest request;
+  request.systems = arguments.strings("system");
+  request.systems.insert(request.systems.begin(), arguments.positionals().front());
+  request.references.assign(arguments.positionals().begin() + 1, arguments.positionals().end());
+  request.options = bleu_options(arguments, problems);
+  request.sentences = arguments.boolean("sentence");
+  request.score_only = arguments.boolean("score-only");
+  request.force = arguments.boolean("force");
+  request.detokenize = arguments.boolean("detokenize");
+  if (arguments.boolean("short")) request.signature = SignatureLength::Short;
+  request.width = static_cast<int>(arguments.integer("width", 0, 17));
+  request.format = output_format(arguments, problems);
+  read_resampling(arguments, request, problems);
+  if (const std::string count = arguments.string("num-refs"); count == "var") {
+    request.num_refs = 0;
+  } else {
+    request.num_refs = static_cast<int>(arguments.integer("num-refs", 1, 1000));
+  }
+  if (request.num_refs != 1 && request.references.size() > 1)
+    problems.push_back({"--num-refs",
+                        "splits one file of references, got " + std::to_string(request.references.size()),
+                        ""});
+  if (request.sentences && request.systems.size() > 1)
+    problems.push_back({"--sentence", "is about one system", ""});
+  for (std::size_t i = 0; i < request.systems.size(); ++i)
+    if (std::find(request.systems.begin(), request.systems.begin() + static_cast<std::ptrdiff_t>(i),
+                  request.systems[i]) != request.systems.begin() + static_cast<std::ptrdiff_t>(i))
+      problems.push_back({"--system", request.systems[i] + " is given twice", ""});
+  const auto standard_inputs = std::count(request.systems.begin(), request.systems.end(), "-") +
+                               std::count(request.references.begin(), request.references.end(), "-");
+  if (standard_inputs > 1) problems.push_back({"-", "stands for stdin, which can be read once", ""});
+  append(problems, arguments.problems());
+  if (!problems.empty()) return problems;
+  return request;
+}
+
+// ---- counting
+// ----------------------------------------------------------------------------------------------
+
+Result<std::vector<TextLines>> read_all(const std::vector<std::string>& paths) {
+  std::vector<TextLines> texts;
+  Problems problems;
+  for (const std::string& path : paths) {
+    Result<TextLines> text = read_lines(path);
+    if (!text) {
+      append(problems, text.problems());
+      continue;
+    }
+    if (text->has_byte_order_mark)
+      std::fprintf(stderr,
+                   "note: %s: starts with a byte order mark, which is part of its first word. Hint: "
+                   "remove it\n",
+                   text->name.c_str());
+    texts.push_back(*std::move(text));
+  }
+  if (!problems.empty()) return problems;
+  return texts;
+}
+
+void warn_of_tokens(const BleuRequest& request, const TextLines& text) {
+  if (request.force || request.detokenize || request.options.tokens == BleuTokens::None) return;
+  const auto tokenized =
+      std::ranges::count_if(text.lines, [](std::string_view line) { return line.ends_with(" ."); });
+  if (static_cast<std::size_t>(tokenized) >= kManyTokenizedPeriods)
+    std::fprintf(stderr,
+                 "note: %s: %td lines end in ' .': are they tokenized? BLEU is of detokenized text. Hint: "
+                 "--force if they are meant so, --tokenize none for words as they stand\n",
+                 text.name.c_str(), tokenized);
+}
+
+System count_system(const BleuRequest& request, const TextLines& text, const ReferenceSet& references) {
+  System system{.name = text.name};
+  BleuCounter count(request.options);
+  BleuStatistics sum;
+  system.sentences.reserve(text.lines.size());
+  for (std::size_t s = 0; s < text.lines.size(); ++s) {
+    const std::string written = request.detokenize ? detokenize(join_subwords(text.lines[s])) : std::string();
+    const std::string_view hypothesis = request.detokenize ? written : text.lines[s];
+    sum += system.sentences.emplace_back(count(hypothesis, references.by_sentence[s]));
+  }
+  system.bleu = score_bleu(sum, request.options);
+  return system;
+}
+
+// ---- printing
+// ----------------------------------------------------------------------------------------------
+
+std::string fixed(double value, int width) {
+  return printed("%.*f", width, value);
+}
+
+std::string score_text(const BleuRequest& request, const Bleu& bleu,
+                       const std::optional<ConfidenceInterval>& interval) {
+  if (request.options.compat == BleuCompat::Mteval)
+    return fixed(bleu.score / 100, std::max(4, request.width));
+  std::string text = fixed(bleu.score, request.width);
+  if (interval)
+    text += " (μ = " + fixed(interval->mean, request.width) + " ± " +
+            fixed(interval->half_width, request.width) + ")";
+  return text;
+}
+
+/// As the program that --bleu-compat names prints it.
+std::string score_line(const BleuRequest& request, const std::string& signature, const Bleu& bleu,
+                       const std::optional<ConfidenceInterval>& interval = {}) {
+  const std::string score = score_text(request, bleu, interval);
+  if (request.score_only) return score;
+  const BleuStatistics& counts = bleu.statistics;
+  switch (request.options.compat) {
+    case BleuCompat::MultiBleu: {
+      std::string precisions;
+      for (const double precision : bleu.precisions)
+        precisions += (precisions.empty() ? "" : "/") + fixed(precision, 1);
+      return "BLEU = " + score + ", " + precisions +
+             printed(" (BP=%.3f, ratio=%.3f, hyp_len=%lld, ref_len=%lld)", bleu.bp, bleu.ratio,
+                     static_cast<long long>(counts.hyp_len), static_cast<long long>(counts.ref_len));
+    }
+    case BleuCompat::Mteval:
+      return "BLEU score = " + score;
+    case BleuCompat::Sacrebleu1210:
+      return "BLEU+" + signature + " = " + score + " " + verbose_score(bleu);
+    case BleuCompat::Sacrebleu2:
+      break;
+  }
+  return "BLEU|" + signature + " = " + score + " " + verbose_score(bleu);
+}
+
+Json numbers_of(const Bleu& bleu) {
+  Json counts = Json::array(), totals = Json::array(), precisions = Json::array();
+  for (std::size_t n = 0; n < bleu.precisions.size(); ++n) {
+    counts.push_back(bleu.statistics.correct[n]);
+    totals.push_back(bleu.statistics.total[n]);
+    precisions.push_back(bleu.precisions[n]);
+  }
+  return Json::object({{"score", bleu.score},
+                       {"counts", counts},
+                       {"totals", totals},
+                       {"precisions", precisions},
+                       {"bp", bleu.bp},
+                       {"ratio", bleu.ratio},
+                       {"sys_len", bleu.statistics.hyp_len},
+                       {"ref_len", bleu.statistics.ref_len}});
+}
+
+/// What sacreBLEU's JSON starts with, the score where there is one; then the signature's items.
+Json json_head(const BleuRequest& request, const SignatureFacts& facts, const Bleu* bleu = nullptr) {
+  Json json = Json::object({{"name", "BLEU"}});
+  if (bleu) json["score"] = bleu->score;
+  json["signature"] = bleu_signature(request.options, facts);
+  if (bleu) json["verbose_score"] = verbose_score(*bleu);
+  for (const auto& [key, value] : signature_items(request.options, facts)) json[key] = value;
+  return json;
+}
+
+void print_json(const Json& json) {
+  std::printf("%s\n", json.dump(1).c_str());
+}
+
+void print_system(const BleuRequest& request, const SignatureFacts& facts, const System& system) {
+  std::optional<ConfidenceInterval> interval;
+  if (request.resampling == Resampling::Interval)
+    interval = bootstrap_interval(system.sentences, request.options, request.samples);
+  if (request.format == OutputFormat::Text) {
+    const std::string signature = bleu_signature(request.options, facts, request.signature);
+    std::printf("%s\n", score_line(request, signature, system.bleu, interval).c_str());
+    return;
+  }
+  Json json = json_head(request, facts, &system.bleu);
+  const Json numbers = numbers_of(system.bleu);
+  for (const Json::Member& member : numbers.members()) json[member.first] = member.second;
+  if (interval) {
+    json["confidence_mean"] = interval->mean;
+    json["confidence_var"] = interval->half_width;
+  }
+  print_json(json);
+}
+
+void print_sentences(const BleuRequest& request, const SignatureFacts& facts, const System& system) {
+  if (request.format == OutputFormat::Text) {
+    const std::string signature = bleu_signature(request.options, facts, request.signature);
+    for (const BleuStatistics& sentence : system.sentences)
+      std::printf("%s\n", score_line(request, signature, score_bleu(sentence, request.options)).c_str());
+    return;
+  }
+  Json json = json_head(request, facts), sentences = Json::array();
+  for (const BleuStatistics& sentence : system.sentences)
+    sentences.push_back(numbers_of(score_bleu(sentence, request.options)));
+  json["sentences"] = std::move(sentences);
+  print_json(json);
+}
+
+std::vector<SystemResult> results_of(const BleuRequest& request, const std::vector<System>& systems) {
+  std::vector<SystemResult> results;
+  if (request.resampling == Resampling::None) {
+    for (const System& system : systems) results.push_back({.score = system.bleu.score});
+    return results;
+  }
+  std::vector<std::vector<BleuStatistics>> statistics;
+  for (const System& system : systems) statistics.push_back(system.sentences);
+  return request.resampling == Resampling::PairedBootstrap
+             ? paired_bootstrap(statistics, request.options, request.samples)
+             : paired_randomization(statistics, request.options, request.samples);
+}
+
+void print_table(const BleuRequest& request, const std::string& signature, const std::vector<System>& systems,
+                 const std::vector<SystemResult>& results) {
+  int name_width = 8;
+  for (const System& system : systems)
+    name_width = std::max(name_width, static_cast<int>(system.name.size()) + 2);
+  const bool paired = request.resampling != Resampling::None;
+  const bool intervals = request.resampling == Resampling::PairedBootstrap;
+  std::printf("%-*s%10s%s%s\n", name_width, "system", "BLEU", intervals ? "        mean    +-95 %" : "",
+              paired ? "         p" : "");
+  for (std::size_t i = 0; i < systems.size(); ++i) {
+    const SystemResult& result = results[i];
+    std::printf("%-*s%10s", name_width, systems[i].name.c_str(),
+                score_text(request, systems[i].bleu, {}).c_str());
+    if (result.interval)
+      std::printf("  %10s%10s", fixed(result.interval->mean, request.width).c_str(),
+                  fixed(result.interval->half_width, request.width).c_str());
+    if (result.p_value) std::printf("  %8.4f%s", *result.p_value, *result.p_value < kSignificant ? " *" : "");
+    if (paired && i == 0) std::printf("  baseline");
+    std::printf("\n");
+  }
+  if (paired)
+    std::printf(
+        "p: how often chance alone makes a difference to the baseline as large (%d %s, seed %llu); * p < "
+        "%.2f\n",
+        request.samples.samples, intervals ? "resamples" : "trials",
+        static_cast<unsigned long long>(request.samples.seed), kSignificant);
+  std::printf("%s\n", signature.c_str());
+}
+
+void print_systems(const BleuRequest& request, const SignatureFacts& facts,
+                   const std::vector<System>& systems) {
+  const std::vector<SystemResult> results = results_of(request, systems);
+  if (request.format == OutputFormat::Text)
+    return print_table(request, bleu_signature(request.options, facts, request.signature), systems, results);
+  Json json = json_head(request, facts), rows = Json::array();
+  for (std::size_t i = 0; i < systems.size(); ++i) {
+    Json row = Json::object({{"system", systems[i].name}});
+    const Json numbers = numbers_of(systems[i].bleu);
+    for (const Json::Member& member : numbers.members()) row[member.first] = member.second;
+    row["p_value"] = results[i].p_value ? Json(*results[i].p_value) : Json();
+    row["mean"] = results[i].interval ? Json(results[i].interval->mean) : Json();
+    row["ci"] = results[i].interval ? Json(results[i].interval->half_width) : Json();
+    rows.push_back(std::move(row));
+  }
+  json["systems"] = std::move(rows);
+  print_json(json);
+}
+
+// ---- the command
+// -------------------------------------------------------------------------------------------
+
+SignatureFacts facts_of(const BleuRequest& request, const ReferenceSet& references) {
+  const bool randomization = request.resampling == Resampling::PairedRandomization;
+  const bool bootstrap = request.resampling != Resampling::None && !randomization;
+  return {.num_references = references.number,
+          .bootstrap = bootstrap ? request.samples.samples : 0,
+          .randomization = randomization ? request.samples.samples : 0,
+          .seed = request.samples.seed,
+          .implementation = "millrace-" MILLRACE_VERSION};
+}
+
+int score_systems(const BleuRequest& request) {
+  const Result<std::vector<TextLines>> hypotheses = read_all(request.systems);
+  const Result<std::vector<TextLines>> streams = read_all(request.references);
+  Problems problems;
+  if (!hypotheses) append(problems, hypotheses.problems());
+  if (!streams) append(problems, streams.problems());
+  if (!problems.empty()) return exit_with(ExitCode::InputData, problems);
+  std::vector<const TextLines*> all;
+  for (const TextLines& text : *hypotheses) all.push_back(&text);
+  for (const TextLines& text : *streams) all.push_back(&text);
+  if (problems = check_line_counts(all); !problems.empty()) return exit_with(ExitCode::InputData, problems);
+  if (all.front()->lines.empty())
+    return exit_with(ExitCode::InputData, {{all.front()->name, "has no line", "there is nothing to score"}});
+  const Result<ReferenceSet> references =
+      request.num_refs == 1 ? references_of(*streams) : split_references(streams->front(), request.num_refs);
+  if (!references) return exit_with(ExitCode::InputData, references.problems());
+
+  std::vector<System> systems;
+  for (const TextLines& text : *hypotheses) {
+    warn_of_tokens(request, text);
+    systems.push_back(count_system(request, text, *references));
+    if (request.options.compat == BleuCompat::MultiBleu && systems.back().bleu.statistics.hyp_len == 0)
+      return exit_with(ExitCode::InputData,
+                       {{text.name, "has no word, and multi-bleu.perl no BLEU for that", ""}});
+  }
+  const SignatureFacts facts = facts_of(request, *references);
+  if (systems.size() > 1) {
+    print_systems(request, facts, systems);
+  } else if (request.sentences) {
+    print_sentences(request, facts, systems.front());
+  } else {
+    print_system(request, facts, systems.front());
+  }
+  return 0;
+}
+
+}  // namespace
+
+CommandSpec bleu_spec() {
+  CommandSpec spec;
+  spec.command = "bleu";
+  spec.summary = "Score translations with BLEU: sacreBLEU's numbers, in milliseconds.";
+  spec.positionals = {"HYP", "REF..."};
+  const std::string text = "What is scored", significance = "Significance", output = "Output";
+  spec.flags = {
+      {.name = "tokenize",
+       .value = "13a|intl|char|none",
+       .help = "How words are found (default: 13a; of multi-bleu none)."},
+      {.name = "lowercase", .help = "Case does not count: lower case of all scripts before words are found."},
+      {.name = "smooth",
+       .value = "exp|floor|add-k|none",
+       .help = "What an order without a match counts as (default: exp; of multi-bleu none)."},
+      {.name = "smooth-value",
+       .value = "V",
+       .help = "Of floor (default 0.1; of 1.2.10 0) and add-k (default 1)."},
+      {.name = "max-order", .value = "N", .help = "n-grams of up to N words.", .fallback = "4"},
+      {.name = "bleu-compat",
+       .value = "PROGRAM",
+       .help = "Whose BLEU: sacreBLEU 2.x or 1.2.10 (MLPerf's and PipeDream's), multi-bleu (.perl), mteval "
+               "(-v13a.pl).",
+       .fallback = "2.x"},
+      {.name = "preserve-case", .help = "Of mteval, which lower-cases otherwise: its -c."},
+      {.name = "brevity-penalty",
+       .value = "closest|shortest",
+       .help = "Of mteval: the reference whose length counts.",
+       .fallback = "closest"},
+      {.name = "num-refs",
+       .value = "N|var",
+       .help = "REF is one file with N references a line between tabs; var: as many as there are.",
+       .fallback = "1",
+       .group = text},
+      {.name = "system",
+       .value = "FILE",
+       .help = "Another translation of the same sentences; HYP is the baseline.",
+       .group = text,
+       .repeatable = true},
+      {.name = "sentence",
+       .help = "A score for each sentence, over the orders that it has n-grams of.",
+       .group = text},
+      {.name = "detokenize",
+       .help =
+           "Hypotheses are a model's words: join subwords (@@), drop <s>, <\\s> and <pad>, write as text by "
+           "Moses' "
+           "rules for English, then score. PipeDream's and MLPerf's BLEU takes this, --bleu-compat 1.2.10, "
+           "--tokenize intl and --lowercase.",
+       .group = text},
+      {.name = "force", .help = "Do not warn of hypotheses that look tokenized.", .group = text},
+      {.name = "confidence",
+       .help = "Bootstrap resampling: mean and 95 % interval. With --seed's default these are sacreBLEU's "
+               "numbers (as it gets them with NumPy 2).",
+       .group = significance},
+      {.name = "confidence-n", .value = "N", .help = "Resamples.", .fallback = "1000", .group = significance},
+      {.name = "paired-bs",
+       .help = "Each --system against HYP: paired bootstrap test, with intervals.",
+       .group = significance},
+      {.name = "paired-bs-n", .value = "N", .help = "Resamples.", .fallback = "1000", .group = significance},
+      {.name = "paired-ar",
+       .help = "Each --system against HYP: approximate randomization test.",
+       .group = significance},
+      {.name = "paired-ar-n", .value = "N", .help = "Trials.", .fallback = "10000", .group = significance},
+      {.name = "seed",
+       .value = "N",
+       .help = "Of the tests (NumPy's generator).",
+       .fallback = "12345",
+       .group = significance},
+      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text", .group = output},
+      {.name = "score-only", .short_name = 'b', .help = "The score alone.", .group = output},
+      {.name = "width",
+       .short_name = 'w',
+       .value = "N",
+       .help = "Decimals in text; JSON has all.",
+       .fallback = "2",
+       .group = output},
+      {.name = "short", .help = "The short form of the signature.", .group = output},
+  };
+  spec.examples = {"millrace bleu out.de newstest2014.de",
+                   "millrace bleu - ref.a ref.b --lowercase --tokenize intl --format json",
+                   "millrace bleu out.bpe newstest2014.de --detokenize --bleu-compat 1.2.10 --tokenize intl "
+                   "--lowercase -b",
+                   "millrace bleu base.de ref.de --system new.de --paired-bs"};
+  return spec;
+}
+
+int bleu_command(const std::vector<std::string>& args) {
+  Result<Arguments> arguments = parse_arguments(bleu_spec(), args);
+  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
+  if (arguments->wants_help()) return std::fputs(help_text(bleu_spec()).c_str(), stdout), 0;
+  const Result<BleuRequest> request = request_of(*arguments);
+  if (!request) return exit_with(ExitCode::Usage, request.problems());
+  return score_systems(*request);
+}
+
+}  // namespace millrace
