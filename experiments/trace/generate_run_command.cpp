@@ -18,6 +18,13 @@ Result<std::int64_t> start_from(const std::string& text) {
   return Problem{"", "'" + text + "' is no time", "2023-02-11T13:11:18"};
 }
 
+Result<TimeZone> clock_from(const std::string& text) {
+  Result<TimeZone> zone = TimeZone::parse(text);
+  if (zone) return zone;
+  const Problem& problem = zone.problems().front();
+  return Problem{"", "'" + text + "' " + problem.what, problem.hint};
+}
+
 CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
   CommandSpec spec;
   spec.command = "trace generate";
@@ -58,8 +65,7 @@ CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
       {.name = "clock",
        .value = "ZONE",
        .help = "Zone of the traced machine's clock at the start.",
-       .target = into::parsed(
-           clock, [](const std::string& name) { return TimeZone::parse(name); }, kClock)},
+       .target = into::parsed(clock, clock_from, kClock)},
   };
   spec.examples = {"millrace trace generate run --workload unet3d --rows 1000000 --gpus 4 --seed 7"};
   return spec;
