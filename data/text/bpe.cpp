@@ -82,7 +82,8 @@ Result<BpeCodes> BpeCodes::parse(std::string_view text, const std::string& name,
   // Where two pairs make the same symbol, it is taken apart as the pair whose last line comes first.
   std::unordered_map<std::uint64_t, std::size_t, KeyHash> last;
   for (std::size_t rank = 0; rank < pairs.size(); ++rank)
-    last[std::uint64_t(codes.find(pairs[rank].first)) << 32 | std::uint32_t(codes.find(pairs[rank].second))] = rank;
+    last[std::uint64_t(codes.find(pairs[rank].first)) << 32 | std::uint32_t(codes.find(pairs[rank].second))] =
+        rank;
   for (std::size_t rank = pairs.size(); rank-- > 0;) {
     const auto& [left, right] = pairs[rank];
     if (last[std::uint64_t(codes.find(left)) << 32 | std::uint32_t(codes.find(right))] != rank) continue;
@@ -161,8 +162,8 @@ void BpeCodes::merge_short(std::vector<Piece>& pieces) const {
   }
 }
 
-/// The same in n log n: pieces are a list, pairs stand in a queue. All pairs of a rank that are there when its
-/// turn comes are merged before those that come about by it are looked at.
+/// The same in n log n: pieces are a list, pairs stand in a queue. All pairs of a rank that are there when
+/// its turn comes are merged before those that come about by it are looked at.
 void BpeCodes::merge_long(std::vector<Piece>& pieces) const {
   const auto count = static_cast<std::int64_t>(pieces.size());
   std::vector<std::int64_t> next(pieces.size()), previous(pieces.size());
@@ -266,10 +267,10 @@ void BpeCodes::split_again(std::string_view piece, bool last, std::uint32_t offs
   while (!open.empty()) {
     const Part part = open.back();
     open.pop_back();
-    const auto halves = part.asked && is_known(part.text, part.last)
-                            ? made_of_.end()
-                            : made_of_.find(part.last ? std::string(part.text) + std::string(kEnd)
-                                                      : std::string(part.text));
+    const auto halves =
+        part.asked && is_known(part.text, part.last)
+            ? made_of_.end()
+            : made_of_.find(part.last ? std::string(part.text) + std::string(kEnd) : std::string(part.text));
     const std::size_t left = halves == made_of_.end() ? part.text.size() : halves->second.first.size();
     if (left >= part.text.size()) {
       offset += static_cast<std::uint32_t>(part.text.size());
@@ -296,7 +297,8 @@ const std::vector<std::uint32_t>& BpeCache::split(std::string_view word) {
 
 void apply_bpe(BpeCache& cache, std::string_view line, std::string& out) {
   const std::string_view inner = stripped_line(line);
-  const std::size_t front = inner.empty() ? line.size() : static_cast<std::size_t>(inner.data() - line.data());
+  const std::size_t front =
+      inner.empty() ? line.size() : static_cast<std::size_t>(inner.data() - line.data());
   out.append(line.substr(0, front));
   bool first = true;
   for_each_word(inner, [&](std::string_view word) {

@@ -17,8 +17,8 @@ namespace millrace {
 /// rank; of two equal lines the first counts. Immutable when made; thread-safe.
 class BpeCodes {
  public:
-  /// `merges`: only the first lines, -1: all. Problems name `name` and the line: another version, lines that are
-  /// not two symbols, bytes that are no UTF-8.
+  /// `merges`: only the first lines, -1: all. Problems name `name` and the line: another version, lines that
+  /// are not two symbols, bytes that are no UTF-8.
   static Result<BpeCodes> parse(std::string_view text, const std::string& name, std::int64_t merges = -1);
 
   /// From now on pieces that are not in the vocabulary are split again, as long as they can be. `text`: lines

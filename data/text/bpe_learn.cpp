@@ -22,9 +22,10 @@ struct Word {
   std::int64_t frequency = 0;
 };
 
-/// `frequency` is the count in use, of a pair that is `listed`. A rare pair is taken off the list and its count
-/// put `aside`, as the original does to have fewer to look through. What happens to it meanwhile is counted from
-/// 0 and joined when it is put aside again: a negative count is added, another one takes the place.
+/// `frequency` is the count in use, of a pair that is `listed`. A rare pair is taken off the list and its
+/// count put `aside`, as the original does to have fewer to look through. What happens to it meanwhile is
+/// counted from 0 and joined when it is put aside again: a negative count is added, another one takes the
+/// place.
 struct PairCount {
   Symbol left = 0, right = 0;
   std::int64_t frequency = 0, aside = 0;
@@ -65,7 +66,8 @@ class BpeLearner {
     count_pairs();
   }
 
-  std::vector<BpeMerge> learn(const LearnBpeOptions& options, const std::function<void(std::int64_t)>& progress) {
+  std::vector<BpeMerge> learn(const LearnBpeOptions& options,
+                              const std::function<void(std::int64_t)>& progress) {
     std::vector<BpeMerge> merges;
     if (listed_.empty()) return merges;
     double threshold = static_cast<double>(frequency_of_best()) / 10;
@@ -221,7 +223,8 @@ class BpeLearner {
         best_ = top.pair;
         return true;
       }
-      std::pop_heap(heap_.begin(), heap_.end(), [this](const Entry& a, const Entry& b) { return less(a, b); });
+      std::pop_heap(heap_.begin(), heap_.end(),
+                    [this](const Entry& a, const Entry& b) { return less(a, b); });
       heap_.pop_back();
       if (pair.listed && pair.frequency < top.frequency) push(top.pair);
     }
@@ -273,8 +276,8 @@ class BpeLearner {
     count_around(id, made);
   }
 
-  /// What the original does in all words: it looks for "left right" with white space or nothing around. In a word
-  /// with white space of its own this also finds the ends of symbols.
+  /// What the original does in all words: it looks for "left right" with white space or nothing around. In a
+  /// word with white space of its own this also finds the ends of symbols.
   void merge_by_text(Symbol left, Symbol right) {
     std::string text;
     for (const Symbol s : before_) text += (text.empty() ? "" : " ") + texts_[s];

@@ -17,7 +17,8 @@ Fingerprint fingerprint_of(std::string_view bytes) {
 }
 
 std::string Fingerprint::hex() const {
-  return printed("%016llx%016llx", static_cast<unsigned long long>(high), static_cast<unsigned long long>(low));
+  return printed("%016llx%016llx", static_cast<unsigned long long>(high),
+                 static_cast<unsigned long long>(low));
 }
 
 }  // namespace millrace

@@ -5,9 +5,9 @@
 
 namespace millrace {
 
-/// A thread holds one part at a time: `read` gets it, `work` works on it, `take` uses the result. Reads are one
-/// after the other, and so are takes, in the order of the reads; only `work` runs beside others. All get the
-/// number of the thread, from 0: what they share for a part lies in a slot of that number.
+/// A thread holds one part at a time: `read` gets it, `work` works on it, `take` uses the result. Reads are
+/// one after the other, and so are takes, in the order of the reads; only `work` runs beside others. All get
+/// the number of the thread, from 0: what they share for a part lies in a slot of that number.
 struct OrderedWork {
   std::function<bool(int thread)> read;  ///< false: there are no more parts
   std::function<void(int thread)> work;

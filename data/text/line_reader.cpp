@@ -29,8 +29,7 @@ LineReader::LineReader(const std::filesystem::path& path)
     : path_(path.string()), stream_(std::make_unique<Stream>()) {
   // Without O_NONBLOCK the opening of a FIFO would wait for a writer.
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0)
-    throw DataError(path_ + ": cannot be opened: " + std::strerror(errno), "check the path");
+  if (fd < 0) throw DataError(path_ + ": cannot be opened: " + std::strerror(errno), "check the path");
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
@@ -114,7 +113,8 @@ std::string_view TextBlock::line(std::size_t side, std::size_t i) const {
   return std::string_view(s.text).substr(begin, s.ends[i] - begin);
 }
 
-BlockReader::BlockReader(const std::vector<std::string>& paths, Bytes block_bytes) : block_bytes_(block_bytes) {
+BlockReader::BlockReader(const std::vector<std::string>& paths, Bytes block_bytes)
+    : block_bytes_(block_bytes) {
   for (const std::string& path : paths) readers_.emplace_back(path);
 }
 

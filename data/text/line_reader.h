@@ -15,9 +15,9 @@ namespace millrace {
 /// No line is longer: what is has lost its line ends, or is no text.
 inline constexpr Bytes kMostLineBytes = 16 * kMiB;
 
-/// A regular file of lines, which end in "\n" and in nothing else; gzip is told by its first bytes. A byte-order
-/// mark at the start is left out. Throws DataError: no such file, a FIFO or folder, a damaged or cut-off gzip
-/// stream, a line above kMostLineBytes. Holds one line and 256 KiB.
+/// A regular file of lines, which end in "\n" and in nothing else; gzip is told by its first bytes. A
+/// byte-order mark at the start is left out. Throws DataError: no such file, a FIFO or folder, a damaged or
+/// cut-off gzip stream, a line above kMostLineBytes. Holds one line and 256 KiB.
 class LineReader {
  public:
   explicit LineReader(const std::filesystem::path& path);
@@ -25,9 +25,9 @@ class LineReader {
   ~LineReader();
   /// The next line without its end, valid until the next call; false at the file's end.
   bool next(std::string_view& line);
-  std::uint64_t lines() const { return lines_; }     ///< how many were given out
-  bool terminated() const { return terminated_; }    ///< the last one ended in "\n"
-  Bytes consumed() const;                            ///< bytes of the file as it lies on the disk
+  std::uint64_t lines() const { return lines_; }   ///< how many were given out
+  bool terminated() const { return terminated_; }  ///< the last one ended in "\n"
+  Bytes consumed() const;                          ///< bytes of the file as it lies on the disk
   const std::string& path() const { return path_; }
 
  private:

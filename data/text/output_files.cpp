@@ -19,7 +19,8 @@ const char* const kReplaceHint = "give another name, or --overwrite";
 
 }  // namespace
 
-OutputFiles::OutputFiles(std::vector<std::string> paths, const std::vector<std::string>& inputs, Existing existing)
+OutputFiles::OutputFiles(std::vector<std::string> paths, const std::vector<std::string>& inputs,
+                         Existing existing)
     : paths_(std::move(paths)), existing_(existing) {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     const std::filesystem::path path = paths_[i];
@@ -35,7 +36,8 @@ OutputFiles::OutputFiles(std::vector<std::string> paths, const std::vector<std::
     }
     if (existing_ == Existing::Refused && std::filesystem::exists(path, error))
       throw ConfigError(paths_[i] + ": exists already", kReplaceHint);
-    if (const Status status = make_place_for_file(path); !status) throw ConfigError(to_string(status.problems()));
+    if (const Status status = make_place_for_file(path); !status)
+      throw ConfigError(to_string(status.problems()));
     temporary_.push_back(paths_[i] + ".tmp." + std::to_string(::getpid()));
   }
 }

@@ -8,8 +8,9 @@ namespace millrace {
 
 enum class Existing;
 
-/// Throws ConfigError: an output that exists and is not to be replaced, that is an input or another output too,
-/// or whose folder cannot be written. Until `publish` the files have other names, which the destructor removes.
+/// Throws ConfigError: an output that exists and is not to be replaced, that is an input or another output
+/// too, or whose folder cannot be written. Until `publish` the files have other names, which the destructor
+/// removes.
 class OutputFiles {
  public:
   OutputFiles(std::vector<std::string> paths, const std::vector<std::string>& inputs, Existing existing);

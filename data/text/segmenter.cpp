@@ -1,6 +1,5 @@
 #include "data/text/segmenter.h"
 
-
 #include "data/text/unicode.h"
 
 namespace millrace {
@@ -102,7 +101,8 @@ class WordPieceSegmenter : public Segmenter {
       next_code_point(word, i);
       ends.push_back(i);
     }
-    if (static_cast<std::int64_t>(ends.size()) > options_.longest_word) return numbers.push_back(vocabulary_->unk());
+    if (static_cast<std::int64_t>(ends.size()) > options_.longest_word)
+      return numbers.push_back(vocabulary_->unk());
     std::size_t begin = 0;
     for (std::size_t first = 0; first < ends.size();) {
       std::size_t last = ends.size();
@@ -130,7 +130,8 @@ class WordPieceSegmenter : public Segmenter {
 
 }  // namespace
 
-SegmenterMaker bpe_segmenter(std::shared_ptr<const BpeCodes> codes, std::shared_ptr<const Vocabulary> vocabulary) {
+SegmenterMaker bpe_segmenter(std::shared_ptr<const BpeCodes> codes,
+                             std::shared_ptr<const Vocabulary> vocabulary) {
   return [codes, vocabulary] { return std::make_unique<BpeSegmenter>(codes, vocabulary); };
 }
 

@@ -24,20 +24,22 @@ class Segmenter {
 /// Makes one more; what its products share is immutable and outlives them.
 using SegmenterMaker = std::function<std::unique_ptr<Segmenter>()>;
 
-/// Words between spaces, split by the codes, or as they are where `codes` is null (they then have their "@@").
-SegmenterMaker bpe_segmenter(std::shared_ptr<const BpeCodes> codes, std::shared_ptr<const Vocabulary> vocabulary);
+/// Words between spaces, split by the codes, or as they are where `codes` is null (they then have their
+/// "@@").
+SegmenterMaker bpe_segmenter(std::shared_ptr<const BpeCodes> codes,
+                             std::shared_ptr<const Vocabulary> vocabulary);
 
 /// Letters of a line for WordPiece. Uncased models are fed lower-case letters without accents.
 enum class Casing { Uncased, Cased };
 
 struct WordPieceOptions {
   Casing casing = Casing::Uncased;
-  std::int64_t longest_word = 100;     ///< in characters; a longer one is [UNK] (MLPerf: 200)
-  bool keep_special_tokens = false;    ///< "[MASK]" in the text is the token (NVIDIA), not three words (MLPerf)
+  std::int64_t longest_word = 100;   ///< in characters; a longer one is [UNK] (MLPerf: 200)
+  bool keep_special_tokens = false;  ///< "[MASK]" in the text is the token (NVIDIA), not three words (MLPerf)
 };
 
-/// BERT's: control characters away, spaces around Chinese characters, accents and case away where uncased, words
-/// at white space and punctuation, then from the left the longest token of each word, "##" inside.
+/// BERT's: control characters away, spaces around Chinese characters, accents and case away where uncased,
+/// words at white space and punctuation, then from the left the longest token of each word, "##" inside.
 /// Source: Devlin et al., NAACL 2019, tokenization.py; in details as the package `tokenizers`.
 SegmenterMaker wordpiece_segmenter(std::shared_ptr<const Vocabulary> vocabulary, WordPieceOptions options);
 

@@ -1,5 +1,5 @@
-// SentencePiece models (Kudo and Richardson, EMNLP 2018) by their own library. The library has a protobuf of its own
-// and is therefore linked by programs without LibTorch only.
+// SentencePiece models (Kudo and Richardson, EMNLP 2018) by their own library. The library has a protobuf of
+// its own and is therefore linked by programs without LibTorch only.
 #pragma once
 
 #include <string>

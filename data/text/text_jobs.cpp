@@ -14,14 +14,16 @@ namespace millrace {
 namespace {
 
 /// A line as the rules make it; nothing if it is to be left out. `buffer` may hold the result.
-std::optional<std::string_view> prepared(std::string_view line, const TextRules& rules, const std::string& path,
-                                         std::uint64_t number, std::string& buffer, std::uint64_t& replaced) {
+std::optional<std::string_view> prepared(std::string_view line, const TextRules& rules,
+                                         const std::string& path, std::uint64_t number, std::string& buffer,
+                                         std::uint64_t& replaced) {
   const std::size_t bad = first_invalid_utf8(line);
   if (bad != std::string_view::npos) {
     if (rules.invalid == InvalidUtf8::Drop) return std::nullopt;
     if (rules.invalid == InvalidUtf8::Refuse)
       throw DataError(place_of_line(path, number) + ": byte " + std::to_string(bad + 1) + " (" +
-                          printed("0x%02x", unsigned{static_cast<unsigned char>(line[bad])}) + ") is no UTF-8",
+                          printed("0x%02x", unsigned{static_cast<unsigned char>(line[bad])}) +
+                          ") is no UTF-8",
                       "convert the file (iconv -t UTF-8), or choose --invalid-utf8 replace or drop");
     std::string mended;
     for (std::size_t i = 0; i < line.size();) {
@@ -72,8 +74,9 @@ void for_each_block(const TextRun& run, Work work, Take take) {
 }
 
 /// Line `i` of every side as the rules make it; false if it goes. `buffers` has one for each side.
-bool prepared_line(const TextBlock& block, std::size_t i, const TextRun& run, std::vector<std::string>& buffers,
-                   std::vector<std::string_view>& lines, TextReport& report) {
+bool prepared_line(const TextBlock& block, std::size_t i, const TextRun& run,
+                   std::vector<std::string>& buffers, std::vector<std::string_view>& lines,
+                   TextReport& report) {
   lines.clear();
   for (std::size_t side = 0; side < block.sides.size(); ++side) {
     const std::optional<std::string_view> line =
@@ -143,13 +146,20 @@ std::uint64_t count_of(const std::vector<std::uint32_t>& tokens, std::uint32_t w
 
 const char* to_string(Dropped reason) {
   switch (reason) {
-    case Dropped::Invalid: return "invalid UTF-8";
-    case Dropped::Empty: return "empty";
-    case Dropped::Short: return "too short";
-    case Dropped::Long: return "too long";
-    case Dropped::Ratio: return "lengths too unequal";
-    case Dropped::LongWord: return "a word too long";
-    case Dropped::NotLatin1: return "not Latin-1";
+    case Dropped::Invalid:
+      return "invalid UTF-8";
+    case Dropped::Empty:
+      return "empty";
+    case Dropped::Short:
+      return "too short";
+    case Dropped::Long:
+      return "too long";
+    case Dropped::Ratio:
+      return "lengths too unequal";
+    case Dropped::LongWord:
+      return "a word too long";
+    case Dropped::NotLatin1:
+      return "not Latin-1";
   }
   return "?";
 }
@@ -161,8 +171,8 @@ void TextReport::add(const TextReport& more) {
   for (std::size_t i = 0; i < kNumDropped; ++i) dropped[i] += more.dropped[i];
 }
 
-TextReport clean_files(const TextRun& run, const CleanOptions& options, const std::vector<std::string>& outputs,
-                       Existing existing) {
+TextReport clean_files(const TextRun& run, const CleanOptions& options,
+                       const std::vector<std::string>& outputs, Existing existing) {
   OutputFiles files(outputs, run.inputs, existing);
   std::vector<FileWriter> writers;
   for (std::size_t i = 0; i < files.size(); ++i) writers.emplace_back(files.temporary(i));
@@ -224,8 +234,8 @@ WordCounts count_words(const TextRun& run, TextReport& report) {
   return all;
 }
 
-TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes, const std::vector<std::string>& outputs,
-                              Existing existing) {
+TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes,
+                              const std::vector<std::string>& outputs, Existing existing) {
   OutputFiles files(outputs, run.inputs, existing);
   std::vector<BpeCache> caches(static_cast<std::size_t>(run.threads), BpeCache(codes));
   TextReport report;
@@ -262,8 +272,9 @@ TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes, const s
   return report;
 }
 
-TextReport encode_files(const TextRun& run, const EncodeOptions& options, const std::vector<EncodedSide>& sides,
-                        const std::vector<std::string>& outputs, Existing existing) {
+TextReport encode_files(const TextRun& run, const EncodeOptions& options,
+                        const std::vector<EncodedSide>& sides, const std::vector<std::string>& outputs,
+                        Existing existing) {
   const std::size_t width = run.inputs.size();
   MILLRACE_CHECK(sides.size() == width && outputs.size() == width);
   OutputFiles files(outputs, run.inputs, existing);
@@ -290,7 +301,8 @@ TextReport encode_files(const TextRun& run, const EncodeOptions& options, const 
             const std::size_t begin = side.ends.empty() ? 0 : side.ends.back();
             segmenters[static_cast<std::size_t>(thread) * width + s]->segment(lines[s], side.tokens);
             const auto length = static_cast<std::int64_t>(side.tokens.size() - begin);
-            if (length < options.min_tokens) reason = reason.value_or(length == 0 ? Dropped::Empty : Dropped::Short);
+            if (length < options.min_tokens)
+              reason = reason.value_or(length == 0 ? Dropped::Empty : Dropped::Short);
             if (length > options.max_tokens) reason = reason.value_or(Dropped::Long);
           }
           if (reason) {

@@ -1,9 +1,10 @@
 // What is done with whole files of text: cleaning, counting, learning, splitting, encoding, decoding.
 //
 // Files are read in blocks of a MiB; a thread holds one block of each of the files that are read in step, and
-// what comes of it. Besides, memory holds the different words (counting, learning), or 64 MiB of remembered words
-// a thread (splitting, encoding). Results are the same for any number of threads. All throw DataError for what is
-// wrong with a file, with its line, and ConfigError for outputs that exist; then no output is made.
+// what comes of it. Besides, memory holds the different words (counting, learning), or 64 MiB of remembered
+// words a thread (splitting, encoding). Results are the same for any number of threads. All throw DataError
+// for what is wrong with a file, with its line, and ConfigError for outputs that exist; then no output is
+// made.
 #pragma once
 
 #include <array>
@@ -56,14 +57,14 @@ const char* to_string(Dropped reason);  ///< "invalid UTF-8", "empty", ...
 struct TextReport {
   std::uint64_t lines = 0, kept = 0;
   std::array<std::uint64_t, kNumDropped> dropped{};
-  std::uint64_t replaced_bytes = 0;  ///< of InvalidUtf8::Replace
-  std::vector<TokenFileInfo> files;  ///< encode: of each output
+  std::uint64_t replaced_bytes = 0;    ///< of InvalidUtf8::Replace
+  std::vector<TokenFileInfo> files;    ///< encode: of each output
   std::vector<std::uint64_t> unknown;  ///< encode: tokens of each output that are not in the vocabulary
   void add(const TextReport& more);
 };
 
-/// As Moses' clean-corpus-n.perl and MLPerf's GNMT filter: white space becomes single spaces; a line goes if a
-/// side is empty, has fewer than `min_words` or more than `max_words` words or a word above `longest_word`
+/// As Moses' clean-corpus-n.perl and MLPerf's GNMT filter: white space becomes single spaces; a line goes if
+/// a side is empty, has fewer than `min_words` or more than `max_words` words or a word above `longest_word`
 /// characters, or if a side has more than `ratio` times the words of another.
 struct CleanOptions {
   std::int64_t min_words = 1, max_words = 80;
@@ -71,15 +72,15 @@ struct CleanOptions {
   std::int64_t longest_word = 1000;
   bool latin1 = false;  ///< lines with characters above U+00FF go too
 };
-TextReport clean_files(const TextRun& run, const CleanOptions& options, const std::vector<std::string>& outputs,
-                       Existing existing);
+TextReport clean_files(const TextRun& run, const CleanOptions& options,
+                       const std::vector<std::string>& outputs, Existing existing);
 
 /// Words between spaces of all inputs, one after the other.
 WordCounts count_words(const TextRun& run, TextReport& report);
 
 /// Inputs with their words split, a file each.
-TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes, const std::vector<std::string>& outputs,
-                              Existing existing);
+TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes,
+                              const std::vector<std::string>& outputs, Existing existing);
 
 /// Inputs in step to token files. A line goes if a side has fewer than `min_tokens` or more than `max_tokens`
 /// tokens (begin and end not counted).
@@ -91,8 +92,9 @@ struct EncodedSide {
   SegmenterMaker segmenter;
   std::shared_ptr<const Vocabulary> vocabulary;
 };
-TextReport encode_files(const TextRun& run, const EncodeOptions& options, const std::vector<EncodedSide>& sides,
-                        const std::vector<std::string>& outputs, Existing existing);
+TextReport encode_files(const TextRun& run, const EncodeOptions& options,
+                        const std::vector<EncodedSide>& sides, const std::vector<std::string>& outputs,
+                        Existing existing);
 
 /// Sentences as text, a line each, in order.
 void decode_file(const TokenFile& file, const Vocabulary& vocabulary, int threads,

@@ -191,14 +191,16 @@ Result<TokenFile> TokenFile::open(const std::filesystem::path& path, TokenCheck 
 Status TokenFile::map(const std::filesystem::path& path) {
   path_ = path.string();
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return Problem{path_, std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
+  if (fd < 0)
+    return Problem{path_, std::string("cannot be opened: ") + std::strerror(errno), "check the path"};
   struct stat info {};
   const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   const auto size = static_cast<std::size_t>(info.st_size);
   void* address = regular && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
   ::close(fd);
   if (!regular) return Problem{path_, "is no regular file", {}};
-  if (address == MAP_FAILED) return Problem{path_, std::string("cannot be mapped: ") + std::strerror(errno), {}};
+  if (address == MAP_FAILED)
+    return Problem{path_, std::string("cannot be mapped: ") + std::strerror(errno), {}};
   if (address) bytes_ = {static_cast<const char*>(address), size};
   return Ok{};
 }
@@ -207,10 +209,12 @@ Status TokenFile::read_header() {
   const std::string hint = "`millrace data text encode` makes token files";
   if (bytes_.substr(0, kMagic.size()) != kMagic) return Problem{path_, "is no token file", hint};
   if (bytes_.size() < kHeaderBytes)
-    return Problem{path_, "is cut off in its header, at byte " + std::to_string(bytes_.size()), "encode again"};
+    return Problem{path_, "is cut off in its header, at byte " + std::to_string(bytes_.size()),
+                   "encode again"};
   const auto version = get_little<std::uint32_t>(bytes_, 8);
   if (version != kVersion)
-    return Problem{path_, "is a token file of version " + std::to_string(version) + ", expected 1", "encode again"};
+    return Problem{path_, "is a token file of version " + std::to_string(version) + ", expected 1",
+                   "encode again"};
   if (get_little<std::uint64_t>(bytes_, kHeaderBytes - 8) != xxh3_64(bytes_.substr(0, kHeaderBytes - 8)))
     return Problem{path_, "is damaged in its header, bytes 0 to 128", "encode again, or copy it again"};
   info_.bytes_per_token = get_little<std::uint32_t>(bytes_, 12);
@@ -278,7 +282,8 @@ Status TokenFile::check_index() const {
 
 Status TokenFile::check_numbers() const {
   for (std::uint64_t i = 0; i < info_.tokens; ++i) {
-    const std::uint64_t number = number_at(bytes_, kHeaderBytes + i * info_.bytes_per_token, info_.bytes_per_token);
+    const std::uint64_t number =
+        number_at(bytes_, kHeaderBytes + i * info_.bytes_per_token, info_.bytes_per_token);
     if (number >= info_.vocabulary_size)
       return Problem{path_,
                      "has number " + std::to_string(number) + " at token " + std::to_string(i) +
@@ -319,8 +324,9 @@ Status TokenFile::belongs_to(const Vocabulary& vocabulary, const std::string& na
   if (vocabulary.fingerprint() == info_.vocabulary) return Ok{};
   return Problem{path_,
                  "was made with another vocabulary (" + info_.vocabulary.hex() + ", " +
-                     std::to_string(info_.vocabulary_size) + " " + to_string(info_.kind) + " tokens) than " + name +
-                     " (" + vocabulary.fingerprint().hex() + ", " + std::to_string(vocabulary.size()) + ")",
+                     std::to_string(info_.vocabulary_size) + " " + to_string(info_.kind) + " tokens) than " +
+                     name + " (" + vocabulary.fingerprint().hex() + ", " + std::to_string(vocabulary.size()) +
+                     ")",
                  "give the vocabulary that `millrace data text encode` was given"};
 }
 

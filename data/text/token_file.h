@@ -2,9 +2,9 @@
 //
 // All integers are little-endian.
 //   header, 128 bytes: "MILLTOK\n"; u32 version 1; u32 bytes of a number, 2 or 4; u64 sentences; u64 tokens;
-//     u64 size of the vocabulary; u32 kind of tokens (TokenKind); u32 what the vocabulary was padded to; 16 bytes
-//     fingerprint of the vocabulary; u64 tokens of the longest sentence; zeros; in the last 8 bytes XXH3-64 of
-//     the 120 before them
+//     u64 size of the vocabulary; u32 kind of tokens (TokenKind); u32 what the vocabulary was padded to; 16
+//     bytes fingerprint of the vocabulary; u64 tokens of the longest sentence; zeros; in the last 8 bytes
+//     XXH3-64 of the 120 before them
 //   the numbers, sentence after sentence; zeros up to a multiple of 8
 //   sentences + 1 times u64: where a sentence starts, counted in tokens; the last is the number of tokens
 //   XXH3-64 of each MiB of what is between header and here; then XXH3-64 of these sums
@@ -39,7 +39,8 @@ struct TokenFileInfo {
 /// the output until the end). Throws DataError when the disk fails. The file gets its name at `commit`.
 class TokenFileWriter {
  public:
-  TokenFileWriter(const std::filesystem::path& path, const Vocabulary& vocabulary, std::int64_t vocabulary_padding);
+  TokenFileWriter(const std::filesystem::path& path, const Vocabulary& vocabulary,
+                  std::int64_t vocabulary_padding);
   TokenFileWriter(TokenFileWriter&&) noexcept;
   ~TokenFileWriter();
   /// Numbers below the vocabulary's size.
@@ -58,15 +59,15 @@ class TokenFileWriter {
   std::string bytes_;
 };
 
-/// How much of a file is looked at when it is opened: all of it, or header, index and sizes (a damaged number is
-/// then still below the vocabulary's size, or a failed check).
+/// How much of a file is looked at when it is opened: all of it, or header, index and sizes (a damaged number
+/// is then still below the vocabulary's size, or a failed check).
 enum class TokenCheck { Everything, Index };
 
 /// A token file, mapped. Thread-safe. Sentences carry neither begin nor end.
 class TokenFile {
  public:
-  /// Problems: no such file, a file of another kind or version, cut off, longer than it says, damaged (with the
-  /// bytes among which), numbers outside of the vocabulary.
+  /// Problems: no such file, a file of another kind or version, cut off, longer than it says, damaged (with
+  /// the bytes among which), numbers outside of the vocabulary.
   static Result<TokenFile> open(const std::filesystem::path& path, TokenCheck check = TokenCheck::Everything);
 
   TokenFile(TokenFile&&) noexcept;

@@ -104,9 +104,9 @@ std::string normal_form(std::string_view text, NormalForm form) {
   options |= form == NormalForm::Nfd ? UTF8PROC_DECOMPOSE : UTF8PROC_COMPOSE;
   if (form == NormalForm::Nfkc) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* made = nullptr;
-  const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &made, static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                               static_cast<utf8proc_ssize_t>(text.size()), &made,
+                                               static_cast<utf8proc_option_t>(options));
   MILLRACE_CHECK(length >= 0, utf8proc_errmsg(length));
   std::string result(reinterpret_cast<const char*>(made), static_cast<std::size_t>(length));
   std::free(made);  // utf8proc's allocator is malloc

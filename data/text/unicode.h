@@ -1,5 +1,5 @@
-// Characters as text files have them: UTF-8, classes, case and normal forms. Classes and forms are those of the
-// Unicode version that libutf8proc knows.
+// Characters as text files have them: UTF-8, classes, case and normal forms. Classes and forms are those of
+// the Unicode version that libutf8proc knows.
 #pragma once
 
 #include <cstddef>

@@ -34,7 +34,8 @@ bool is_number(std::string_view text) {
 /// "token 123" -> "token".
 std::optional<std::string_view> without_count(std::string_view line) {
   const std::size_t space = line.find(' ');
-  if (space == 0 || space == std::string_view::npos || !is_number(line.substr(space + 1))) return std::nullopt;
+  if (space == 0 || space == std::string_view::npos || !is_number(line.substr(space + 1)))
+    return std::nullopt;
   return line.substr(0, space);
 }
 
@@ -54,8 +55,8 @@ std::optional<char> byte_of(std::string_view piece) {
   return static_cast<char>(value);
 }
 
-Result<std::vector<std::string>> bpe_tokens(const std::vector<std::string_view>& lines, const std::string& name,
-                                            std::int64_t pad_to) {
+Result<std::vector<std::string>> bpe_tokens(const std::vector<std::string_view>& lines,
+                                            const std::string& name, std::int64_t pad_to) {
   const bool counted = !lines.empty() && std::all_of(lines.begin(), lines.end(), [](std::string_view line) {
     return without_count(line).has_value();
   });
@@ -63,8 +64,7 @@ Result<std::vector<std::string>> bpe_tokens(const std::vector<std::string_view>&
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string_view token = counted ? *without_count(lines[i]) : lines[i];
     if (token.empty() || token.find(' ') != std::string_view::npos)
-      return Problem{place_of_line(name, i + 1),
-                     "'" + escaped(token.substr(0, 80)) + "' is not a token",
+      return Problem{place_of_line(name, i + 1), "'" + escaped(token.substr(0, 80)) + "' is not a token",
                      "a vocabulary has a token a line, or a token and its count on every line"};
     if (std::find(kGnmtSpecials.begin(), kGnmtSpecials.end(), token) != kGnmtSpecials.end())
       return Problem{place_of_line(name, i + 1), "'" + std::string(token) + "' is put in front by itself",
@@ -83,9 +83,12 @@ Result<std::vector<std::string>> bpe_tokens(const std::vector<std::string_view>&
 
 const char* to_string(TokenKind kind) {
   switch (kind) {
-    case TokenKind::Bpe: return "bpe";
-    case TokenKind::WordPiece: return "wordpiece";
-    case TokenKind::SentencePiece: return "sentencepiece";
+    case TokenKind::Bpe:
+      return "bpe";
+    case TokenKind::WordPiece:
+      return "wordpiece";
+    case TokenKind::SentencePiece:
+      return "sentencepiece";
   }
   return "?";
 }

@@ -34,9 +34,11 @@ class Vocabulary {
   static Result<Vocabulary> of(std::vector<std::string> tokens, TokenKind kind, const std::string& name);
 
   /// Reads a file of `kind`:
-  /// - Bpe: a token a line, as in vocab.bpe.32000, or a token and its count. Numbers 0 to 3 are <pad> <unk> <s>
-  ///   <\s> (with the backslash of GNMT's code), then the lines; then madeupword0000, madeupword0001, ... up to
-  ///   a multiple of `pad_to` (as in PipeDream a whole `pad_to` where it is one already), none if that is 0.
+  /// - Bpe: a token a line, as in vocab.bpe.32000, or a token and its count. Numbers 0 to 3 are <pad> <unk>
+  /// <s>
+  ///   <\s> (with the backslash of GNMT's code), then the lines; then madeupword0000, madeupword0001, ... up
+  ///   to a multiple of `pad_to` (as in PipeDream a whole `pad_to` where it is one already), none if that is
+  ///   0.
   /// - WordPiece: a token a line, numbers are lines (vocab.txt). `pad_to` is not used.
   /// - SentencePiece: piece, tab, score (the model's .vocab file). `pad_to` is not used.
   static Result<Vocabulary> parse(std::string_view text, TokenKind kind, const std::string& name,
