@@ -98,6 +98,7 @@ Status BpeCodes::restrict_to(std::string_view text, const std::string& name, std
                    "learn codes again, or leave the vocabulary out"};
   if (const Status status = check_utf8(text, name); !status) return status.problems();
   Problems problems;
+  TextMap<bool> vocabulary;
   for_each_line(text, [&](std::string_view line, std::uint64_t number) {
     line = stripped_line(line);
     const std::size_t space = line.find(' ');
@@ -110,12 +111,13 @@ Status BpeCodes::restrict_to(std::string_view text, const std::string& name, std
                           "`millrace data text vocab --counts` makes such a file"});
       return false;
     }
-    if (count >= threshold) vocabulary_.emplace(line.substr(0, space), true);
+    if (count >= threshold) vocabulary.emplace(line.substr(0, space), true);
     return true;
   });
   if (!problems.empty()) return problems;
-  if (vocabulary_.empty())
+  if (vocabulary.empty())
     return Problem{name, "no piece occurs " + std::to_string(threshold) + " times", "lower the threshold"};
+  vocabulary_ = std::move(vocabulary);
   restricted_ = true;
   return Ok{};
 }

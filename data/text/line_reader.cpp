@@ -113,6 +113,12 @@ std::string_view TextBlock::line(std::size_t side, std::size_t i) const {
   return std::string_view(s.text).substr(begin, s.ends[i] - begin);
 }
 
+std::uint64_t TextBlock::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Side& side : sides) bytes += side.text.size() + side.ends.size();
+  return bytes;
+}
+
 BlockReader::BlockReader(const std::vector<std::string>& paths, Bytes block_bytes)
     : block_bytes_(block_bytes) {
   for (const std::string& path : paths) readers_.emplace_back(path);

@@ -54,6 +54,7 @@ struct TextBlock {
 
   std::size_t lines() const { return sides.empty() ? 0 : sides[0].ends.size(); }
   std::string_view line(std::size_t side, std::size_t i) const;
+  std::uint64_t bytes() const;  ///< of text, with line ends
 };
 
 /// Reads files in step. Throws DataError as LineReader does, and with all counts where the files have unequal

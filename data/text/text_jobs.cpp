@@ -56,7 +56,7 @@ struct Slot {
 /// Reads the run's inputs in step; `work(slot)` fills result and report, `take(slot)` gets them in order.
 template <class Result, class Work, class Take>
 void for_each_block(const TextRun& run, Work work, Take take) {
-  BlockReader reader(run.inputs);
+  BlockReader reader(run.inputs, run.block_bytes);
   std::vector<Slot<Result>> slots(static_cast<std::size_t>(run.threads));
   const auto slot = [&](int thread) -> Slot<Result>& { return slots[static_cast<std::size_t>(thread)]; };
   run_in_order(run.threads, {.read = [&](int t) { return reader.next(slot(t).block); },
@@ -64,6 +64,7 @@ void for_each_block(const TextRun& run, Work work, Take take) {
                                  [&](int t) {
                                    slot(t).report = {};
                                    slot(t).report.lines = slot(t).block.lines();
+                                   slot(t).report.bytes = slot(t).block.bytes();
                                    work(t, slot(t));
                                  },
                              .take =
@@ -166,6 +167,7 @@ const char* to_string(Dropped reason) {
 
 void TextReport::add(const TextReport& more) {
   lines += more.lines;
+  bytes += more.bytes;
   kept += more.kept;
   replaced_bytes += more.replaced_bytes;
   for (std::size_t i = 0; i < kNumDropped; ++i) dropped[i] += more.dropped[i];

@@ -44,7 +44,8 @@ struct TextRun {
   std::vector<std::string> inputs;
   TextRules rules;
   int threads = 1;
-  BytesDone progress;  ///< may be empty
+  BytesDone progress;        ///< may be empty
+  Bytes block_bytes = kMiB;  ///< of text in a block, a line more or less
 };
 
 enum class Existing { Refused, Replaced };  ///< output files that are there already
@@ -56,6 +57,7 @@ const char* to_string(Dropped reason);  ///< "invalid UTF-8", "empty", ...
 
 struct TextReport {
   std::uint64_t lines = 0, kept = 0;
+  std::uint64_t bytes = 0;  ///< of text, unpacked, of all inputs
   std::array<std::uint64_t, kNumDropped> dropped{};
   std::uint64_t replaced_bytes = 0;    ///< of InvalidUtf8::Replace
   std::vector<TokenFileInfo> files;    ///< encode: of each output

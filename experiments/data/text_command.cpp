@@ -130,10 +130,10 @@ double rate_of(Bytes bytes, double seconds) {
 /// What a command did, as one line of text or a JSON object.
 class Outcome {
  public:
-  Outcome(OutputFormat format, Clock& clock, const std::vector<std::string>& inputs)
-      : format_(format), clock_(clock), start_(clock.now()), bytes_(size_of_files(inputs)) {}
+  Outcome(OutputFormat format, Clock& clock) : format_(format), clock_(clock), start_(clock.now()) {}
 
   void lines(const TextReport& report) {
+    bytes_ = static_cast<Bytes>(report.bytes);
     add("lines", report.lines, "lines");
     add("kept", report.kept, "kept");
     for (std::size_t i = 0; i < kNumDropped; ++i) {
@@ -158,7 +158,7 @@ class Outcome {
     if (format_ == OutputFormat::Json) {
       std::printf("%s\n", json_.dump(1).c_str());
     } else {
-      std::printf("%s%s; %.3f MB in %.2f s, %.1f MB/s\n", rest_.c_str(), text_.c_str(),
+      std::printf("%s%s; %.3f MB of text in %.2f s, %.1f MB/s\n", rest_.c_str(), text_.c_str(),
                   static_cast<double>(bytes_) / 1e6, seconds, rate_of(bytes_, seconds));
     }
     return 0;
@@ -168,7 +168,7 @@ class Outcome {
   OutputFormat format_;
   Clock& clock_;
   TimePoint start_;
-  Bytes bytes_;
+  Bytes bytes_ = 0;
   Json json_ = Json::object({});
   std::string text_, rest_;
 };
@@ -201,17 +201,14 @@ Result<std::shared_ptr<const BpeCodes>> read_codes(const std::string& path, std:
   return std::make_shared<const BpeCodes>(std::move(*codes));
 }
 
-/// The codes of --codes, with --merges, --restrict-to and --threshold.
-Result<std::shared_ptr<const BpeCodes>> restricted_codes(const Arguments& arguments, std::int64_t merges,
-                                                         std::int64_t threshold) {
-  Result<std::shared_ptr<const BpeCodes>> codes = read_codes(arguments.string("codes"), merges);
-  if (!codes || !arguments.has("restrict-to")) return codes;
-  const std::string path = arguments.string("restrict-to");
+/// The same codes for pieces of a file only.
+Result<std::shared_ptr<const BpeCodes>> restricted(const std::shared_ptr<const BpeCodes>& codes,
+                                                   const std::string& path, std::int64_t threshold) {
   const Result<std::string> text = read_regular_file(path);
   if (!text) return text.problems();
-  BpeCodes restricted = **codes;
-  if (const Status status = restricted.restrict_to(*text, path, threshold); !status) return status.problems();
-  return std::make_shared<const BpeCodes>(std::move(restricted));
+  BpeCodes fewer = *codes;
+  if (const Status status = fewer.restrict_to(*text, path, threshold); !status) return status.problems();
+  return std::make_shared<const BpeCodes>(std::move(fewer));
 }
 
 Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const std::string& path, TokenKind kind,
@@ -252,7 +249,7 @@ int learn_bpe_command(Arguments& arguments, OutputFormat format, Problems& probl
   if (const Status place = make_place_for_file(out); !place)
     return exit_with(ExitCode::Usage, place.problems());
   SteadyClock clock;
-  Outcome outcome(format, clock, run.inputs);
+  Outcome outcome(format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   TextReport report;
@@ -288,10 +285,12 @@ int apply_bpe_command(Arguments& arguments, OutputFormat format, Problems& probl
   const std::int64_t threshold = arguments.integer("threshold", 0, INT64_MAX);
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const auto codes = restricted_codes(arguments, merges, threshold);
+  auto codes = read_codes(arguments.string("codes"), merges);
+  if (codes && arguments.has("restrict-to"))
+    codes = restricted(*codes, arguments.string("restrict-to"), threshold);
   if (!codes) return exit_with(ExitCode::InputData, codes.problems());
   SteadyClock clock;
-  Outcome outcome(format, clock, run.inputs);
+  Outcome outcome(format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   outcome.lines(apply_bpe_to_files(run, **codes, outputs, existing(arguments)));
@@ -347,7 +346,7 @@ int vocab_command(Arguments& arguments, OutputFormat format, Problems& problems)
     codes = *read;
   }
   SteadyClock clock;
-  Outcome outcome(format, clock, run.inputs);
+  Outcome outcome(format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   TextReport report;
@@ -402,7 +401,7 @@ int clean_command(Arguments& arguments, OutputFormat format, Problems& problems)
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   SteadyClock clock;
-  Outcome outcome(format, clock, run.inputs);
+  Outcome outcome(format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   outcome.lines(clean_files(run, options, outputs, existing(arguments)));
@@ -428,6 +427,13 @@ CommandSpec encode_spec() {
                "tokens as "
                "they stand (the text is split already).",
        .repeatable = true},
+      {.name = "restrict-to",
+       .value = "FILE",
+       .help = "With --codes: pieces with their counts (`vocab --counts`), once for all files or once for "
+               "each; merges "
+               "whose piece is not among them are undone.",
+       .repeatable = true},
+      kThreshold,
       {.name = "pad-to",
        .value = "N",
        .help = "With --vocabulary: made-up tokens up to a multiple of N, as GNMT has them (0: none).",
@@ -462,9 +468,13 @@ const T& one_of(const std::vector<T>& values, std::size_t i) {
   return values[values.size() == 1 ? 0 : i];
 }
 
+struct SideOptions {
+  std::int64_t pad_to = 0, longest_word = 0, threshold = 0;
+};
+
 /// What turns each input into numbers.
 Result<std::vector<EncodedSide>> encoded_sides(const Arguments& arguments, std::size_t inputs,
-                                               std::int64_t pad_to, std::int64_t longest_word) {
+                                               const SideOptions& options) {
   std::vector<EncodedSide> sides;
   if (arguments.has("sentencepiece")) {
     const Result<SentencePieceModel> model = read_sentencepiece_model(arguments.string("sentencepiece"));
@@ -474,15 +484,15 @@ Result<std::vector<EncodedSide>> encoded_sides(const Arguments& arguments, std::
   if (arguments.has("wordpiece")) {
     const auto vocabulary = read_vocabulary(arguments.string("wordpiece"), TokenKind::WordPiece, 0);
     if (!vocabulary) return vocabulary.problems();
-    const WordPieceOptions options{.casing = arguments.boolean("cased") ? Casing::Cased : Casing::Uncased,
-                                   .longest_word = longest_word,
-                                   .keep_special_tokens = arguments.boolean("keep-special-tokens")};
-    return std::vector<EncodedSide>(inputs, {wordpiece_segmenter(*vocabulary, options), *vocabulary});
+    const WordPieceOptions wordpiece{.casing = arguments.boolean("cased") ? Casing::Cased : Casing::Uncased,
+                                     .longest_word = options.longest_word,
+                                     .keep_special_tokens = arguments.boolean("keep-special-tokens")};
+    return std::vector<EncodedSide>(inputs, {wordpiece_segmenter(*vocabulary, wordpiece), *vocabulary});
   }
   std::vector<std::shared_ptr<const Vocabulary>> vocabularies;
   std::vector<std::shared_ptr<const BpeCodes>> codes;
   for (const std::string& path : arguments.strings("vocabulary")) {
-    const auto vocabulary = read_vocabulary(path, TokenKind::Bpe, pad_to);
+    const auto vocabulary = read_vocabulary(path, TokenKind::Bpe, options.pad_to);
     if (!vocabulary) return vocabulary.problems();
     vocabularies.push_back(*vocabulary);
   }
@@ -493,7 +503,15 @@ Result<std::vector<EncodedSide>> encoded_sides(const Arguments& arguments, std::
   }
   for (std::size_t i = 0; i < inputs; ++i) {
     const auto& vocabulary = one_of(vocabularies, i);
-    sides.push_back({bpe_segmenter(codes.empty() ? nullptr : one_of(codes, i), vocabulary), vocabulary});
+    if (codes.empty()) {
+      sides.push_back({bpe_segmenter(nullptr, vocabulary), vocabulary});
+      continue;
+    }
+    Result<std::shared_ptr<const BpeCodes>> own = one_of(codes, i);
+    if (arguments.has("restrict-to"))
+      own = restricted(*own, one_of(arguments.strings("restrict-to"), i), options.threshold);
+    if (!own) return own.problems();
+    sides.push_back({bpe_segmenter(*own, vocabulary), vocabulary});
   }
   return sides;
 }
@@ -509,8 +527,10 @@ void check_kinds(const Arguments& arguments, std::size_t inputs, Problems& probl
   };
   refuse("codes", "vocabulary");
   refuse("pad-to", "vocabulary");
+  refuse("restrict-to", "codes");
+  refuse("threshold", "restrict-to");
   for (const char* flag : {"cased", "longest-word", "keep-special-tokens"}) refuse(flag, "wordpiece");
-  for (const char* flag : {"vocabulary", "codes"}) {
+  for (const char* flag : {"vocabulary", "codes", "restrict-to"}) {
     const std::size_t given = arguments.strings(flag).size();
     if (given > 1 && given != inputs)
       problems.push_back(
@@ -523,19 +543,19 @@ void check_kinds(const Arguments& arguments, std::size_t inputs, Problems& probl
 int encode_command(Arguments& arguments, OutputFormat format, Problems& problems) {
   TextRun run = text_run(arguments, problems);
   const std::vector<std::string> outputs = output_paths(arguments, run.inputs.size(), problems);
-  const std::int64_t pad_to = arguments.integer("pad-to", 0, 1'000'000);
-  const std::int64_t longest_word = arguments.integer("longest-word", 1, INT64_MAX);
+  const SideOptions side{.pad_to = arguments.integer("pad-to", 0, 1'000'000),
+                         .longest_word = arguments.integer("longest-word", 1, INT64_MAX),
+                         .threshold = arguments.integer("threshold", 0, INT64_MAX)};
   EncodeOptions options{.min_tokens = arguments.integer("min-length", 0, INT64_MAX),
-                        .vocabulary_padding = arguments.has("vocabulary") ? pad_to : 0};
+                        .vocabulary_padding = arguments.has("vocabulary") ? side.pad_to : 0};
   if (arguments.has("max-length")) options.max_tokens = arguments.integer("max-length", 0, INT64_MAX);
   check_kinds(arguments, run.inputs.size(), problems);
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const Result<std::vector<EncodedSide>> sides =
-      encoded_sides(arguments, run.inputs.size(), pad_to, longest_word);
+  const Result<std::vector<EncodedSide>> sides = encoded_sides(arguments, run.inputs.size(), side);
   if (!sides) return exit_with(ExitCode::InputData, sides.problems());
   SteadyClock clock;
-  Outcome outcome(format, clock, run.inputs);
+  Outcome outcome(format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   const TextReport report = encode_files(run, options, *sides, outputs, existing(arguments));
