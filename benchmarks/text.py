@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as folder:
     size = os.path.getsize(path("text")) / 1e6
     wordpiece = ("import sys\nfrom tokenizers import BertWordPieceTokenizer as T\nt = T(sys.argv[1])\n"
                  "for line in open(sys.argv[2], encoding='utf-8', newline='\\n'): t.encode(line)\n")
-    ours, theirs = [program, "data", "text"], [here, "-m", "subword_nmt.subword_nmt"]
+    ours, theirs = [program, "data", "text"], [os.path.join(os.path.dirname(here), "subword-nmt")]
     cases = [
         ("learn-bpe", [*ours, "learn-bpe", path("text"), "-o", path("codes"), "--merges", str(merges), "--overwrite"],
          [*theirs, "learn-bpe", "-i", path("text"), "-o", path("codes.theirs"), "-s", str(merges)]),

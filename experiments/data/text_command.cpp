@@ -32,9 +32,9 @@ const Flag kRestriction{
     .name = "restrict-to",
     .value = "FILE",
     .help =
-        "Pieces with their counts (`vocab --counts`): merges whose piece is not among them "
-        "are undone."};
-const Flag kThreshold{.name = "threshold",
+        "Pieces with their counts (`vocab --counts`; subword-nmt's --vocabulary): merges whose piece is not "
+        "among them are undone."};
+const Flag kThreshold{.name = "vocabulary-threshold",
                       .value = "N",
                       .help = "With --restrict-to: pieces that occur less often are not among them.",
                       .fallback = "0"};
@@ -282,7 +282,7 @@ int apply_bpe_command(Arguments& arguments, OutputFormat format, Problems& probl
   TextRun run = text_run(arguments, problems);
   const std::vector<std::string> outputs = output_paths(arguments, run.inputs.size(), problems);
   const std::int64_t merges = arguments.integer("merges", -1, INT64_MAX);
-  const std::int64_t threshold = arguments.integer("threshold", 0, INT64_MAX);
+  const std::int64_t threshold = arguments.integer("vocabulary-threshold", 0, INT64_MAX);
   append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   auto codes = read_codes(arguments.string("codes"), merges);
@@ -429,9 +429,8 @@ CommandSpec encode_spec() {
        .repeatable = true},
       {.name = "restrict-to",
        .value = "FILE",
-       .help = "With --codes: pieces with their counts (`vocab --counts`), once for all files or once for "
-               "each; merges "
-               "whose piece is not among them are undone.",
+       .help = "With --codes: pieces with their counts (`vocab --counts`), once for all files or once "
+               "for each; merges whose piece is not among them are undone.",
        .repeatable = true},
       kThreshold,
       {.name = "pad-to",
@@ -528,7 +527,7 @@ void check_kinds(const Arguments& arguments, std::size_t inputs, Problems& probl
   refuse("codes", "vocabulary");
   refuse("pad-to", "vocabulary");
   refuse("restrict-to", "codes");
-  refuse("threshold", "restrict-to");
+  refuse("vocabulary-threshold", "restrict-to");
   for (const char* flag : {"cased", "longest-word", "keep-special-tokens"}) refuse(flag, "wordpiece");
   for (const char* flag : {"vocabulary", "codes", "restrict-to"}) {
     const std::size_t given = arguments.strings(flag).size();
@@ -545,7 +544,7 @@ int encode_command(Arguments& arguments, OutputFormat format, Problems& problems
   const std::vector<std::string> outputs = output_paths(arguments, run.inputs.size(), problems);
   const SideOptions side{.pad_to = arguments.integer("pad-to", 0, 1'000'000),
                          .longest_word = arguments.integer("longest-word", 1, INT64_MAX),
-                         .threshold = arguments.integer("threshold", 0, INT64_MAX)};
+                         .threshold = arguments.integer("vocabulary-threshold", 0, INT64_MAX)};
   EncodeOptions options{.min_tokens = arguments.integer("min-length", 0, INT64_MAX),
                         .vocabulary_padding = arguments.has("vocabulary") ? side.pad_to : 0};
   if (arguments.has("max-length")) options.max_tokens = arguments.integer("max-length", 0, INT64_MAX);
