@@ -1,61 +1,16 @@
 #include "experiments/data/data_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <thread>
 
 #include "data/generate/workloads.h"
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
-#include "runtime/base/clock.h"
-#include "runtime/base/log.h"
-#include "runtime/base/text.h"
+#include "experiments/data/progress_line.h"
+#include "experiments/data/text_command.h"
 
 namespace millrace {
 namespace {
-
-const Flag kThreads{
-    .name = "threads", .short_name = 'j', .value = "N", .help = "Threads (default: all cores)."};
-
-int thread_count(Arguments& arguments) {
-  if (!arguments.has("threads")) return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return static_cast<int>(arguments.integer("threads", 1, 1024));
-}
-
-/// A bar on a terminal, at most ten times a second; a line every ten seconds elsewhere.
-class ProgressLine {
- public:
-  ProgressLine(Clock& clock, Bytes total)
-      : clock_(clock), start_(clock.now()), last_(start_), total_(total), terminal_(::isatty(2) != 0) {}
-  ~ProgressLine() {
-    if (terminal_ && drawn_) std::fputs("\r\x1b[K", stderr);
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-  void operator()(Bytes done) {
-    const TimePoint now = clock_.now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000)))
-      return;
-    last_ = now;
-    const double seconds = Seconds(now - start_).count();
-    const std::string text =
-        printed("%.1f of %.1f MB, %.0f MB/s", static_cast<double>(done) / 1e6,
-                static_cast<double>(total_) / 1e6, static_cast<double>(done) / 1e6 / seconds);
-    if (!terminal_) return log_info(text);
-    drawn_ = true;
-    std::fprintf(stderr, "\r\x1b[K%s %s", progress_bar(std::min(done, total_), total_).c_str(), text.c_str());
-    std::fflush(stderr);
-  }
-
- private:
-  Clock& clock_;
-  TimePoint start_, last_;
-  Bytes total_;
-  bool terminal_, drawn_ = false;
-};
 
 void print_report(const GenerateReport& report, const std::string& folder, double seconds,
                   OutputFormat format, const char* verb) {
@@ -145,7 +100,8 @@ int check_command(const std::vector<std::string>& args) {
 }  // namespace
 
 CommandSpec data_spec() {
-  return group_spec("data", "Generate data sets of the I/O study in their exact formats, check them.");
+  return group_spec(
+      "data", "Generate data sets of the I/O study in their exact formats, check them; text to token files.");
 }
 
 CommandSpec data_generate_spec() {
@@ -172,7 +128,7 @@ CommandSpec data_generate_spec() {
            "How much, reached with the last record (dlrm: of the training file, the test file comes on top).",
        .required = true},
       {.name = "seed", .value = "N", .help = "Of everything that is random.", .fallback = "1"},
-      kThreads,
+      kThreadsFlag,
       {.name = "entropy",
        .value = "BITS",
        .help =
@@ -204,7 +160,7 @@ CommandSpec data_check_spec() {
   spec.summary = "Compare every byte of a generated data set with what its manifest says.";
   spec.positionals = {"DIR"};
   spec.flags = {
-      kThreads,
+      kThreadsFlag,
       {.name = "format", .value = "text|json", .help = "How to print the result.", .fallback = "text"}};
   spec.examples = {"millrace data check data/dlrm"};
   return spec;
@@ -212,7 +168,8 @@ CommandSpec data_check_spec() {
 
 int data_command(const std::vector<std::string>& args) {
   static const std::vector<Subcommand> table{{"generate", data_generate_spec, generate_command},
-                                             {"check", data_check_spec, check_command}};
+                                             {"check", data_check_spec, check_command},
+                                             {"text", data_text_spec, data_text_command}};
   return run_group(data_spec(), table, args);
 }
 

@@ -45,7 +45,8 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"models", {"runtime/train"}},
       {"data/files", {"runtime/base"}},
       {"data/generate", {"data/files"}},
-      {"data", {"runtime/train", "data/generate"}},
+      {"data/text", {"data/files"}},
+      {"data", {"runtime/train", "data/generate", "data/text"}},
       {"driver", {"optimizer", "models", "data"}},
       {"experiments", {"driver"}},
   };
@@ -74,7 +75,9 @@ std::string folder_of(const std::string& path) {
   const std::size_t second = path.find('/', first + 1);
   const std::string nested = second == std::string::npos ? top : path.substr(0, second);
   // The torch-free half of `data` is folders of their own.
-  return top == "runtime" || nested == "data/files" || nested == "data/generate" ? nested : top;
+  return top == "runtime" || nested == "data/files" || nested == "data/generate" || nested == "data/text"
+             ? nested
+             : top;
 }
 
 bool starts_with(const std::string& text, const std::string& prefix) {
@@ -93,9 +96,10 @@ bool is_program(const std::string& path) {
 
 /// The files of targets that do not link LibTorch (CMakeLists.txt has the same rule for driver/).
 bool is_torch_free(const std::string& path) {
-  static const std::set<std::string> folders{
-      "runtime/base",     "runtime/metrics", "runtime/plan", "runtime/trace", "runtime/drawing",
-      "runtime/schedule", "optimizer",       "data/files",   "data/generate", "experiments"};
+  static const std::set<std::string> folders{"runtime/base",  "runtime/metrics", "runtime/plan",
+                                             "runtime/trace", "runtime/drawing", "runtime/schedule",
+                                             "optimizer",     "data/files",      "data/generate",
+                                             "data/text",     "experiments"};
   const std::string folder = folder_of(path);
   if (folder != "driver") return folders.count(folder) != 0;
   return !starts_with(path, "driver/worker/");

@@ -1,0 +1,20 @@
+// XXH3 of libxxhash, whose functions are compiled in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+std::uint64_t xxh3_64(std::string_view bytes);
+
+/// XXH3-128 of what a vocabulary is, as 32 hexadecimal digits in messages.
+struct Fingerprint {
+  std::uint64_t low = 0, high = 0;
+  bool operator==(const Fingerprint&) const = default;
+  std::string hex() const;
+};
+Fingerprint fingerprint_of(std::string_view bytes);
+
+}  // namespace millrace

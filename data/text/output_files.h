@@ -1,0 +1,31 @@
+// Output files that appear together, when all of them are whole.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace millrace {
+
+enum class Existing;
+
+/// Throws ConfigError: an output that exists and is not to be replaced, that is an input or another output
+/// too, or whose folder cannot be written. Until `publish` the files have other names, which the destructor
+/// removes.
+class OutputFiles {
+ public:
+  OutputFiles(std::vector<std::string> paths, const std::vector<std::string>& inputs, Existing existing);
+  OutputFiles(const OutputFiles&) = delete;
+  OutputFiles& operator=(const OutputFiles&) = delete;
+  ~OutputFiles();
+  std::size_t size() const { return paths_.size(); }
+  /// Where to write output `i`.
+  const std::string& temporary(std::size_t i) const { return temporary_[i]; }
+  /// Gives all of them their names.
+  void publish();
+
+ private:
+  std::vector<std::string> paths_, temporary_;
+  Existing existing_;
+};
+
+}  // namespace millrace

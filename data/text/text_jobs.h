@@ -1,0 +1,108 @@
+// What is done with whole files of text: cleaning, counting, learning, splitting, encoding, decoding.
+//
+// Files are read in blocks of a MiB; a thread holds one block of each of the files that are read in step, and
+// what comes of it. Besides, memory holds the different words (counting, learning), or 64 MiB of remembered
+// words a thread (splitting, encoding). Results are the same for any number of threads. All throw DataError
+// for what is wrong with a file, with its line, and ConfigError for outputs that exist; then no output is
+// made.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/text/bpe.h"
+#include "data/text/segmenter.h"
+#include "data/text/token_file.h"
+#include "data/text/unicode.h"
+#include "data/text/vocabulary.h"
+
+namespace millrace {
+
+/// What becomes of a line with bytes that are no UTF-8.
+enum class InvalidUtf8 {
+  Refuse,   ///< DataError with its place
+  Replace,  ///< each such byte becomes U+FFFD
+  Drop,     ///< the line is left out, in all files that are read in step
+};
+
+/// What is done to a line before anything else, in this order.
+struct TextRules {
+  InvalidUtf8 invalid = InvalidUtf8::Refuse;
+  NormalForm form = NormalForm::None;
+  bool lower_case = false;
+  bool split_punctuation = false;
+};
+
+/// Called now and then with the bytes of the inputs that are done.
+using BytesDone = std::function<void(Bytes)>;
+
+struct TextRun {
+  std::vector<std::string> inputs;
+  TextRules rules;
+  int threads = 1;
+  BytesDone progress;        ///< may be empty
+  Bytes block_bytes = kMiB;  ///< of text in a block, a line more or less
+};
+
+enum class Existing { Refused, Replaced };  ///< output files that are there already
+
+/// Why lines were left out; of files read in step a line is one, of the first reason that holds for a side.
+enum class Dropped { Invalid, Empty, Short, Long, Ratio, LongWord, NotLatin1 };
+inline constexpr std::size_t kNumDropped = 7;
+const char* to_string(Dropped reason);  ///< "invalid UTF-8", "empty", ...
+
+struct TextReport {
+  std::uint64_t lines = 0, kept = 0;
+  std::uint64_t bytes = 0;  ///< of text, unpacked, of all inputs
+  std::array<std::uint64_t, kNumDropped> dropped{};
+  std::uint64_t replaced_bytes = 0;    ///< of InvalidUtf8::Replace
+  std::vector<TokenFileInfo> files;    ///< encode: of each output
+  std::vector<std::uint64_t> unknown;  ///< encode: tokens of each output that are not in the vocabulary
+  void add(const TextReport& more);
+};
+
+/// As Moses' clean-corpus-n.perl and MLPerf's GNMT filter: white space becomes single spaces; a line goes if
+/// a side is empty, has fewer than `min_words` or more than `max_words` words or a word above `longest_word`
+/// characters, or if a side has more than `ratio` times the words of another.
+struct CleanOptions {
+  std::int64_t min_words = 1, max_words = 80;
+  double ratio = 9;
+  std::int64_t longest_word = 1000;
+  bool latin1 = false;  ///< lines with characters above U+00FF go too
+};
+TextReport clean_files(const TextRun& run, const CleanOptions& options,
+                       const std::vector<std::string>& outputs, Existing existing);
+
+/// Words between spaces of all inputs, one after the other.
+WordCounts count_words(const TextRun& run, TextReport& report);
+
+/// Inputs with their words split, a file each.
+TextReport apply_bpe_to_files(const TextRun& run, const BpeCodes& codes,
+                              const std::vector<std::string>& outputs, Existing existing);
+
+/// Inputs in step to token files. A line goes if a side has fewer than `min_tokens` or more than `max_tokens`
+/// tokens (begin and end not counted).
+struct EncodeOptions {
+  std::int64_t min_tokens = 0, max_tokens = INT64_MAX;
+  std::int64_t vocabulary_padding = 0;  ///< for the header
+};
+struct EncodedSide {
+  SegmenterMaker segmenter;
+  std::shared_ptr<const Vocabulary> vocabulary;
+};
+TextReport encode_files(const TextRun& run, const EncodeOptions& options,
+                        const std::vector<EncodedSide>& sides, const std::vector<std::string>& outputs,
+                        Existing existing);
+
+/// Sentences as text, a line each, in order.
+void decode_file(const TokenFile& file, const Vocabulary& vocabulary, int threads,
+                 const std::function<void(std::string_view)>& write);
+
+/// Writes one text file that appears whole or not at all.
+void write_text_output(const std::string& path, std::string_view text, Existing existing);
+
+}  // namespace millrace
