@@ -50,6 +50,7 @@ class EmulatedLinks final : public ForwardingChannel {
     if (transfer.direction == Direction::Receive) return ForwardingChannel::post(transfer);
     auto message = std::make_shared<Message>(Message{.transfer = transfer});
     if (buffers_sends()) message->transfer.tensor = transfer.tensor.clone();
+    message->transfer.what = transfer.what.text();  // it may outlast what the text is made of
     const std::lock_guard lock(mutex_);
     if (failed_) std::rethrow_exception(failed_);
     if (aborted_) return ForwardingChannel::post(transfer);  // which says why

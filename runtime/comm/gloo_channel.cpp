@@ -99,8 +99,8 @@ class GlooPending final : public Pending {
       std::lock_guard lock(mesh_->mutex);
       throw_if_aborted(start);
     }
-    // FIXME: Gloo does not say how many bytes came: a message that is shorter than the tensor, from a rank with
-    // another plan or another program, leaves the rest of it as it was.
+    // FIXME: Gloo does not say how many bytes came: a message that is shorter than the tensor, from a rank
+    // with another plan or another program, leaves the rest of it as it was.
     done_ = true;
     forget();
   }
