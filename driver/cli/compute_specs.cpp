@@ -187,6 +187,12 @@ CommandSpec train_spec(TrainFlags& f) {
            "has it.",
        .group = "Training",
        .target = into::on(o.rate_by_replicas)},
+      {.name = "sync-batch-norm",
+       .help =
+           "Batch normalisation over the microbatches that all replicas of a stage run at a time, not over "
+           "each alone: docs/schedules.md says where and at what cost.",
+       .group = "Training",
+       .target = into::on(o.sync_batch_norm)},
       {.name = "gamma",
        .value = "F",
        .help = "Policies step and exponential: factor.",
@@ -290,6 +296,13 @@ CommandSpec train_spec(TrainFlags& f) {
        .help = "Deadline of every wait for another rank.",
        .group = "Job",
        .target = into::duration(f.deadline, 0.001, 1e6)},
+      {.name = "emulate-links",
+       .value = "FILE",
+       .help =
+           "cluster.yaml: messages take as long as its links say, whatever joins the ranks; the weights are "
+           "the same.",
+       .group = "Job",
+       .target = into::text(f.emulate_links)},
       {.name = "dry-run",
        .help = "Check everything, print what would run, train nothing.",
        .group = "Job",

@@ -50,6 +50,7 @@ struct TrainFlags {
   ComputeDevice device = ComputeDevice::Cpu;
   Backend backend = Backend::Auto;
   std::chrono::milliseconds deadline{100'000};
+  std::string emulate_links;  ///< file, or empty
   bool dry_run = false;
   OutputFormat format = OutputFormat::Text;
 };

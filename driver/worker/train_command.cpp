@@ -18,7 +18,9 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/comm/emulated_links.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/train/trainer.h"
@@ -51,6 +53,7 @@ void ignore_size_limit_signal() {
 struct TrainSpec : TrainFlags {
   LayeredModel network;
   Plan pipeline;
+  std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
 };
 
 Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
@@ -129,10 +132,36 @@ Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::opti
   return plan;
 }
 
+/// --emulate-links: the links of a cluster file between the ranks of `plan`.
+Result<ChannelDecorator> emulated_links(const std::string& path, const Plan& plan) {
+  Result<ClusterSpec> loaded = ClusterSpec::load(path);
+  if (!loaded) return loaded.problems();
+  if (loaded->num_ranks() < plan.num_ranks()) {
+    return Problem{"--emulate-links",
+                   path + " has " + std::to_string(loaded->num_ranks()) + " ranks, the plan has " +
+                       std::to_string(plan.num_ranks()),
+                   "give the cluster that the plan was made for"};
+  }
+  EmulatedNetwork network;
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) network.hosts.push_back(loaded->host_of(RankId(rank)));
+  network.wire = [cluster = *std::move(loaded)](int from, int to) {
+    const RankId a(from), b(to);
+    const ClusterLink link = cluster.link(a, b);
+    return EmulatedWire{.latency_s = link.latency_s,
+                        .seconds_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(a, b)};
+  };
+  return ChannelDecorator([network](std::shared_ptr<Channel> channel) {
+    return make_emulated_links(std::move(channel), network);
+  });
+}
+
 /// Flags that do not go together.
 Problems conflicts(const TrainFlags& f) {
   const TrainOptions& o = f.options;
   Problems problems;
+  if (o.sync_batch_norm && f.autograd)
+    problems.push_back({"--sync-batch-norm", "LibTorch's autograd does not see through the sum over replicas",
+                        "leave out --autograd"});
   if (f.lr_step_epochs > 0 && o.learning_rate.step_size > 0)
     problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
   if (f.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
@@ -171,6 +200,13 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
   if (!plan) append(problems, plan.problems());
   if (spec.lr_step_epochs > 0) o.learning_rate.step_size = 1;  // until the data says how long an epoch is
   append(problems, validate(o.learning_rate));
+  if (!spec.emulate_links.empty() && plan) {
+    Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
+    if (!links)
+      append(problems, links.problems());
+    else
+      spec.decorators.push_back(*std::move(links));
+  }
   if (!problems.empty()) return problems;
   o.launcher = launcher_process();
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
@@ -389,7 +425,7 @@ ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accele
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < spec.pipeline.num_ranks(); ++rank)
     devices.push_back(device_or_throw(spec, rank, accelerator));
-  auto communicators = make_local_communicators(spec.pipeline.num_ranks(), spec.deadline);
+  auto communicators = make_local_communicators(spec.pipeline.num_ranks(), spec.deadline, spec.decorators);
   std::mutex mutex;
   std::exception_ptr first;
   ExitCode worst = ExitCode::Done;
@@ -425,7 +461,8 @@ ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnv
       join_job(job,
                {.backend = spec.backend,
                 .deadline = spec.deadline,
-                .purpose = "train " + spec.pipeline.model + " " + spec.pipeline.fingerprint()},
+                .purpose = "train " + spec.pipeline.model + " " + spec.pipeline.fingerprint(),
+                .decorators = spec.decorators},
                *device, accelerator);
   try {
     return train_rank(spec, sets, *joined.communicator, *device);

@@ -164,11 +164,10 @@ JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Dev
                               .rank = RankId(job.rank),
                               .size = job.size,
                               .deadline = join.deadline,
-                              .rendezvous_deadline = join.deadline};
-  if (device.is_asynchronous()) {
-    options.device = device.identity();
-    if (accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);
-  }
+                              .rendezvous_deadline = join.deadline,
+                              .device = device.identity(),
+                              .decorators = join.decorators};
+  if (!options.device.empty() && accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);
   JoinedJob joined;
   if (job.store_folder.empty()) {
     options.interface_address = address_towards(job.address);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "driver/worker/worker_options.h"
 #include "runtime/base/result.h"
@@ -38,6 +39,7 @@ struct JoinOptions {
   Backend backend = Backend::Auto;
   std::chrono::milliseconds deadline{100'000};  ///< of every wait, the meeting's too
   std::string purpose;                          ///< the same on all ranks: jobs that differ in it do not meet
+  std::vector<ChannelDecorator> decorators;     ///< around what joins the ranks
 };
 
 class Store;  // runtime/comm/store.h

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -19,6 +20,7 @@ class Channel {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::chrono::milliseconds deadline() const = 0;
+  virtual Clock& clock() const = 0;        ///< of its waits
   virtual bool buffers_sends() const = 0;  ///< see Communicator
   /// By rank: a number of its host, the same on all ranks. Empty: one host, or not known.
   virtual std::vector<int> hosts() const { return {}; }
@@ -26,6 +28,27 @@ class Channel {
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
   virtual void abort(const std::string& reason) noexcept = 0;
 };
+
+/// Hands everything on: what a decorator overrides is what it changes.
+class ForwardingChannel : public Channel {
+ public:
+  explicit ForwardingChannel(std::shared_ptr<Channel> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::chrono::milliseconds deadline() const override { return inner_->deadline(); }
+  Clock& clock() const override { return inner_->clock(); }
+  bool buffers_sends() const override { return inner_->buffers_sends(); }
+  std::vector<int> hosts() const override { return inner_->hosts(); }
+  std::unique_ptr<Pending> post(const Transfer& transfer) override { return inner_->post(transfer); }
+  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  std::shared_ptr<Channel> inner_;
+};
+
+/// `channel` in all of `decorators`, the first one innermost.
+std::shared_ptr<Channel> decorated(std::shared_ptr<Channel> channel,
+                                   const std::vector<ChannelDecorator>& decorators);
 
 /// A transfer of no bytes, a sum over one rank: done.
 class NothingPending final : public Pending {
@@ -37,10 +60,12 @@ class NothingPending final : public Pending {
 std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel);
 
 /// Ranks as threads of this process; index = rank.
-std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline);
+std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline,
+                                                          Clock& clock = steady_clock());
 
 /// "rank 1: RECV_F of stage 1 from rank 0: nothing for 10.0 s (deadline 10.0 s)".
-std::string wait_message(int rank, const Transfer& transfer, std::chrono::steady_clock::time_point start,
+/// `start`: by `clock`.
+std::string wait_message(int rank, const Transfer& transfer, const Clock& clock, TimePoint start,
                          const std::string& what);
 
 }  // namespace millrace

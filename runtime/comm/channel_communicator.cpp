@@ -51,27 +51,40 @@ class Worker {
     std::exception_ptr error;
   };
 
-  Worker() : thread_([this](std::stop_token stop) { run(stop); }) {}
+  explicit Worker(Clock& clock) : clock_(clock), thread_([this] { run(); }) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return running_; });  // its user of the clock is there before anybody waits
+  }
+  ~Worker() {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    clock_.notify_all(changed_);
+  }
 
   std::shared_ptr<Job> start(std::function<void()> work) {
     auto job = std::make_shared<Job>(Job{.work = std::move(work)});
     std::lock_guard lock(mutex_);
     jobs_.push_back(job);
-    changed_.notify_all();
+    clock_.notify_all(changed_);
     return job;
   }
 
   void wait(Job& job) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return job.done; });
+    clock_.wait_until(lock, changed_, TimePoint::max(), [&] { return job.done; });
     if (job.error) std::rethrow_exception(job.error);
   }
 
  private:
-  void run(std::stop_token stop) {
+  void run() {
     at::NoGradGuard no_grad;
+    const ClockUser user(clock_);
     std::unique_lock lock(mutex_);
-    while (changed_.wait(lock, stop, [&] { return !jobs_.empty(); })) {
+    running_ = true;
+    changed_.notify_all();
+    for (;;) {
+      clock_.wait_until(lock, changed_, TimePoint::max(), [&] { return stopped_ || !jobs_.empty(); });
+      if (stopped_) return;
       auto job = jobs_.front();
       jobs_.pop_front();
       lock.unlock();
@@ -82,14 +95,16 @@ class Worker {
       }
       lock.lock();
       job->done = true;
-      changed_.notify_all();
+      clock_.notify_all(changed_);
     }
   }
 
-  std::mutex mutex_;  // guards jobs_ and each Job's done, error
-  std::condition_variable_any changed_;
+  Clock& clock_;
+  std::mutex mutex_;  // guards what follows, and each Job's done, error
+  std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
-  std::jthread thread_;  // last: ends first
+  bool running_ = false, stopped_ = false;
+  std::jthread thread_;  // last: joined first
 };
 
 class WorkerPending final : public Pending {
@@ -154,7 +169,7 @@ class ChannelCommunicator final : public Communicator {
     if (route.way == AllReduceWay::Nothing) return std::make_unique<NothingPending>();
     if (route.way == AllReduceWay::Direct)
       return start_direct_reduce(tensor.view({-1}), kCollective | next_tag(sequence), what);
-    if (!worker_) worker_ = std::make_shared<Worker>();
+    if (!worker_) worker_ = std::make_shared<Worker>(channel_->clock());
     return std::make_unique<WorkerPending>(worker_, worker_->start([=, this] {
       const std::uint64_t tag = kCollective | next_tag(sequence);
       if (route.way == AllReduceWay::Chain) {
@@ -266,16 +281,22 @@ class ChannelCommunicator final : public Communicator {
 
 }  // namespace
 
+std::shared_ptr<Channel> decorated(std::shared_ptr<Channel> channel,
+                                   const std::vector<ChannelDecorator>& decorators) {
+  for (const ChannelDecorator& decorate : decorators) channel = decorate(std::move(channel));
+  return channel;
+}
+
 std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel) {
   std::vector<int> members;
   for (int r = 0; r < channel->size(); ++r) members.push_back(r);
   return std::make_unique<ChannelCommunicator>(std::move(channel), std::move(members), 0);
 }
 
-std::string wait_message(int rank, const Transfer& t, std::chrono::steady_clock::time_point start,
+std::string wait_message(int rank, const Transfer& t, const Clock& clock, TimePoint start,
                          const std::string& what) {
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return "rank " + std::to_string(rank) + ": " + t.what +
+  const double seconds = std::chrono::duration<double>(clock.now() - start).count();
+  return "rank " + std::to_string(rank) + ": " + t.what.text() +
          (t.direction == Direction::Send ? " to rank " : " from rank ") + std::to_string(t.peer.value) +
          ": " + what + " after " + printed("%.1f s", seconds);
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,8 +11,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/lazy_text.h"
 
 namespace millrace {
 
@@ -25,7 +28,7 @@ struct Transfer {
   RankId peer;
   std::uint64_t tag = 0;
   at::Tensor tensor;
-  std::string what;
+  LazyText what;
 };
 
 /// Work in flight. Keeps its tensors alive. Destroying an unfinished one is allowed only after abort().
@@ -70,6 +73,11 @@ class Communicator {
 };
 
 class NcclApi;  // nccl_api.h
+class Channel;  // channel.h
+
+/// Puts something between the ranks and a transport (a ForwardingChannel of channel.h): an emulated link, a
+/// counter, faults.
+using ChannelDecorator = std::function<std::shared_ptr<Channel>(std::shared_ptr<Channel>)>;
 
 struct CommunicatorOptions {
   Backend backend = Backend::Gloo;  ///< threads: make_local_communicators
@@ -81,11 +89,16 @@ struct CommunicatorOptions {
   /// Tensors may live on a device: Device::identity() of this rank's. Empty: all tensors are on the CPU.
   std::string device;
   std::shared_ptr<NcclApi> nccl;  ///< null: this program, or its device, has no NCCL
+  /// Around whatever joins the ranks, the first one innermost. NCCL is then left alone: its messages pass no
+  /// channel.
+  std::vector<ChannelDecorator> decorators;
+  Clock& clock = steady_clock();  ///< of all waits and deadlines
 };
 
 /// `size` communicators that share memory, one for each thread; index = rank.
-std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size,
-                                                                    std::chrono::milliseconds deadline);
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(
+    int size, std::chrono::milliseconds deadline, const std::vector<ChannelDecorator>& decorators = {},
+    Clock& clock = steady_clock());
 
 class Store;  // store.h
 /// Connects through `store`. Throws PeerError (rendezvous), ConfigError (the back end does not go here).

@@ -1,6 +1,4 @@
 // One file a key: write beside, rename, so that a reader sees nothing or all of it.
-#include <thread>
-
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/comm/store.h"
@@ -10,7 +8,7 @@ namespace {
 
 class FileStore final : public Store {
  public:
-  explicit FileStore(std::string folder) : folder_(std::move(folder)) {}
+  FileStore(std::string folder, Clock& clock) : folder_(std::move(folder)), clock_(clock) {}
 
   void set(const std::string& key, const std::string& value) override {
     if (Status written = write_file_atomically(path(key), value); !written)
@@ -18,18 +16,18 @@ class FileStore final : public Store {
   }
 
   std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
-    const auto start = std::chrono::steady_clock::now();
+    const TimePoint start = clock_.now();
     auto pause = std::chrono::microseconds(50);
     for (;;) {
       if (std::filesystem::exists(path(key))) {
         if (Result<std::string> value = read_file(path(key))) return *value;
       }
-      if (std::chrono::steady_clock::now() - start > deadline) {
+      if (clock_.now() - start > deadline) {
         throw PeerError("rendezvous: key '" + key + "' did not arrive in " + folder_ + " within " +
                             std::to_string(deadline.count()) + " ms",
                         "did all ranks start?");
       }
-      std::this_thread::sleep_for(pause);
+      clock_.sleep_until(clock_.now() + pause);
       pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(2));
     }
   }
@@ -47,12 +45,13 @@ class FileStore final : public Store {
     return std::filesystem::path(folder_) / name;
   }
   std::string folder_;
+  Clock& clock_;
 };
 
 }  // namespace
 
-std::shared_ptr<Store> make_file_store(const std::string& folder) {
-  return std::make_shared<FileStore>(folder);
+std::shared_ptr<Store> make_file_store(const std::string& folder, Clock& clock) {
+  return std::make_shared<FileStore>(folder, clock);
 }
 
 }  // namespace millrace

@@ -1,9 +1,7 @@
 // Ranks as threads of one process: mailboxes.
 #include <condition_variable>
-#include <deque>
-#include <map>
 #include <mutex>
-#include <tuple>
+#include <unordered_map>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/channel.h"
@@ -11,44 +9,62 @@
 namespace millrace {
 namespace {
 
-struct Mailboxes {
-  using Key = std::tuple<int, int, std::uint64_t>;  // from, to, tag
-  std::mutex mutex;                                 // guards all of it
+/// What has come for one rank and was not asked for yet.
+struct Mailbox {
+  struct Key {
+    int from;
+    std::uint64_t tag;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& k) const {
+      return (k.tag * 0x9e3779b97f4a7c15ull) ^ (static_cast<std::size_t>(k.from) * 0xbf58476d1ce4e5b9ull);
+    }
+  };
+  std::mutex mutex;  // guards all of it
   std::condition_variable changed;
-  std::map<Key, std::deque<at::Tensor>> messages;
+  std::unordered_map<Key, std::vector<at::Tensor>, KeyHash> messages;  ///< oldest first, never none
   std::string aborted;  ///< the first reason; empty: not aborted
 };
 
-class Sent final : public Pending {
- public:
-  void wait() override {}
+struct Mailboxes {
+  Mailboxes(int size, std::chrono::milliseconds d, Clock& c)
+      : of_rank(static_cast<std::size_t>(size)), deadline(d), clock(c) {}
+  Mailbox& of(int rank) { return of_rank[static_cast<std::size_t>(rank)]; }
+  std::vector<Mailbox> of_rank;
+  std::chrono::milliseconds deadline;
+  Clock& clock;
 };
 
 class Received final : public Pending {
  public:
-  Received(std::shared_ptr<Mailboxes> boxes, int rank, Transfer transfer, std::chrono::milliseconds deadline)
-      : boxes_(std::move(boxes)), rank_(rank), transfer_(std::move(transfer)), deadline_(deadline) {}
+  Received(std::shared_ptr<Mailboxes> boxes, int rank, Transfer transfer)
+      : boxes_(std::move(boxes)), rank_(rank), transfer_(std::move(transfer)) {}
 
   void wait() override {
     if (done_) return;
-    const auto start = std::chrono::steady_clock::now();
-    const Mailboxes::Key key{transfer_.peer.value, rank_, transfer_.tag};
-    std::unique_lock lock(boxes_->mutex);
-    const bool in_time = boxes_->changed.wait_until(
-        lock, start + deadline_, [&] { return boxes_->messages.contains(key) || !boxes_->aborted.empty(); });
-    auto found = boxes_->messages.find(key);
-    if (found == boxes_->messages.end()) {
+    const Mailbox::Key key{transfer_.peer.value, transfer_.tag};
+    Mailbox& box = boxes_->of(rank_);
+    Clock& clock = boxes_->clock;
+    const TimePoint start = clock.now();
+    std::unique_lock lock(box.mutex);
+    auto found = box.messages.find(key);
+    if (found == box.messages.end()) {
+      const bool in_time = clock.wait_until(lock, box.changed, start + boxes_->deadline, [&] {
+        return (found = box.messages.find(key)) != box.messages.end() || !box.aborted.empty();
+      });
       if (!in_time)
-        throw PeerError(wait_message(rank_, transfer_, start, "no message"),
+        throw PeerError(wait_message(rank_, transfer_, clock, start, "no message"),
                         "is the peer alive and running the same plan? The deadline is --timeout");
-      throw PeerError(wait_message(rank_, transfer_, start, "aborted: " + boxes_->aborted));
+      if (found == box.messages.end())
+        throw PeerError(wait_message(rank_, transfer_, clock, start, "aborted: " + box.aborted));
     }
-    at::Tensor message = std::move(found->second.front());
-    found->second.pop_front();
-    if (found->second.empty()) boxes_->messages.erase(found);
+    const at::Tensor message = std::move(found->second.front());
+    found->second.erase(found->second.begin());
+    if (found->second.empty()) box.messages.erase(found);
     lock.unlock();
     if (message.numel() != transfer_.tensor.numel()) {
-      throw PeerError(wait_message(rank_, transfer_, start,
+      throw PeerError(wait_message(rank_, transfer_, clock, start,
                                    "got " + std::to_string(message.numel()) + " elements, expected " +
                                        std::to_string(transfer_.tensor.numel())));
     }
@@ -60,57 +76,59 @@ class Received final : public Pending {
   std::shared_ptr<Mailboxes> boxes_;
   int rank_;
   Transfer transfer_;
-  std::chrono::milliseconds deadline_;
   bool done_ = false;
 };
 
 class LocalChannel final : public Channel {
  public:
-  LocalChannel(std::shared_ptr<Mailboxes> boxes, int rank, int size, std::chrono::milliseconds deadline)
-      : boxes_(std::move(boxes)), rank_(rank), size_(size), deadline_(deadline) {}
+  LocalChannel(std::shared_ptr<Mailboxes> boxes, int rank) : boxes_(std::move(boxes)), rank_(rank) {}
   int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::chrono::milliseconds deadline() const override { return deadline_; }
+  int size() const override { return static_cast<int>(boxes_->of_rank.size()); }
+  std::chrono::milliseconds deadline() const override { return boxes_->deadline; }
+  Clock& clock() const override { return boxes_->clock; }
   bool buffers_sends() const override { return true; }
 
   std::unique_ptr<Pending> post(const Transfer& t) override {
-    if (t.direction == Direction::Receive) return std::make_unique<Received>(boxes_, rank_, t, deadline_);
+    if (t.direction == Direction::Receive) return std::make_unique<Received>(boxes_, rank_, t);
     at::Tensor copy = t.tensor.clone();  // the sender may go on to change it
-    std::lock_guard lock(boxes_->mutex);
-    if (!boxes_->aborted.empty())
-      throw PeerError("rank " + std::to_string(rank_) + ": " + t.what + ": aborted: " + boxes_->aborted);
-    boxes_->messages[{rank_, t.peer.value, t.tag}].push_back(std::move(copy));
-    boxes_->changed.notify_all();
-    return std::make_unique<Sent>();
+    Mailbox& box = boxes_->of(t.peer.value);
+    std::lock_guard lock(box.mutex);
+    if (!box.aborted.empty())
+      throw PeerError("rank " + std::to_string(rank_) + ": " + t.what.text() + ": aborted: " + box.aborted);
+    box.messages[{rank_, t.tag}].push_back(std::move(copy));
+    boxes_->clock.notify_all(box.changed);
+    return std::make_unique<NothingPending>();
   }
 
   void abort(const std::string& reason) noexcept override {
-    std::lock_guard lock(boxes_->mutex);
-    if (boxes_->aborted.empty()) boxes_->aborted = reason.empty() ? "a rank failed" : reason;
-    boxes_->changed.notify_all();
+    for (Mailbox& box : boxes_->of_rank) {
+      std::lock_guard lock(box.mutex);
+      if (box.aborted.empty()) box.aborted = reason.empty() ? "a rank failed" : reason;
+      boxes_->clock.notify_all(box.changed);
+    }
   }
 
  private:
   std::shared_ptr<Mailboxes> boxes_;
-  int rank_, size_;
-  std::chrono::milliseconds deadline_;
+  int rank_;
 };
 
 }  // namespace
 
-std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline) {
-  auto boxes = std::make_shared<Mailboxes>();
+std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline,
+                                                          Clock& clock) {
+  auto boxes = std::make_shared<Mailboxes>(size, deadline, clock);
   std::vector<std::shared_ptr<Channel>> channels;
-  for (int rank = 0; rank < size; ++rank)
-    channels.push_back(std::make_shared<LocalChannel>(boxes, rank, size, deadline));
+  for (int rank = 0; rank < size; ++rank) channels.push_back(std::make_shared<LocalChannel>(boxes, rank));
   return channels;
 }
 
-std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size,
-                                                                    std::chrono::milliseconds deadline) {
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(
+    int size, std::chrono::milliseconds deadline, const std::vector<ChannelDecorator>& decorators,
+    Clock& clock) {
   std::vector<std::unique_ptr<Communicator>> result;
-  for (std::shared_ptr<Channel>& channel : make_local_channels(size, deadline))
-    result.push_back(make_channel_communicator(std::move(channel)));
+  for (std::shared_ptr<Channel>& channel : make_local_channels(size, deadline, clock))
+    result.push_back(make_channel_communicator(decorated(std::move(channel), decorators)));
   return result;
 }
 

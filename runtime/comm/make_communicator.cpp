@@ -24,6 +24,7 @@ class RoutedChannel final : public Channel {
   int rank() const override { return far_->rank(); }
   int size() const override { return far_->size(); }
   std::chrono::milliseconds deadline() const override { return far_->deadline(); }
+  Clock& clock() const override { return far_->clock(); }
   bool buffers_sends() const override { return (!near_ || near_->buffers_sends()) && far_->buffers_sends(); }
   std::vector<int> hosts() const override { return hosts_; }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
@@ -100,6 +101,11 @@ bool use_nccl(const CommunicatorOptions& options, Store& store) {
                       options.device.empty() ? "give --device cuda, or --backend auto"
                                              : "use --backend auto, or build where nccl.h is");
   }
+  if (!options.decorators.empty()) {
+    if (asked)
+      throw ConfigError("--backend nccl: its messages cannot be emulated or disturbed", "use --backend auto");
+    return false;
+  }
   if (has_own_device(options, store)) return true;
   if (asked)
     throw ConfigError("--backend nccl: several ranks share a GPU",
@@ -121,7 +127,9 @@ std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& optio
     auto on_host = make_communicator(host, make_prefix_store("host/", store));
     return make_nccl_communicator(options, std::move(on_host), std::move(store));
   }
+  // The one place where transports between processes are decorated; for threads: make_local_communicators.
   const auto join = [&](std::shared_ptr<Channel> channel) {
+    channel = decorated(std::move(channel), options.decorators);
     if (!options.device.empty()) channel = make_staged_channel(std::move(channel));
     return make_channel_communicator(std::move(channel));
   };

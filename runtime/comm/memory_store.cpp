@@ -10,14 +10,15 @@ namespace {
 
 class MemoryStore final : public Store {
  public:
+  explicit MemoryStore(Clock& clock) : clock_(clock) {}
   void set(const std::string& key, const std::string& value) override {
     std::lock_guard lock(mutex_);
     values_[key] = value;
-    changed_.notify_all();
+    clock_.notify_all(changed_);
   }
   std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, deadline, [&] { return values_.contains(key); })) {
+    if (!clock_.wait_until(lock, changed_, clock_.now() + deadline, [&] { return values_.contains(key); })) {
       throw PeerError("key '" + key + "' did not arrive within " + std::to_string(deadline.count()) + " ms",
                       "did all ranks start?");
     }
@@ -25,6 +26,7 @@ class MemoryStore final : public Store {
   }
 
  private:
+  Clock& clock_;
   std::mutex mutex_;  // guards values_
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
@@ -48,8 +50,8 @@ class PrefixStore final : public Store {
 
 }  // namespace
 
-std::shared_ptr<Store> make_memory_store() {
-  return std::make_shared<MemoryStore>();
+std::shared_ptr<Store> make_memory_store(Clock& clock) {
+  return std::make_shared<MemoryStore>(clock);
 }
 std::shared_ptr<Store> make_prefix_store(const std::string& prefix, std::shared_ptr<Store> inner) {
   return std::make_shared<PrefixStore>(prefix, std::move(inner));

@@ -33,7 +33,6 @@
 namespace millrace {
 namespace {
 
-using SteadyTime = std::chrono::steady_clock::time_point;
 using State = NcclApi::State;
 
 // Polling: spin this long (a message on NVLink takes tens of microseconds), then sleep in between.
@@ -72,6 +71,7 @@ class Fabric {
 
   int rank() const { return options_.rank.value; }
   NcclApi& api() { return api_; }
+  Clock& clock() const { return options_.clock; }
   const CommunicatorOptions& options() const { return options_; }
   const Line& line(Direction direction, int peer) const {
     return (direction == Direction::Send ? out_ : in_).at(peer);
@@ -82,7 +82,7 @@ class Fabric {
   /// A connected line between `members` (ranks of the job, ascending or sender first), this rank among them.
   /// Collective.
   Line join(const std::string& name, const std::vector<int>& members, Ways ways) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = options_.clock.now();
     const int index = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
     const std::string key = "nccl/" + name;
     if (index == 0) store_->set(key, api_.unique_id());
@@ -103,7 +103,7 @@ class Fabric {
   /// Operations of one group on `lines`; `post` gives them to NCCL. Returns when NCCL has taken them.
   template <class Post>
   void group(const std::vector<Line>& lines, const std::string& what, Post&& post) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = options_.clock.now();
     {
       const std::lock_guard lock(mutex_);
       throw_if_aborted(what);
@@ -120,8 +120,8 @@ class Fabric {
 
   /// Polls until the event is reached. `message(what)` makes the text of an error.
   template <class Message>
-  void await(const NcclApi::Event& event, const Line& line, SteadyTime start, Message&& message) {
-    SteadyTime asked = start;
+  void await(const NcclApi::Event& event, const Line& line, TimePoint start, Message&& message) {
+    TimePoint asked = start;
     for (;;) {
       if (api_.reached(event)) {
         // An aborted communicator's kernels end too, without their data.
@@ -129,7 +129,7 @@ class Fabric {
         if (!aborted_.empty()) throw PeerError(message("aborted: " + aborted_));
         return;
       }
-      const auto now = std::chrono::steady_clock::now();
+      const auto now = options_.clock.now();
       {
         const std::lock_guard lock(mutex_);
         if (!aborted_.empty()) throw PeerError(message("aborted: " + aborted_));
@@ -172,7 +172,7 @@ class Fabric {
   }
 
   void connect(const Line& line, const std::string& name, int index, int size, Ways ways) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = options_.clock.now();
     const std::string what = "connecting ranks " + name;
     std::vector<at::Tensor> tensors;  // until the messages are through
     group({line}, what, [&](auto&& taken) {
@@ -191,15 +191,15 @@ class Fabric {
 
   static constexpr const char* kAborted = "nccl/aborted";
 
-  static void pause(std::chrono::steady_clock::duration waited) {
+  void pause(TimePoint::duration waited) {
     if (waited < kPollSpin)
       std::this_thread::yield();
     else
-      std::this_thread::sleep_for(kNap);
+      clock().sleep_until(clock().now() + kNap);
   }
 
   /// Every line's comm has taken what was given to it.
-  void settle(const std::vector<Line>& lines, SteadyTime start, std::chrono::milliseconds deadline,
+  void settle(const std::vector<Line>& lines, TimePoint start, std::chrono::milliseconds deadline,
               const std::string& what) {
     for (const Line& line : lines) {
       for (;;) {
@@ -210,7 +210,7 @@ class Fabric {
           throw_if_failed(answer, what);
           if (answer.state == State::Done) break;
         }
-        const auto waited = std::chrono::steady_clock::now() - start;
+        const auto waited = options_.clock.now() - start;
         if (waited >= deadline) {
           throw PeerError(
               "rank " + std::to_string(rank()) + ": " + what + ": NCCL is not done after " +
@@ -273,10 +273,10 @@ class NcclExchange final : public Pending {
       : fabric_(std::move(fabric)), parts_(std::move(parts)), on_host_(std::move(on_host)) {}
 
   void wait() override {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = fabric_->clock().now();
     for (const Part& part : parts_) {
       fabric_->await(part.done, part.line, start, [&](const std::string& what) {
-        return wait_message(fabric_->rank(), part.transfer, start, what);
+        return wait_message(fabric_->rank(), part.transfer, fabric_->clock(), start, what);
       });
     }
     parts_.clear();
@@ -303,9 +303,9 @@ class NcclSum final : public Pending {
 
   void wait() override {
     if (!done_) return;
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = fabric_->clock().now();
     fabric_->await(done_, line_, start, [&](const std::string& what) {
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const double seconds = std::chrono::duration<double>(fabric_->clock().now() - start).count();
       return "rank " + std::to_string(fabric_->rank()) + ": " + what_ + " with the other replicas: " + what +
              " after " + std::to_string(seconds) + " s";
     });
@@ -408,7 +408,7 @@ class NcclCommunicator final : public Communicator {
       api().follow(part.line.stream,
                    ready);  // also before receives: what used the memory before is done then
     }
-    fabric_->group(lines, parts.front().transfer.what, [&](auto&& taken) {
+    fabric_->group(lines, parts.front().transfer.what.text(), [&](auto&& taken) {
       for (const auto& part : parts) {
         const Transfer& t = part.transfer;
         // Of the two ranks of a line the sender is 0.

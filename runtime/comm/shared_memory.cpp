@@ -36,8 +36,6 @@
 namespace millrace {
 namespace {
 
-using SteadyTime = std::chrono::steady_clock::time_point;
-
 constexpr std::size_t kQueueEntries = 1024;
 constexpr std::size_t kReasonBytes = 480;
 // Address space of one rank's blocks; memory is taken when a block is first used. Halved where refused.
@@ -283,7 +281,7 @@ class SharedMesh {
     const std::size_t peer = index_of(t.peer.value), bytes = t.tensor.nbytes();
     for (Segment* end : {own_.get(), peers_[peer].get()}) {
       if (end->control().aborted.load(std::memory_order_acquire) != 0)
-        throw_aborted(*end, t, std::chrono::steady_clock::now());
+        throw_aborted(*end, t, options_.clock.now());
     }
     std::uint64_t block = 0;
     {
@@ -301,7 +299,7 @@ class SharedMesh {
       // A peer that waits, for whatever, takes in what is queued for it; so does this rank meanwhile, so that
       // two full queues empty each other.
       if (!has_room()) {
-        wait(t, std::chrono::steady_clock::now(), [&] {
+        wait(t, options_.clock.now(), [&] {
           progress();
           return has_room();
         });
@@ -354,8 +352,8 @@ class SharedMesh {
 
   /// Until `ready()`. Throws PeerError on the deadline, a peer's end or an abort.
   template <class Ready>
-  void wait(const Transfer& t, SteadyTime start, Ready&& ready) {
-    for (SteadyTime spin_end = start + spin_; std::chrono::steady_clock::now() < spin_end;) {
+  void wait(const Transfer& t, TimePoint start, Ready&& ready) {
+    for (TimePoint spin_end = start + spin_; options_.clock.now() < spin_end;) {
       for (int i = 0; i < 32; ++i) {
         if (ready()) return;
         _mm_pause();
@@ -370,7 +368,7 @@ class SharedMesh {
       const bool done = ready();
       if (!done) {
         const timespec timeout{0, std::chrono::nanoseconds(kLifeCheck).count()};
-        if (std::chrono::steady_clock::now() - start < options_.deadline)
+        if (options_.clock.now() - start < options_.deadline)
           futex(&control.doorbell, FUTEX_WAIT, rung, &timeout);
       }
       control.sleepers.fetch_sub(1, std::memory_order_seq_cst);
@@ -441,13 +439,13 @@ class SharedMesh {
     receive.done.store(true, std::memory_order_release);
   }
 
-  [[noreturn]] void throw_aborted(Segment& segment, const Transfer& t, SteadyTime start) const {
+  [[noreturn]] void throw_aborted(Segment& segment, const Transfer& t, TimePoint start) const {
     std::string reason(segment.control().reason, ::strnlen(segment.control().reason, kReasonBytes));
-    throw PeerError(wait_message(options_.rank.value, t, start, "aborted: " + reason));
+    throw PeerError(wait_message(options_.rank.value, t, options_.clock, start, "aborted: " + reason));
   }
 
   template <class Ready>
-  void throw_if_hopeless(const Transfer& t, SteadyTime start, Ready&& ready) {
+  void throw_if_hopeless(const Transfer& t, TimePoint start, Ready&& ready) {
     for (std::size_t i = 0; i < local_.size(); ++i) {
       Segment& segment = i == me_ ? *own_ : *peers_[i];
       if (segment.control().aborted.load(std::memory_order_acquire) != 0) {
@@ -457,13 +455,13 @@ class SharedMesh {
       }
       if (i != me_ && local_[i] == t.peer.value && !segment.owner_lives()) {
         if (ready()) return;
-        throw PeerError(
-            wait_message(options_.rank.value, t, start, "connection lost (the peer's process ended)"),
-            "the peer has ended; its log says why");
+        throw PeerError(wait_message(options_.rank.value, t, options_.clock, start,
+                                     "connection lost (the peer's process ended)"),
+                        "the peer has ended; its log says why");
       }
     }
-    if (std::chrono::steady_clock::now() - start >= options_.deadline && !ready()) {
-      throw PeerError(wait_message(options_.rank.value, t, start, "no message"),
+    if (options_.clock.now() - start >= options_.deadline && !ready()) {
+      throw PeerError(wait_message(options_.rank.value, t, options_.clock, start, "no message"),
                       "is the peer alive and running the same plan? The deadline is --timeout");
     }
   }
@@ -504,14 +502,15 @@ class SharedReceive final : public Pending {
   }
 
   void wait() override {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = mesh_->options().clock.now();
     const auto ready = [&] {
       if (!receive_.done.load(std::memory_order_acquire)) mesh_->progress();
       return receive_.done.load(std::memory_order_acquire);
     };
     if (!ready()) mesh_->wait(receive_.transfer, start, ready);
     if (!receive_.error.empty())
-      throw PeerError(wait_message(mesh_->options().rank.value, receive_.transfer, start, receive_.error));
+      throw PeerError(wait_message(mesh_->options().rank.value, receive_.transfer, mesh_->options().clock,
+                                   start, receive_.error));
   }
 
  private:
@@ -525,6 +524,7 @@ class SharedMemoryChannel final : public Channel {
   int rank() const override { return mesh_->options().rank.value; }
   int size() const override { return mesh_->options().size; }
   std::chrono::milliseconds deadline() const override { return mesh_->options().deadline; }
+  Clock& clock() const override { return mesh_->options().clock; }
   bool buffers_sends() const override { return true; }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
     if (transfer.direction == Direction::Send) {

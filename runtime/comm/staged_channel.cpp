@@ -29,30 +29,24 @@ class StagedReceive final : public Pending {
   std::unique_ptr<Pending> message_;
 };
 
-class StagedChannel final : public Channel {
+class StagedChannel final : public ForwardingChannel {
  public:
-  StagedChannel(std::shared_ptr<Channel> host, Staging staging) : host_(std::move(host)), staging_(staging) {}
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
-  std::chrono::milliseconds deadline() const override { return host_->deadline(); }
-  bool buffers_sends() const override { return host_->buffers_sends(); }
-  std::vector<int> hosts() const override { return host_->hosts(); }
+  StagedChannel(std::shared_ptr<Channel> host, Staging staging)
+      : ForwardingChannel(std::move(host)), staging_(staging) {}
 
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    if (staging_ == Staging::DeviceTensors && transfer.tensor.device().is_cpu()) return host_->post(transfer);
+    if (staging_ == Staging::DeviceTensors && transfer.tensor.device().is_cpu())
+      return ForwardingChannel::post(transfer);
     Transfer staged = transfer;
     staged.tensor = buffer_like(transfer.tensor);
     if (transfer.direction == Direction::Send) {
       staged.tensor.copy_(transfer.tensor);  // waits for the device
-      return host_->post(staged);
+      return ForwardingChannel::post(staged);
     }
-    return std::make_unique<StagedReceive>(transfer.tensor, staged.tensor, host_->post(staged));
+    return std::make_unique<StagedReceive>(transfer.tensor, staged.tensor, ForwardingChannel::post(staged));
   }
 
-  void abort(const std::string& reason) noexcept override { host_->abort(reason); }
-
  private:
-  std::shared_ptr<Channel> host_;
   Staging staging_;
 };
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/clock.h"
+
 namespace millrace {
 
 /// Thread-safe. Values are bytes.
@@ -19,9 +21,9 @@ class Store {
 };
 
 /// In one process (threads).
-std::shared_ptr<Store> make_memory_store();
+std::shared_ptr<Store> make_memory_store(Clock& clock = steady_clock());
 /// One file a key (write, rename) in a folder that all ranks see; polls with back-off up to 2 ms.
-std::shared_ptr<Store> make_file_store(const std::string& folder);
+std::shared_ptr<Store> make_file_store(const std::string& folder, Clock& clock = steady_clock());
 
 /// One rank of a job that meets over TCP.
 struct TcpStoreOptions {
@@ -32,6 +34,7 @@ struct TcpStoreOptions {
   std::string job;    ///< the same on all ranks; tells the jobs of one port apart
   std::string token;  ///< secret of the job: without the same one nobody joins; empty: none
   std::chrono::milliseconds deadline{60'000};
+  Clock& clock = steady_clock();
 };
 
 /// What one job may ask of a store that its rank 0 serves.

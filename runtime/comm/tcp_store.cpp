@@ -32,7 +32,6 @@ namespace millrace {
 namespace {
 
 using Limits = TcpStoreLimits;
-using SteadyTime = std::chrono::steady_clock::time_point;
 using std::chrono::milliseconds;
 
 // A server that cannot take a connection (no descriptors, no memory) tries again after this long.
@@ -46,17 +45,13 @@ constexpr milliseconds kSetDeadline{30'000};
 enum Operation : std::uint8_t { kSet = 's', kGet = 'g' };
 enum Answer : std::uint8_t { kOk = 'o', kRefused = 'r' };
 
-SteadyTime after(milliseconds time) {
-  return std::chrono::steady_clock::now() + time;
-}
-
 /// Non-blocking: every transfer has its deadline.
 class Socket {
  public:
-  explicit Socket(int fd = -1) : fd_(fd) {
+  explicit Socket(Clock& clock, int fd = -1) : clock_(clock), fd_(fd) {
     if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
   }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket(Socket&& other) noexcept : clock_(other.clock_), fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&& other) noexcept {
     std::swap(fd_, other.fd_);
     return *this;
@@ -65,12 +60,13 @@ class Socket {
     if (fd_ >= 0) ::close(fd_);
   }
   int fd() const { return fd_; }
+  TimePoint after(milliseconds time) const { return clock_.now() + time; }
   void shut() const { ::shutdown(fd_, SHUT_RDWR); }
 
   /// Until one of `events`, an error or the deadline. False: the deadline.
-  bool await(short events, SteadyTime deadline) const {
+  bool await(short events, TimePoint deadline) const {
     for (;;) {
-      const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+      const auto left = std::chrono::ceil<milliseconds>(deadline - clock_.now()).count();
       pollfd state{fd_, events, 0};
       const int n = ::poll(&state, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
       if (n > 0) return true;
@@ -78,7 +74,7 @@ class Socket {
     }
   }
 
-  bool send(std::string_view bytes, SteadyTime deadline) const {
+  bool send(std::string_view bytes, TimePoint deadline) const {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (n > 0) {
@@ -92,7 +88,7 @@ class Socket {
     return true;
   }
 
-  bool receive(char* bytes, std::size_t count, SteadyTime deadline) const {
+  bool receive(char* bytes, std::size_t count, TimePoint deadline) const {
     while (count) {
       const ssize_t n = ::recv(fd_, bytes, count, 0);
       if (n > 0) {
@@ -107,13 +103,13 @@ class Socket {
     return true;
   }
 
-  bool receive_number(std::uint32_t& number, SteadyTime deadline) const {
+  bool receive_number(std::uint32_t& number, TimePoint deadline) const {
     if (!receive(reinterpret_cast<char*>(&number), sizeof number, deadline)) return false;
     number = ntohl(number);
     return true;
   }
   /// False also if it is longer than `limit`: not one of ours.
-  bool receive_text(std::string& text, std::uint32_t limit, SteadyTime deadline) const {
+  bool receive_text(std::string& text, std::uint32_t limit, TimePoint deadline) const {
     std::uint32_t length = 0;
     if (!receive_number(length, deadline) || length > limit) return false;
     text.resize(length);
@@ -121,6 +117,7 @@ class Socket {
   }
 
  private:
+  Clock& clock_;
   int fd_;
 };
 
@@ -153,7 +150,8 @@ std::string name_of(const TcpStoreOptions& options) {
 /// The values, and how many of them there may be.
 class Values {
  public:
-  explicit Values(int size) : most_keys_(Limits::keys(size)), most_bytes_(Limits::bytes(size)) {}
+  Values(int size, Clock& clock)
+      : most_keys_(Limits::keys(size)), most_bytes_(Limits::bytes(size)), store_(make_memory_store(clock)) {}
 
   bool set(const std::string& key, const std::string& value) {
     {
@@ -180,7 +178,7 @@ class Values {
 
  private:
   std::size_t most_keys_, most_bytes_;
-  std::shared_ptr<Store> store_ = make_memory_store();
+  std::shared_ptr<Store> store_;
   std::mutex mutex_;  // guards what follows
   std::map<std::string, std::size_t> sizes_;
   std::size_t bytes_ = 0;
@@ -190,8 +188,8 @@ class Server {
  public:
   explicit Server(const TcpStoreOptions& options)
       : options_(options),
-        values_(options.size),
-        listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        values_(options.size, options.clock),
+        listener_(options.clock, ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int on = 1;
     ::setsockopt(listener_.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in address = address_of(options.address, options.port);
@@ -217,6 +215,7 @@ class Server {
 
  private:
   struct Client {
+    explicit Client(Socket s) : socket(std::move(s)) {}
     Socket socket;
     std::atomic<bool> known{false};  ///< has shown that it belongs to the job
     std::atomic<bool> ended{false};
@@ -232,22 +231,22 @@ class Server {
   void accept(const std::stop_token& stop) {
     while (!stop.stop_requested() && !all_are_here()) {
       // Also looks from time to time whether the last rank's handshake is through.
-      if (!listener_.await(POLLIN, after(kAcceptPause))) continue;
+      if (!listener_.await(POLLIN, listener_.after(kAcceptPause))) continue;
       forget_ended();
       const auto strangers =
           static_cast<std::size_t>(std::ranges::count_if(clients_, [](const Client& c) { return !c.known; }));
       if (strangers >= Limits::kStrangers) {
-        std::this_thread::sleep_for(kAcceptPause);  // they have kHandshake; the queue of the kernel waits
+        options_.clock.sleep_until(
+            listener_.after(kAcceptPause));  // they have kHandshake; the queue of the kernel waits
         continue;
       }
-      Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+      Socket socket(options_.clock, ::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
       if (socket.fd() < 0) {
         // Nothing to take after all, or no descriptors: the connection stays in the queue.
-        if (!stop.stop_requested()) std::this_thread::sleep_for(kAcceptPause);
+        if (!stop.stop_requested()) options_.clock.sleep_until(listener_.after(kAcceptPause));
         continue;
       }
-      Client& client = clients_.emplace_back();
-      client.socket = std::move(socket);
+      Client& client = clients_.emplace_back(std::move(socket));
       client.thread = std::jthread([this, &client](const std::stop_token& end) {
         serve(client, end);
         client.socket.shut();
@@ -255,7 +254,7 @@ class Server {
       });
     }
     const std::lock_guard lock(mutex_);
-    listener_ = Socket();
+    listener_ = Socket(options_.clock);
   }
 
   void forget_ended() {
@@ -277,7 +276,7 @@ class Server {
   }
 
   bool welcome(const Client& client) {
-    const SteadyTime deadline = after(Limits::kHandshake);
+    const TimePoint deadline = client.socket.after(Limits::kHandshake);
     const std::string challenge = random_bytes(kNonceBytes);
     std::string text;
     if (!client.socket.send(kGreeting + challenge, deadline) ||
@@ -301,8 +300,8 @@ class Server {
     client.known = true;
     std::string key, value;
     while (!stop.stop_requested()) {
-      if (!socket.await(POLLIN, after(milliseconds(1000)))) continue;
-      const SteadyTime deadline = after(kRestOfMessage);
+      if (!socket.await(POLLIN, socket.after(milliseconds(1000)))) continue;
+      const TimePoint deadline = socket.after(kRestOfMessage);
       char operation = 0;
       std::uint32_t number = 0;
       if (!socket.receive(&operation, 1, deadline) || !socket.receive_number(number, deadline) ||
@@ -319,7 +318,7 @@ class Server {
         continue;  // the client has given up: its next request is there, or it is gone
       }
       if (!socket.send(number_bytes(number) + static_cast<char>(answer) + text_bytes(value),
-                       after(kRestOfMessage)))
+                       socket.after(kRestOfMessage)))
         return;
     }
   }
@@ -329,7 +328,7 @@ class Server {
                 const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       if (values_.find(key, value, kGetSlice)) return true;
-      if (socket.await(POLLIN | POLLRDHUP, std::chrono::steady_clock::now())) return false;
+      if (socket.await(POLLIN | POLLRDHUP, socket.after(milliseconds(0)))) return false;
     }
     return false;
   }
@@ -345,9 +344,10 @@ class Server {
 
 class TcpStore final : public Store {
  public:
-  explicit TcpStore(const TcpStoreOptions& options) : name_(name_of(options)) {
+  explicit TcpStore(const TcpStoreOptions& options)
+      : clock_(options.clock), name_(name_of(options)), socket_(options.clock) {
     if (options.rank == 0) server_ = std::make_unique<Server>(options);
-    const SteadyTime deadline = after(options.deadline);
+    const TimePoint deadline = socket_.after(options.deadline);
     connect(options, deadline);
     introduce(options, deadline);
   }
@@ -360,7 +360,7 @@ class TcpStore final : public Store {
   }
 
  private:
-  static int connected(const Socket& socket, const sockaddr_in& address, SteadyTime deadline) {
+  static int connected(const Socket& socket, const sockaddr_in& address, TimePoint deadline) {
     if (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return 0;
     if (errno != EINPROGRESS) return errno;
     if (!socket.await(POLLOUT, deadline)) return ETIMEDOUT;
@@ -369,10 +369,10 @@ class TcpStore final : public Store {
     return ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
   }
 
-  void connect(const TcpStoreOptions& options, SteadyTime deadline) {
+  void connect(const TcpStoreOptions& options, TimePoint deadline) {
     const sockaddr_in address = address_of(options.address, options.port);
     for (auto pause = milliseconds(1);; pause = std::min(pause * 2, milliseconds(50))) {
-      Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      Socket socket(clock_, ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       const int error = socket.fd() < 0 ? errno : connected(socket, address, deadline);
       if (error == 0) {
         const int on = 1;
@@ -380,16 +380,16 @@ class TcpStore final : public Store {
         socket_ = std::move(socket);
         return;
       }
-      if (std::chrono::steady_clock::now() >= deadline) {
+      if (clock_.now() >= deadline) {
         throw PeerError("rendezvous: nobody listens on " + name_ + " after " +
                             std::to_string(options.deadline.count()) + " ms: " + std::strerror(error),
                         "did rank 0 start? Are MASTER_ADDR and MASTER_PORT right?");
       }
-      std::this_thread::sleep_for(pause);
+      clock_.sleep_until(clock_.now() + pause);
     }
   }
 
-  void introduce(const TcpStoreOptions& options, SteadyTime deadline) {
+  void introduce(const TcpStoreOptions& options, TimePoint deadline) {
     const std::string greeting = kGreeting;
     std::string challenge(greeting.size() + kNonceBytes, '\0');
     const bool greeted = socket_.receive(challenge.data(), challenge.size(), deadline);
@@ -420,14 +420,14 @@ class TcpStore final : public Store {
     if (key.size() > Limits::kKeyBytes || value.size() > Limits::kValueBytes)
       throw InternalError("rendezvous: key '" + key + "' or its value is too long");
     const std::lock_guard lock(mutex_);
-    const SteadyTime deadline = after(time);
+    const TimePoint deadline = socket_.after(time);
     const std::uint32_t mine = ++requests_;
     std::string text = std::string(1, static_cast<char>(operation));
     text += number_bytes(mine) + text_bytes(key) + text_bytes(value);
-    bool alive = !broken_ && socket_.send(text, after(std::max(time, kRestOfMessage)));
+    bool alive = !broken_ && socket_.send(text, socket_.after(std::max(time, kRestOfMessage)));
     // Answers to requests that were given up come first.
     while (alive && socket_.await(POLLIN, deadline)) {
-      const SteadyTime rest = after(kRestOfMessage);
+      const TimePoint rest = socket_.after(kRestOfMessage);
       std::uint32_t number = 0;
       char answer = 0;
       std::string got;
@@ -443,6 +443,7 @@ class TcpStore final : public Store {
                     "did all ranks start? Has rank 0 ended?");
   }
 
+  Clock& clock_;
   std::string name_;
   std::unique_ptr<Server> server_;
   std::mutex mutex_;  // guards what follows

@@ -29,6 +29,7 @@ class CudaMark final : public DeviceMark {
   CudaMark& operator=(const CudaMark&) = delete;
   ~CudaMark() override { static_cast<void>(cudaEventDestroy(event_)); }
   void wait() override { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  bool is_reached() const override { return false; }  // asked for after every action
   double seconds_since(const DeviceMark& earlier) const override {
     float milliseconds = 0;
     C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<const CudaMark&>(earlier).event_, event_));
@@ -54,7 +55,6 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
   std::string identity() const override { return identity_; }
   at::Device where() const override { return {at::kCUDA, index_}; }
-  bool is_asynchronous() const override { return true; }
   void bind_thread() override { c10::cuda::set_device(index_); }
 
   at::Tensor upload(at::Tensor host) override {

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "runtime/base/clock.h"
+
 namespace millrace {
 
 /// Bytes. Cheap to ask for at every step.
@@ -23,20 +25,22 @@ class DeviceMark {
   virtual ~DeviceMark() = default;
   /// Blocks until the device has come this far.
   virtual void wait() = 0;
+  /// It has come this far already; false also where to ask would cost.
+  virtual bool is_reached() const = 0;
   /// Seconds of the device from `earlier` (of the same device) to here. Both must have been waited for.
   virtual double seconds_since(const DeviceMark& earlier) const = 0;
 };
 
-/// One rank's. A device whose work is asynchronous returns from every op at once and works through them in
-/// order; the CPU has done an op when it returns. Thread-safe.
+/// One rank's. An op may return at once, and the device work through them in order; the CPU has done an op
+/// when it returns. Nobody asks which: marks tell times, synchronize() waits. Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;  ///< "cpu", "cuda:0 NVIDIA H200"
-  /// Equal for two ranks of one host if and only if they share the device: a GPU's PCI address.
+  /// Equal for two ranks of one host if and only if they share the device: a GPU's PCI address. Empty: its
+  /// tensors lie in the host's memory.
   virtual std::string identity() const = 0;
   virtual at::Device where() const = 0;  ///< for tensors
-  virtual bool is_asynchronous() const = 0;
   /// To be called by every thread that works for this rank, before it makes tensors.
   virtual void bind_thread() = 0;
   /// `host` on this device, in order with the work that follows; `host` itself if it is there already. The
@@ -49,6 +53,6 @@ class Device {
   virtual void reset_peak_memory() = 0;  ///< the peak counts from what is there now
 };
 
-std::shared_ptr<Device> make_cpu_device();
+std::shared_ptr<Device> make_cpu_device(Clock& clock = steady_clock());
 
 }  // namespace millrace

@@ -10,9 +10,11 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/linear.h>
@@ -174,6 +176,8 @@ class BatchNorm2d final : public Layer {
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
+    if (context.training && context.replicas)
+      return forward_together(inputs[0], p, buffers, *context.replicas, saved);
     auto [output, mean, inverse] = at::native_batch_norm(inputs[0], p[0], p[1], buffers[0], buffers[1],
                                                          context.training, kMomentum, kEpsilon);
     if (context.training) buffers[2].add_(1);
@@ -183,6 +187,7 @@ class BatchNorm2d final : public Layer {
   /// One kernel gives all three gradients; those of the parameters wait in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
+    if (saved.replicas) return {backward_together(grad, p, saved, needs[0])};
     auto [input, weight, bias] =
         at::native_batch_norm_backward(grad, saved.tensors[0], p[0], {}, {}, saved.tensors[1],
                                        saved.tensors[2], true, kEpsilon, {needs[0], true, true});
@@ -196,6 +201,57 @@ class BatchNorm2d final : public Layer {
 
  private:
   static constexpr double kMomentum = 0.1, kEpsilon = 1e-5;
+  static constexpr std::int64_t kOverBatch[] = {0, 2, 3};
+  static at::Tensor by_channel(const at::Tensor& values) { return values.view({1, -1, 1, 1}); }
+
+  /// Mean and variance of the microbatches of all replicas: count, sum and sum of squares in double, whose
+  /// cancellation float32 inputs do not notice. Saved: input, mean, 1 / deviation, count.
+  at::Tensor forward_together(const at::Tensor& x, std::span<const at::Tensor> p,
+                              std::span<at::Tensor> buffers, ReplicaSum& replicas, Saved* saved) const {
+    const at::Tensor exact = x.to(at::kDouble);
+    const at::Tensor sums =
+        at::cat({exact.sum(kOverBatch), exact.square().sum(kOverBatch),
+                 at::full({1}, double(x.numel() / channels_), exact.options())});  // [2 C + 1]
+    replicas.add_up_(sums, "sums of batch normalisation");
+    const at::Tensor count = sums.narrow(0, 2 * channels_, 1), mean = sums.narrow(0, 0, channels_).div(count),
+                     variance =
+                         sums.narrow(0, channels_, channels_).div(count).sub(mean.square()).clamp_min(0);
+    const at::Tensor inverse = variance.add(kEpsilon).rsqrt();
+    buffers[0].mul_(1 - kMomentum).add_(mean, kMomentum);
+    buffers[1].mul_(1 - kMomentum).add_(variance.mul(count).div(count.sub(1).clamp_min(1)), kMomentum);
+    buffers[2].add_(1);
+    const auto dtype = x.scalar_type();
+    if (saved) {
+      saved->tensors = {x, mean.to(dtype), inverse.to(dtype), count};
+      saved->replicas = &replicas;
+    }
+    const at::Tensor scale = p[0].mul(inverse.to(dtype));
+    return x.sub(by_channel(mean.to(dtype))).mul_(by_channel(scale)).add_(by_channel(p[1]));
+  }
+
+  /// d/dx = w / deviation x (g - mean(g) - xhat mean(g xhat)), means over all replicas. The gradients of
+  /// weight and bias are this replica's part: they are added up with all others.
+  at::Tensor backward_together(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                               bool needs_input) const {
+    const at::Tensor normal =
+        saved.tensors[0].sub(by_channel(saved.tensors[1])).mul_(by_channel(saved.tensors[2]));
+    const at::Tensor weight = grad.mul(normal).sum(kOverBatch, false, at::kDouble),
+                     bias = grad.sum(kOverBatch, false, at::kDouble);
+    const auto dtype = grad.scalar_type();
+    at::Tensor input;
+    if (needs_input) {
+      const at::Tensor sums = at::cat({weight, bias});
+      saved.replicas->add_up_(sums, "gradient sums of batch normalisation");
+      sums.div_(saved.tensors[3]);
+      const at::Tensor along = sums.narrow(0, 0, channels_).to(dtype),
+                       mean = sums.narrow(0, channels_, channels_).to(dtype);
+      input = grad.sub(by_channel(mean)).sub_(normal.mul(by_channel(along)));
+      input.mul_(by_channel(p[0].mul(saved.tensors[2])));
+    }
+    saved.tensors = {weight.to(dtype), bias.to(dtype)};
+    return input;
+  }
+
   std::int64_t channels_;
 };
 

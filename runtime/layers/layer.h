@@ -44,16 +44,28 @@ struct ParameterSpec {
   ParameterKind kind = ParameterKind::Weight;
 };
 
+/// Joins the replicas of a stage. Their calls meet in the order in which each makes them.
+class ReplicaSum {
+ public:
+  virtual ~ReplicaSum() = default;
+  /// `values` becomes the sum over all replicas, in the order of ranks: the same bits on each. Throws
+  /// PeerError.
+  virtual void add_up_(const at::Tensor& values, const char* what) = 0;
+};
+
 /// Filled by forward, consumed by the backwards of the same microbatch; freed after the last of them.
 struct Saved {
   std::vector<at::Tensor> tensors;
   std::vector<std::int64_t> numbers;
-  std::shared_ptr<void> extra;  ///< autograd fallback
+  std::shared_ptr<void> extra;     ///< autograd fallback
+  ReplicaSum* replicas = nullptr;  ///< CallContext's, where the backward needs it too
 };
 
 struct CallContext {
   bool training = true;
   std::uint64_t random_seed = 0;  ///< of (job seed, layer name, position of the microbatch in the run)
+  /// In training: statistics are over the microbatches that all replicas run now. Null: over this one.
+  ReplicaSum* replicas = nullptr;
 };
 
 /// Implementations are immutable and thread-safe. All functions run under NoGradGuard.

@@ -1,6 +1,7 @@
 // What makes a schedule valid, and whether it can get stuck.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "runtime/schedule/lock_step.h"
 
@@ -252,9 +253,10 @@ class Checker {
   std::vector<StageState> states_;
 };
 
-Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transport transport) {
+Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                  std::vector<char> rounds = {}) {
   auto ranks = schedule.ranks;  // LockStep may move receives; here it only reads
-  LockStep lock_step(ranks, shape, transport);
+  LockStep lock_step(ranks, shape, transport, std::move(rounds));
   if (lock_step.run()) return {};
   Problems problems;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -271,6 +273,38 @@ Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transpor
 }
 
 }  // namespace
+
+Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                      const std::vector<StageId>& stages) {
+  Problems problems;
+  std::vector<char> rounds(static_cast<std::size_t>(shape.num_stages()), 0);
+  for (const StageId stage : stages) {
+    const auto& replicas = shape.ranks_of_stage[static_cast<std::size_t>(stage.value)];
+    if (replicas.size() < 2) continue;
+    rounds[static_cast<std::size_t>(stage.value)] = 1;
+    const std::string where = "stage " + std::to_string(stage.value);
+    const auto count = static_cast<std::int64_t>(replicas.size());
+    if (shape.microbatches % count != 0) {
+      problems.push_back({where,
+                          std::to_string(shape.microbatches) + " microbatches do not make whole rounds of " +
+                              std::to_string(count) + " replicas",
+                          "give a multiple of the replicas"});
+      continue;
+    }
+    const auto order = [&](RankId rank) {
+      std::vector<std::pair<Op, std::int64_t>> result;
+      for (const Action& a : schedule.ranks[static_cast<std::size_t>(rank.value)]) {
+        if (a.stage == stage && is_compute(a.op)) result.emplace_back(a.op, a.microbatch.value / count);
+      }
+      return result;
+    };
+    const auto first = order(replicas.front());
+    if (std::ranges::any_of(replicas, [&](RankId rank) { return order(rank) != first; }))
+      problems.push_back({where, "its replicas go through the microbatches in different orders", {}});
+  }
+  if (!problems.empty()) return problems;
+  return deadlock(schedule, shape, transport, std::move(rounds));
+}
 
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport) {
   if (Problems problems = Checker(schedule, shape).structure(); !problems.empty()) return problems;

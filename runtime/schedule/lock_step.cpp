@@ -1,13 +1,16 @@
 #include "runtime/schedule/lock_step.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace {
 
-LockStep::LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport)
+LockStep::LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport,
+                   std::vector<char> rounds)
     : ranks_(ranks),
       shape_(shape),
       transport_(transport),
+      rounds_(std::move(rounds)),
       messages_(shape),
       at_(ranks.size(), 0),
       posted_until_(ranks.size(), 0),
@@ -43,7 +46,7 @@ void LockStep::advance(std::size_t rank) {
     const Action& action = actions[at_[rank]];
     if (is_transfer(action.op)) {
       if (!post_exchange(rank)) return;
-    } else if (action.op == Op::Reduce) {
+    } else if (meets(action)) {
       if (!pass_reduce(rank, action)) return;
     } else {
       ++at_[rank];

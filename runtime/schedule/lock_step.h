@@ -11,11 +11,13 @@ namespace millrace {
 
 /// A receive completes when its send was posted; under Rendezvous a send completes when its receive was
 /// posted, and an exchange (message.h) is posted at once and completes as a whole. The k-th Reduce of a stage
-/// completes when all replicas of the stage have reached theirs.
+/// completes when all replicas of the stage have reached theirs, and in stages of `rounds` (by stage; empty:
+/// none) so does the k-th forward or backward: their layers meet within it.
 /// Linear in the number of actions. The transfers must belong to the shape (Checker::structure first).
 class LockStep {
  public:
-  LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport);
+  LockStep(std::vector<std::vector<Action>>& ranks, const PipelineShape& shape, Transport transport,
+           std::vector<char> rounds = {});
   /// Runs until nothing can move. True if every rank came to its end.
   bool run();
   /// After run() was false: moves the receives for which a posted send waits to where their rank stands, so
@@ -33,12 +35,18 @@ class LockStep {
   void advance(std::size_t rank);
   bool post_exchange(std::size_t rank);
   bool pass_reduce(std::size_t rank, const Action& action);
+  bool meets(const Action& action) const {
+    if (action.op == Op::Reduce) return true;
+    return !rounds_.empty() && rounds_[static_cast<std::size_t>(action.stage.value)] &&
+           (action.op == Op::Forward || action.op == Op::Backward || action.op == Op::BackwardInput);
+  }
   void wake(std::size_t rank);
   std::size_t message_of(const Action& a) const { return static_cast<std::size_t>(messages_.of(a)); }
 
   std::vector<std::vector<Action>>& ranks_;
   const PipelineShape& shape_;
   Transport transport_;
+  std::vector<char> rounds_;
   MessageIndex messages_;
   std::vector<std::size_t> at_, posted_until_, ready_;
   std::vector<char> is_ready_, in_barrier_, released_;

@@ -150,6 +150,13 @@ int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank);
 /// is valid.
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
 
+/// Whether the replicas of `stages` may wait for each other within every forward and backward, as layers do
+/// whose statistics are over the microbatches of all of them: microbatches k r to k r + r - 1 of r replicas
+/// are a round; every replica goes through the rounds in one order, and nobody waits in a circle. Flushing
+/// schedules that are valid. Empty: they may.
+Problems check_rounds(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                      const std::vector<StageId>& stages);
+
 /// Seconds. Index: stage. `transfer_s`/`latency_s`: per microbatch and link, by order of all_links().
 struct ScheduleCosts {
   std::vector<double> forward;

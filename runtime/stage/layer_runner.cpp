@@ -32,7 +32,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     const LayerStep& step = program_.steps[i];
     inputs.clear();
     for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
-    CallContext context{.training = run != Run::Evaluate};
+    CallContext context{.training = run != Run::Evaluate, .replicas = replicas_};
     if (step.draws)
       context.random_seed = derive_seed(seed_, step.named->name, static_cast<std::uint64_t>(position));
     std::span<at::Tensor> buffers = store_.buffers(static_cast<int>(i));

@@ -55,6 +55,8 @@ class LayerRunner {
       : program_(program), store_(store), seed_(seed) {}
 
   void set_observer(LayerObserver* observer) { observer_ = observer; }
+  /// Layers with statistics of the batch take them over all replicas (CallContext::replicas).
+  void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
   /// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
   void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
@@ -91,6 +93,7 @@ class LayerRunner {
   ParameterStore& store_;
   std::uint64_t seed_;
   LayerObserver* observer_ = nullptr;
+  ReplicaSum* replicas_ = nullptr;
 };
 
 template <class OnLayer>

@@ -53,7 +53,10 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       shapes_(parts_.layout),
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
-      sums_(program_.num_sums, 0.0) {}
+      sums_(program_.num_sums, 0.0) {
+  if (!options.sync_batch_norm || !parts.replicas) return;
+  layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
+}
 
 void StageExecutor::begin(std::int64_t first_position, double lr) {
   first_position_ = first_position;
@@ -153,8 +156,7 @@ void StageExecutor::feed(MicrobatchId microbatch, const Batch& batch) {
     MILLRACE_CHECK(value.defined(), "field " << spec.name << " was not loaded");
     check_limit(spec, value);
     if (value.is_floating_point()) value = value.to(parts_.store.flat_weights().scalar_type());
-    if (parts_.device && parts_.device->is_asynchronous()) value = parts_.device->upload(std::move(value));
-    slot.values[static_cast<std::size_t>(place)] = std::move(value);
+    slot.values[static_cast<std::size_t>(place)] = parts_.device.upload(std::move(value));
   }
 }
 
@@ -400,10 +402,10 @@ std::vector<Transfer> StageExecutor::transfers(const Action& action, const Route
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Port& port = (*route.ports)[i];
     const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
-    result.push_back(
-        {route.sends ? Direction::Send : Direction::Receive, action.peer,
-         tag_of(action, port, route.gradient), tensors[i],
-         to_string(action) + " of " + parts_.layout.tensors[static_cast<std::size_t>(crossing.tensor)].name});
+    const std::string* name = &parts_.layout.tensors[static_cast<std::size_t>(crossing.tensor)].name;
+    result.push_back({route.sends ? Direction::Send : Direction::Receive, action.peer,
+                      tag_of(action, port, route.gradient), tensors[i],
+                      LazyText([action, name] { return to_string(action) + " of " + *name; })});
   }
   return result;
 }

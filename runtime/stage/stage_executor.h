@@ -33,6 +33,9 @@ struct ExecutorOptions {
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
   bool stop_on_nonfinite = false;       ///< no Update by a loss that is NaN or Inf: NumericError (last stage)
+  /// Statistics of batch normalisation are over the microbatches that all replicas run at a time. Their
+  /// schedule must be one for check_rounds.
+  bool sync_batch_norm = false;
 };
 
 /// What the heads say of the microbatches since the last time; of the model's last stage.
@@ -49,10 +52,10 @@ struct ExecutorParts {
   ParameterStore& store;
   UpdateRule& rule;
   Communicator& world;
-  Communicator* replicas = nullptr;
-  std::vector<std::vector<RankId>>
-      ranks_of_stage;        ///< empty: this rank holds no other stage, nothing is tied
-  Device* device = nullptr;  ///< null: the CPU
+  Communicator* replicas;
+  Device& device;
+  /// Empty: this rank holds no other stage, nothing is tied.
+  std::vector<std::vector<RankId>> ranks_of_stage{};
 };
 
 /// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
@@ -158,8 +161,17 @@ class StageExecutor {
   void join_statistics();
   void keep_statistics(MicrobatchId microbatch);
 
+  struct SumOverReplicas final : ReplicaSum {
+    explicit SumOverReplicas(Communicator& r) : replicas(r) {}
+    void add_up_(const at::Tensor& values, const char* what) override {
+      replicas.all_reduce(values, what)->wait();
+    }
+    Communicator& replicas;
+  };
+
   ExecutorParts parts_;
   ExecutorOptions options_;
+  std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
   StageProgram program_;
   LayerRunner layers_;
   TiedExchange ties_;

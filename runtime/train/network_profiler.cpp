@@ -109,9 +109,7 @@ class Pair {
     communicator_.exchange({&transfer, 1})->wait();
   }
   /// A device's copies may still be going on behind a message that has arrived.
-  void finish() {
-    if (device_.is_asynchronous()) device_.synchronize();
-  }
+  void finish() { device_.synchronize(); }
 
   Communicator& communicator_;
   Device& device_;

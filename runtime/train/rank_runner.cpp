@@ -1,6 +1,7 @@
 #include "runtime/train/rank_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 #include <vector>
@@ -60,10 +61,11 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
             .peer = action.peer.value,
             .microbatch = first_position_ + action.microbatch.value,
             .step = step_};
-  if (anchor_ && runs_on_device(kind)) {
-    auto begin = parts_.device->mark();
+  if (runs_on_device(kind)) {
+    auto begin = parts_.device.mark();
     work();
-    open_.push_back({std::move(begin), parts_.device->mark(), span, &seconds});
+    open_.push_back({std::move(begin), parts_.device.mark(), span, &seconds});
+    if (open_.size() == 1 && open_.front().end->is_reached()) settle_device_times();
     return;
   }
   const TimePoint start = parts_.clock.now();
@@ -77,8 +79,7 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
 
 /// Ties the device's time line to the clock's.
 void RankRunner::start_device_time() {
-  if (!parts_.device || !parts_.device->is_asynchronous()) return;
-  anchor_ = parts_.device->mark();
+  anchor_ = parts_.device.mark();
   anchor_->wait();
   anchor_time_ = parts_.clock.now();
 }
@@ -88,8 +89,8 @@ void RankRunner::settle_device_times() {
     open.end->wait();
     const double start = open.begin->seconds_since(*anchor_), length = open.end->seconds_since(*open.begin);
     *open.seconds += length;
-    open.span.start = anchor_time_.time_since_epoch().count() + static_cast<std::int64_t>(start * 1e9);
-    open.span.end = open.span.start + static_cast<std::int64_t>(length * 1e9);
+    open.span.start = anchor_time_.time_since_epoch().count() + std::llround(start * 1e9);
+    open.span.end = open.span.start + std::llround(length * 1e9);
     parts_.trace.record(open.span);
   }
   open_.clear();
@@ -144,7 +145,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
   start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].microbatch.value >= end_) continue;
-    parts_.status.update(step_, to_string(actions[i]));
+    parts_.status.update_with(step_, [&] { return to_string(actions[i]); });
     try {
       post_receives(actions, i);
       step(actions[i], last_gradient[i]);

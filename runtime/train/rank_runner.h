@@ -29,7 +29,7 @@ struct RunnerParts {
   Clock& clock;
   SpanRing& trace;
   StatusBoard& status;
-  Device* device = nullptr;  ///< null: the CPU
+  Device& device;
   int steps_per_update = 1;  ///< of the job: replicas of an asynchronous pipeline take turns
 };
 

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-RankStages::RankStages(Communicator& world, const StageLayout& layout, const Plan& plan,
+RankStages::RankStages(Communicator& world, Device& device, const StageLayout& layout, const Plan& plan,
                        const RankStagesOptions& options)
     : held_at_(static_cast<std::size_t>(plan.num_stages()), -1), num_fields_(layout.model.fields.size()) {
   std::vector<std::vector<RankId>> ranks_of_stage;
@@ -22,16 +22,15 @@ RankStages::RankStages(Communicator& world, const StageLayout& layout, const Pla
                    .replicas = static_cast<int>(ranks.size())};
     if (options.rate_by_replicas)
       held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
-    held.store =
-        std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed,
-                                         options.device ? options.device->where() : at::kCPU, options.dtype);
+    held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed, device.where(),
+                                                  options.dtype);
     held.rule = make_update_rule(options.rule, held.store->flat_weights());
     if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
     ExecutorOptions executor = options.executor;
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
     held.executor =
         std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, *held.rule, world,
-                                                      held.group.get(), ranks_of_stage, options.device},
+                                                      held.group.get(), device, ranks_of_stage},
                                         executor);
     held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
     held_.push_back(std::move(held));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/device/device.h"
 #include "runtime/stage/stage_executor.h"
 
 namespace millrace {
@@ -27,7 +28,6 @@ struct RankStagesOptions {
   at::ScalarType dtype = at::kFloat;  ///< of weights, gradients and what is computed
   bool average_replicas = false;      ///< gradients are means over replicas instead of sums (asynchronous)
   bool rate_by_replicas = false;      ///< a stage's learning rate times its replicas / those of stage 0
-  Device* device = nullptr;           ///< null: the CPU
 };
 
 /// Passes each action on to the executor of its stage. Not thread-safe.
@@ -35,7 +35,7 @@ class RankStages {
  public:
   /// Collective over the replicas of each stage. `world` and `layout` outlive it. Throws ConfigError if the
   /// plan has no place for this rank.
-  RankStages(Communicator& world, const StageLayout& layout, const Plan& plan,
+  RankStages(Communicator& world, Device& device, const StageLayout& layout, const Plan& plan,
              const RankStagesOptions& options);
 
   const std::vector<HeldStage>& held() const { return held_; }  ///< ascending by stage, at least one

@@ -59,6 +59,7 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
   if (options.rule.kind == UpdateRuleKind::Sgd)
     settings.emplace_back("momentum", text_of(options.rule.momentum));
   add_rate(options.learning_rate, settings);
+  if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");
   if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());
   return settings;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -14,12 +14,14 @@ namespace {
 constexpr std::size_t kSize = 256;  // one JSON object, padded with spaces
 }
 
-StatusBoard::StatusBoard(const std::string& path, int rank, int stage) : rank_(rank), stage_(stage) {
+StatusBoard::StatusBoard(const std::string& path, int rank, int stage)
+    : begin_("{\"rank\":" + std::to_string(rank) + ",\"stage\":" + std::to_string(stage) + ",\"step\":") {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return;  // a missing status file costs only detail in a failure summary
   // Written, not only made long: a full disk says so here, instead of ending the process (SIGBUS) at the
   // first store into a page that has no place on it.
-  const std::string blank(kSize, ' ');
+  std::string blank(kSize, ' ');
+  blank.back() = '\n';
   if (::pwrite(fd, blank.data(), kSize, 0) == static_cast<ssize_t>(kSize)) {
     void* mapped = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped != MAP_FAILED) text_ = static_cast<char*>(mapped);
@@ -33,25 +35,26 @@ StatusBoard::~StatusBoard() {
 }
 
 StatusBoard::StatusBoard(StatusBoard&& other) noexcept
-    : text_(std::exchange(other.text_, nullptr)), rank_(other.rank_), stage_(other.stage_) {}
+    : text_(std::exchange(other.text_, nullptr)), begin_(std::move(other.begin_)), shown_(other.shown_) {}
 
 StatusBoard& StatusBoard::operator=(StatusBoard&& other) noexcept {
   std::swap(text_, other.text_);
-  rank_ = other.rank_;
-  stage_ = other.stage_;
+  std::swap(begin_, other.begin_);
+  std::swap(shown_, other.shown_);
   return *this;
 }
 
-void StatusBoard::update(std::int64_t step, std::string_view action) {
-  if (!text_) return;
+void StatusBoard::write(std::int64_t step, std::string_view action) {
   char line[kSize];
-  const int n =
-      std::snprintf(line, sizeof line, "{\"rank\":%d,\"stage\":%d,\"step\":%lld,\"action\":\"%.*s\"}", rank_,
-                    stage_, static_cast<long long>(step),
-                    static_cast<int>(std::min<std::size_t>(action.size(), 120)), action.data());
-  std::memset(line + n, ' ', kSize - n - 1);
-  line[kSize - 1] = '\n';
-  std::memcpy(text_, line, kSize);
+  char* end = std::copy(begin_.begin(), begin_.end(), line);
+  end = std::to_chars(end, line + kSize, step).ptr;
+  for (const std::string_view part :
+       {std::string_view(",\"action\":\""), action.substr(0, 120), std::string_view("\"}")})
+    end = std::copy(part.begin(), part.end(), end);
+  const auto length = static_cast<std::size_t>(end - line);
+  if (length < shown_) std::memset(end, ' ', shown_ - length);
+  std::memcpy(text_, line, std::max(length, shown_));
+  shown_ = length;
 }
 
 }  // namespace millrace

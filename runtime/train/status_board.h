@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// `update` costs one snprintf into shared memory: cheap enough for every action. Not thread-safe.
+/// Cheap enough for every action: the text that is new is copied into the mapping, and made only where there
+/// is one. Not thread-safe.
 class StatusBoard {
  public:
   StatusBoard() = default;  ///< writes nowhere
@@ -15,12 +16,21 @@ class StatusBoard {
   ~StatusBoard();
   StatusBoard(StatusBoard&&) noexcept;
   StatusBoard& operator=(StatusBoard&&) noexcept;
-  void update(std::int64_t step, std::string_view action);
+  void update(std::int64_t step, std::string_view action) {
+    update_with(step, [action] { return action; });
+  }
+  /// `action()`: the text.
+  template <class Action>
+  void update_with(std::int64_t step, const Action& action) {
+    if (text_) write(step, action());
+  }
 
  private:
+  void write(std::int64_t step, std::string_view action);
+
   char* text_ = nullptr;
-  int rank_ = -1;
-  int stage_ = -1;
+  std::string begin_;      ///< of the object: who
+  std::size_t shown_ = 0;  ///< characters of the last one
 };
 
 }  // namespace millrace

@@ -40,6 +40,7 @@ struct TrainOptions {
   std::int64_t trace_count = 5;
   std::string save_weights;  ///< file, or empty
   bool stop_on_nonfinite = true;
+  bool sync_batch_norm = false;  ///< ExecutorOptions
   std::int64_t bucket_bytes = 4 << 20;
   /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
   /// place for one. Null: never (on all ranks alike).

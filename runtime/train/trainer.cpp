@@ -90,10 +90,34 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
   return *std::move(schedule);
 }
 
+/// Stages whose layers have running statistics, hence statistics of the batch.
+std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
+  std::vector<StageId> stages;
+  for (int s = 0; s < layout.num_stages(); ++s) {
+    const auto& layers = layout.layers[static_cast<std::size_t>(s)];
+    const bool any = std::ranges::any_of(layers, [&](int layer) {
+      return std::ranges::any_of(layout.model.layers[static_cast<std::size_t>(layer)].layer->parameters(),
+                                 &ParameterSpec::is_buffer);
+    });
+    if (any) stages.emplace_back(s);
+  }
+  return stages;
+}
+
 /// This rank's actions of one step.
 std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, const Communicator& world,
-                                    const std::optional<ScheduleFile>& file) {
-  Schedule schedule = checked_schedule(plan, shape_of(plan, layout, plan.microbatches), world, file);
+                                    const TrainOptions& options) {
+  const PipelineShape shape = shape_of(plan, layout, plan.microbatches);
+  Schedule schedule = checked_schedule(plan, shape, world, options.schedule);
+  if (options.sync_batch_norm) {
+    const Problems problems =
+        check_rounds(schedule, shape, transport_of(world), stages_with_statistics(layout));
+    if (!problems.empty()) {
+      throw ConfigError("--sync-batch-norm: the replicas cannot wait for each other at every microbatch of " +
+                            to_string(plan.schedule) + ": " + to_string(problems),
+                        "use --schedule gpipe, or equal replicas in all stages");
+    }
+  }
   std::vector<Action> actions = std::move(schedule.ranks[static_cast<std::size_t>(world.rank().value)]);
   // Gradients of tied parameters go to their owners after all Reduces and before all Updates.
   if (!layout.ties.empty())
@@ -144,7 +168,7 @@ struct Trainer::Impl {
   StatusBoard status;
   StepLog log;
   RunReport report;
-  std::vector<double> step_seconds;
+  std::vector<double> step_seconds, samples_per_s;  // by update
   std::vector<Span> window;
   TimePoint last_update{};
   std::int64_t done = 0;  // steps, counted over resumes
@@ -261,6 +285,11 @@ void Trainer::Impl::check_sizes() {
                           to_string(plan.schedule) + " never flushes",
                       "use a schedule that flushes, or a plan with both uses in one stage");
   }
+  if (options.sync_batch_norm && asynchronous()) {
+    throw ConfigError("--sync-batch-norm: the replicas of " + to_string(plan.schedule) +
+                          " take turns, so that no two of them run at the same time",
+                      "use a schedule that flushes, for example --schedule 1f1b");
+  }
   if (plan.num_ranks() != world.communicator.size()) {
     throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
                           std::to_string(world.communicator.size()),
@@ -271,15 +300,15 @@ void Trainer::Impl::check_sizes() {
 void Trainer::Impl::build(const MakeBatches& make_batches) {
   check_sizes();
   stages = std::make_unique<RankStages>(
-      world.communicator, layout, plan,
+      world.communicator, world.device, layout, plan,
       RankStagesOptions{.executor = {.seed = options.seed,
                                      .microbatches_per_update = microbatches_per_step(plan),
                                      .bucket_bytes = options.bucket_bytes,
-                                     .stop_on_nonfinite = options.stop_on_nonfinite},
+                                     .stop_on_nonfinite = options.stop_on_nonfinite,
+                                     .sync_batch_norm = options.sync_batch_norm},
                         .rule = options.rule,
                         .average_replicas = updates_after_each(),
-                        .rate_by_replicas = options.rate_by_replicas,
-                        .device = &world.device});
+                        .rate_by_replicas = options.rate_by_replicas});
   BatchNeeds train{.fields = stages->fields()};
   std::vector<std::pair<int, int>> readers;  // replica, replicas
   for (const HeldStage& h : stages->held()) {
@@ -308,7 +337,7 @@ void Trainer::Impl::open_flow() {
   const PipelineShape shape = shape_of(plan, layout, 0);
   flow = Flow{.stream = checked_stream(plan, shape, world.communicator),
               .runner = std::make_unique<RankRunner>(RunnerParts{*stages, *sources.train, world.clock, trace,
-                                                                 status, &world.device, steps_per_update()})};
+                                                                 status, world.device, steps_per_update()})};
   flow->runner->end_before(position_of(last_step() - start));
   for (const HeldStage& h : stages->held()) {
     h.executor->set_versions(version_rule(plan.schedule, shape, h.stage),
@@ -482,9 +511,9 @@ void Trainer::Impl::flow_to(std::int64_t end) {
 
 void Trainer::Impl::step_to(std::int64_t end) {
   if (!flushing) {
-    flushing = Flushing{.actions = actions_of_step(plan, layout, world.communicator, options.schedule),
+    flushing = Flushing{.actions = actions_of_step(plan, layout, world.communicator, options),
                         .runner = std::make_unique<RankRunner>(
-                            RunnerParts{*stages, *sources.train, world.clock, trace, status, &world.device})};
+                            RunnerParts{*stages, *sources.train, world.clock, trace, status, world.device})};
   }
   while (done < end) {
     stages->begin(position_of(done), learning_rate(options.learning_rate, done));
@@ -521,13 +550,15 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   const int steps = steps_per_update();  // of the job: the other replicas had theirs
   step_seconds.push_back(seconds / steps);
   report.steps += steps;
-  const std::int64_t samples =
-      std::int64_t{options.microbatch} * (updates_after_each() ? first().replicas : plan.microbatches);
+  std::int64_t samples = 0;  // of all replicas; an epoch's last step may have fewer
+  for (std::int64_t p = position_of(step); p < position_of(step + steps); ++p)
+    samples += sources.train->extent(p).samples;
+  samples_per_s.push_back(double(samples) / seconds);
   const std::int64_t newest = step + steps - 1;
   StepRecord record{.step = newest,
                     .times = runner.take_times(),
                     .step_s = seconds,
-                    .samples_per_s = double(samples) / seconds,
+                    .samples_per_s = samples_per_s.back(),
                     .lr = learning_rate(options.learning_rate, step),
                     .peak_memory_bytes = world.device.memory().peak,
                     .resident_memory_bytes = peak_resident_bytes(),
@@ -567,7 +598,7 @@ bool Trainer::Impl::evaluate() {
   shifted.inner = sources.evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
   use_extents_of(shifted);
-  RankRunner shifted_runner({*stages, shifted, world.clock, trace, status, &world.device});
+  RankRunner shifted_runner({*stages, shifted, world.clock, trace, status, world.device});
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
     const std::int64_t end = std::min({total, chunk + kEvaluationChunk, next + kEvaluationPiece});
@@ -786,10 +817,11 @@ RunReport Trainer::run() {
   }
   self.write_trace();
   RunReport& report = self.report;
-  report.median_step_s =
-      median({self.step_seconds.begin() + (self.step_seconds.size() > 1), self.step_seconds.end()});
-  const double samples = double(self.options.microbatch) * microbatches_per_step(self.plan);
-  report.samples_per_s = report.median_step_s > 0 ? samples / report.median_step_s : 0;
+  const auto after_first = [](const std::vector<double>& values) {
+    return median({values.begin() + (values.size() > 1), values.end()});
+  };
+  report.median_step_s = after_first(self.step_seconds);
+  report.samples_per_s = after_first(self.samples_per_s);
   report.peak_stash = self.stages->peak_stash();
   report.peak_versions = self.stages->peak_versions();
   report.peak_memory_bytes = self.world.device.memory().peak;

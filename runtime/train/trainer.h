@@ -68,7 +68,7 @@ struct RunReport {
   std::vector<double> losses;
   std::vector<EvaluationReport> evaluations;
   double seconds = 0;        ///< of the steps
-  double samples_per_s = 0;  ///< whole job, median over steps after the first
+  double samples_per_s = 0;  ///< whole job, median over steps after the first, each with its own samples
   double median_step_s = 0;
   int peak_stash = 0;
   int peak_versions = 0;

@@ -2,6 +2,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <barrier>
+#include <thread>
+#include <vector>
+
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -41,6 +45,46 @@ TEST(VirtualClock, MovesOnlyForward) {
   clock.sleep_until(start + std::chrono::seconds(2));
   clock.advance(std::chrono::seconds(1));
   EXPECT_EQ(clock.now() - start, std::chrono::seconds(6));
+}
+
+TEST(VirtualClock, MovesWhenAllItsUsersWaitAndAtOnceToTheFirstMoment) {
+  VirtualClock clock;
+  const TimePoint start = clock.now();
+  std::barrier all_here(3);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ready = false;
+  std::vector<std::int64_t> woken(3);
+  const auto hours = [](int h) { return std::chrono::hours(h); };
+  const auto since = [&] {
+    return std::chrono::duration_cast<std::chrono::hours>(clock.now() - start).count();
+  };
+  std::vector<std::jthread> threads;
+  threads.emplace_back([&] {
+    const ClockUser user(clock);
+    all_here.arrive_and_wait();
+    clock.sleep_until(start + hours(2));
+    woken[0] = since();
+    const std::lock_guard lock(mutex);
+    ready = true;
+    clock.notify_all(changed);
+  });
+  threads.emplace_back([&] {  // woken by the first one
+    const ClockUser user(clock);
+    all_here.arrive_and_wait();
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(clock.wait_until(lock, changed, start + hours(9), [&] { return ready; }));
+    woken[1] = since();
+  });
+  threads.emplace_back([&] {  // by nobody: a deadline takes no time
+    const ClockUser user(clock);
+    all_here.arrive_and_wait();
+    std::unique_lock lock(mutex);
+    EXPECT_FALSE(clock.wait_until(lock, changed, start + hours(5), [] { return false; }));
+    woken[2] = since();
+  });
+  threads.clear();
+  EXPECT_EQ(woken, (std::vector<std::int64_t>{2, 2, 5}));
 }
 
 TEST(Files, AtomicWriteReplacesAndLeavesNothingBehind) {

@@ -40,7 +40,7 @@ class UntilTaken final : public Pending {
 };
 
 /// A channel whose ranks are on several hosts; counts what leaves each.
-class CountingChannel final : public Channel {
+class CountingChannel final : public ForwardingChannel {
  public:
   struct Counts {
     std::mutex mutex;
@@ -49,10 +49,10 @@ class CountingChannel final : public Channel {
     bool repeated = false;
   };
   CountingChannel(std::shared_ptr<Channel> channel, Hosts hosts, std::shared_ptr<Counts> counts)
-      : channel_(std::move(channel)), hosts_(std::move(hosts)), counts_(std::move(counts)) {}
-  int rank() const override { return channel_->rank(); }
-  int size() const override { return channel_->size(); }
-  std::chrono::milliseconds deadline() const override { return channel_->deadline(); }
+      : ForwardingChannel(channel),
+        channel_(std::move(channel)),
+        hosts_(std::move(hosts)),
+        counts_(std::move(counts)) {}
   bool buffers_sends() const override { return false; }
   std::vector<int> hosts() const override { return hosts_; }
   std::unique_ptr<Pending> post(const Transfer& t) override {
@@ -65,7 +65,6 @@ class CountingChannel final : public Channel {
     }
     return std::make_unique<UntilTaken>(channel_, t, channel_->post(t));
   }
-  void abort(const std::string& reason) noexcept override { channel_->abort(reason); }
 
  private:
   std::shared_ptr<Channel> channel_;

@@ -223,5 +223,48 @@ TEST(Draw, ShowsEveryRankAndEscapes) {
   EXPECT_EQ(std::ranges::count(draw_text(s, 60), '\n'), 3);
 }
 
+TEST(Rounds, ReplicasThatMeetNeedOneOrderAndWholeRounds) {
+  const auto rounds = [](const PipelineShape& shape, ScheduleKind kind, std::vector<StageId> stages) {
+    const Schedule schedule = *make_schedule(kind, shape);
+    return check_rounds(schedule, shape, Transport::Buffered, stages);
+  };
+  PipelineShape shape = chain_shape(2, 8, 2);
+  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZeroBubbleH1})
+    EXPECT_TRUE(rounds(shape, kind, {StageId(0), StageId(1)}).empty()) << to_string(kind);
+  shape.microbatches = 7;
+  EXPECT_EQ(rounds(shape, ScheduleKind::OneFOneB, {StageId(0)}).size(), 1u);
+  EXPECT_TRUE(rounds(chain_shape(2, 7), ScheduleKind::OneFOneB, {StageId(0)}).empty());  // nobody to meet
+
+  // One replica of stage 1 turns its forwards round.
+  shape = chain_shape(2, 4, 2);
+  Schedule schedule = *make_schedule(ScheduleKind::GPipe, shape);
+  auto& list = schedule.ranks[3];
+  std::vector<std::size_t> forwards;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].op == Op::Forward) forwards.push_back(i);
+  }
+  std::swap(list[forwards[0]], list[forwards[1]]);
+  EXPECT_EQ(check_rounds(schedule, shape, Transport::Buffered, {StageId(1)}).size(), 1u);
+  EXPECT_TRUE(check_rounds(schedule, shape, Transport::Buffered, {StageId(0)}).empty());
+}
+
+TEST(Rounds, AWaitInACircleIsFound) {
+  // Stage 0 on one rank gives the second replica its microbatch only when the first one's gradient is back.
+  PipelineShape shape = chain_shape(2, 2);
+  shape.ranks_of_stage = {{RankId(0)}, {RankId(1), RankId(2)}};
+  const auto compute = [](Op op, int stage, int microbatch) {
+    return Action{op, StageId(stage), MicrobatchId(microbatch), {}, {}};
+  };
+  const Schedule schedule = lower(ScheduleKind::Custom, shape,
+                                  {{compute(Op::Forward, 0, 0), compute(Op::Backward, 0, 0),
+                                    compute(Op::Forward, 0, 1), compute(Op::Backward, 0, 1)},
+                                   {compute(Op::Forward, 1, 0), compute(Op::Backward, 1, 0)},
+                                   {compute(Op::Forward, 1, 1), compute(Op::Backward, 1, 1)}});
+  ASSERT_TRUE(check(schedule, shape, Transport::Buffered).empty());
+  const Problems problems = check_rounds(schedule, shape, Transport::Buffered, {StageId(1)});
+  ASSERT_FALSE(problems.empty());
+  EXPECT_NE(to_string(problems).find("stuck"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -222,7 +222,8 @@ TEST_F(Pipeline, MicrobatchesCountByTheirTokens) {
   ParameterStore store(layout, StageId(0), options(1).seed);
   auto rule = make_update_rule({}, store.flat_weights());
   Alone alone;
-  StageExecutor executor({layout, StageId(0), store, *rule, alone}, {.seed = options(1).seed});
+  StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device_},
+                         {.seed = options(1).seed});
   RandomBatches batches(model, kMicrobatch);
   double language = 0, tokens = 0, classes = 0, samples = 0;
   executor.begin(0, 0);

@@ -23,7 +23,7 @@ TEST_F(Pipeline, EqualsItselfOverNcclsLogic) {
                                                                     {{1, 1, 1}, ScheduleKind::PipeDream}};
   for (const auto& [replicas, kind] : runs) {
     const Plan plan = plan_for(model, replicas, 6, kind);
-    make_ranks_ = make_local_communicators;
+    make_ranks_ = local_ranks;
     const Outcome expected = train(model, plan, options(6));
     make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
       return make_fake_nccl_communicators(size, deadline);
@@ -38,13 +38,22 @@ class AsynchronousHost final : public Device {
   std::string name() const override { return "host"; }
   std::string identity() const override { return "host"; }
   at::Device where() const override { return at::kCPU; }
-  bool is_asynchronous() const override { return true; }
   void bind_thread() override {}
   at::Tensor upload(at::Tensor host) override {
     ++uploads;
     return host;
   }
-  std::unique_ptr<DeviceMark> mark() override { return host_->mark(); }
+  /// Not known to be reached until somebody waits for it.
+  struct Mark final : DeviceMark {
+    explicit Mark(std::unique_ptr<DeviceMark> mark) : host(std::move(mark)) {}
+    void wait() override { host->wait(); }
+    bool is_reached() const override { return false; }
+    double seconds_since(const DeviceMark& earlier) const override {
+      return host->seconds_since(*static_cast<const Mark&>(earlier).host);
+    }
+    std::unique_ptr<DeviceMark> host;
+  };
+  std::unique_ptr<DeviceMark> mark() override { return std::make_unique<Mark>(host_->mark()); }
   void synchronize() override {}
   DeviceMemory memory() const override { return {.current = 1, .peak = 4321, .total = 9999}; }
   void reset_peak_memory() override {}

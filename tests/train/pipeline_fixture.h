@@ -113,6 +113,10 @@ struct Outcome {
 
 class Pipeline : public ::testing::Test {
  protected:
+  static std::vector<std::unique_ptr<Communicator>> local_ranks(int size,
+                                                                std::chrono::milliseconds deadline) {
+    return make_local_communicators(size, deadline);
+  }
   void SetUp() override {
     at::set_num_threads(1);
     char name[] = "/tmp/millrace-train-XXXXXX";
@@ -147,8 +151,7 @@ class Pipeline : public ::testing::Test {
             SteadyClock clock;
             Trainer trainer({*communicators[r], clock, *device_}, model, plan, options,
                             [&](const BatchNeeds&, const BatchNeeds&) {
-                              BatchSources sources{
-                                  .train = std::make_unique<RandomBatches>(model, kMicrobatch, on_batch_)};
+                              BatchSources sources{.train = make_batches_(model)};
                               if (evaluation_microbatches_ > 0)
                                 sources.evaluation = {std::make_unique<RandomBatches>(model, kMicrobatch),
                                                       evaluation_microbatches_};
@@ -193,10 +196,14 @@ class Pipeline : public ::testing::Test {
 
   fs::path folder_;
   std::function<std::vector<std::unique_ptr<Communicator>>(int size, std::chrono::milliseconds deadline)>
-      make_ranks_ = make_local_communicators;
+      make_ranks_ = local_ranks;
   std::shared_ptr<Device> device_ = make_cpu_device();
   std::int64_t evaluation_microbatches_ = 0;
   std::function<void(std::int64_t position)> on_batch_;  ///< of training; called by the threads of all ranks
+  std::function<std::unique_ptr<BatchSource>(const LayeredModel& model)> make_batches_ =
+      [this](const LayeredModel& model) {
+        return std::make_unique<RandomBatches>(model, kMicrobatch, on_batch_);
+      };
 };
 
 /// For one process: nobody to talk to.
@@ -235,7 +242,7 @@ class Reference {
   std::map<std::string, at::Tensor> replicated(std::int64_t steps, int replicas, int microbatches) {
     at::NoGradGuard no_grad;
     ParameterStore& store = stores_.at(0);
-    StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_},
+    StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
     for (std::int64_t step = 0; step < steps; ++step) {
       executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
@@ -310,7 +317,7 @@ class Reference {
     // One executor over the whole model, whose parameters are set from the stages' stores.
     ParameterStore store(whole_, StageId(0), options_.seed);
     auto rule = make_update_rule(options_.rule, store.flat_weights());
-    StageExecutor executor({whole_, StageId(0), store, *rule, alone_},
+    StageExecutor executor({whole_, StageId(0), store, *rule, alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
@@ -345,6 +352,7 @@ class Reference {
   std::vector<ParameterStore> stores_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   Alone alone_;
+  std::shared_ptr<Device> device_ = make_cpu_device();
 };
 
 }  // namespace millrace

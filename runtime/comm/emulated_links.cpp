@@ -1,0 +1,158 @@
+// The sender holds a message until it would have arrived: so no two hosts need to agree on the time. A
+// courier thread hands the messages on when they are due.
+#include "runtime/comm/emulated_links.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+
+namespace millrace {
+namespace {
+
+struct Message {
+  Transfer transfer;
+  std::unique_ptr<Pending> posted{};  ///< of the inner channel
+  std::exception_ptr error{};
+  bool handed_on = false;
+};
+
+TimePoint::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
+}
+
+class EmulatedLinks final : public ForwardingChannel {
+ public:
+  EmulatedLinks(std::shared_ptr<Channel> inner, EmulatedNetwork network)
+      : ForwardingChannel(std::move(inner)), network_(std::move(network)) {
+    courier_ = std::jthread([this] { deliver(); });
+    std::unique_lock lock(mutex_);
+    started_.wait(lock, [this] { return running_; });  // it waits in the clock before anybody else does
+  }
+
+  /// What was sent arrives.
+  ~EmulatedLinks() override {
+    std::unique_lock lock(mutex_);
+    clock().wait_until(lock, changed_, TimePoint::max(), [this] { return on_the_way_.empty() || aborted_; });
+    stopped_ = true;
+    clock().notify_all(changed_);
+  }
+
+  std::vector<int> hosts() const override { return network_.hosts; }
+
+  std::unique_ptr<Pending> post(const Transfer& transfer) override {
+    if (transfer.direction == Direction::Receive) return ForwardingChannel::post(transfer);
+    auto message = std::make_shared<Message>(Message{.transfer = transfer});
+    if (buffers_sends()) message->transfer.tensor = transfer.tensor.clone();
+    message->transfer.what = transfer.what.text();  // it may outlast what the text is made of
+    const std::lock_guard lock(mutex_);
+    if (failed_) std::rethrow_exception(failed_);
+    if (aborted_) return ForwardingChannel::post(transfer);  // which says why
+    Wire& wire = wire_to(transfer.peer.value);
+    wire.free = std::max(wire.free, clock().now()) +
+                duration_of(double(transfer.tensor.nbytes()) * wire.times.seconds_per_byte);
+    on_the_way_.emplace(wire.free + duration_of(wire.times.latency_s), message);
+    clock().notify_all(changed_);
+    if (buffers_sends()) return std::make_unique<NothingPending>();
+    return std::make_unique<Sent>(*this, std::move(message));
+  }
+
+  void abort(const std::string& reason) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      aborted_ = true;
+      clock().notify_all(changed_);
+    }
+    ForwardingChannel::abort(reason);
+  }
+
+ private:
+  struct Wire {
+    EmulatedWire times;
+    TimePoint free{};  ///< when what was posted so far has left
+  };
+
+  /// Where sends are not copied: done when the message is with its receiver.
+  class Sent final : public Pending {
+   public:
+    Sent(EmulatedLinks& links, std::shared_ptr<Message> message)
+        : links_(links), message_(std::move(message)) {}
+    void wait() override {
+      const TimePoint start = links_.clock().now();
+      {
+        std::unique_lock lock(links_.mutex_);
+        const bool in_time = links_.clock().wait_until(lock, links_.changed_, start + links_.deadline(), [&] {
+          return message_->handed_on || links_.aborted_;
+        });
+        if (message_->error) std::rethrow_exception(message_->error);
+        if (!message_->handed_on) {
+          throw PeerError(wait_message(links_.rank(), message_->transfer, links_.clock(), start,
+                                       in_time ? "aborted" : "still on the emulated link"),
+                          in_time ? "" : "--timeout is shorter than the link is slow");
+        }
+      }
+      if (message_->posted) message_->posted->wait();
+    }
+
+   private:
+    EmulatedLinks& links_;
+    std::shared_ptr<Message> message_;
+  };
+
+  Wire& wire_to(int peer) {
+    const auto found = wires_.find(peer);
+    if (found != wires_.end()) return found->second;
+    return wires_.emplace(peer, Wire{network_.wire(rank(), peer)}).first->second;
+  }
+
+  void deliver() {
+    const ClockUser user(clock());
+    std::unique_lock lock(mutex_);
+    running_ = true;
+    started_.notify_all();
+    for (;;) {
+      const TimePoint due = on_the_way_.empty() ? TimePoint::max() : on_the_way_.begin()->first;
+      const bool changed = clock().wait_until(lock, changed_, due, [&] {
+        return stopped_ || aborted_ || (!on_the_way_.empty() && on_the_way_.begin()->first < due);
+      });
+      if (stopped_ || aborted_) return;
+      if (changed) continue;
+      const std::shared_ptr<Message> message = on_the_way_.begin()->second;
+      lock.unlock();
+      try {
+        message->posted = ForwardingChannel::post(message->transfer);
+      } catch (...) {
+        message->error = std::current_exception();
+      }
+      lock.lock();
+      message->handed_on = true;
+      if (message->error && !failed_) failed_ = message->error;
+      on_the_way_.erase(std::ranges::find(on_the_way_, message, &Queue::value_type::second));
+      clock().notify_all(changed_);
+    }
+  }
+
+  using Queue = std::multimap<TimePoint, std::shared_ptr<Message>>;
+  EmulatedNetwork network_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_, started_;
+  std::map<int, Wire> wires_;  // by peer
+  Queue on_the_way_;           // by arrival; equal ones in the order of posting
+  std::exception_ptr failed_;  // the first message that could not be handed on
+  bool running_ = false, stopped_ = false, aborted_ = false;
+  std::jthread courier_;  // last: joined first
+};
+
+}  // namespace
+
+std::shared_ptr<Channel> make_emulated_links(std::shared_ptr<Channel> inner, const EmulatedNetwork& network) {
+  return std::make_shared<EmulatedLinks>(std::move(inner), network);
+}
+
+}  // namespace millrace

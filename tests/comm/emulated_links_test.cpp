@@ -1,0 +1,145 @@
+// Emulated links in virtual time: exact to the nanosecond, with as many ranks as there may be threads.
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <thread>
+
+#include <ATen/ATen.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+#include "runtime/comm/emulated_links.h"
+
+namespace millrace {
+namespace {
+
+using std::chrono::seconds;
+
+/// Runs `body` on a thread for each rank, all of them users of `clock`, over links that `wire` describes.
+void in_virtual_time(int size, VirtualClock& clock, const EmulatedNetwork& network,
+                     const std::function<void(Communicator&)>& body) {
+  std::barrier all_here(size);
+  std::mutex mutex;
+  std::exception_ptr first;
+  auto ranks = make_local_communicators(size, seconds(1'000), {[&](std::shared_ptr<Channel> inner) {
+                                          return make_emulated_links(std::move(inner), network);
+                                        }},
+                                        clock);
+  std::vector<std::jthread> threads;
+  for (auto& rank : ranks) {
+    threads.emplace_back([&, own = std::move(rank)]() mutable {
+      const ClockUser user(clock);
+      all_here.arrive_and_wait();
+      try {
+        body(*own);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        own->abort(error.what());
+      }
+      own.reset();  // in the clock's time: what is on its way arrives
+    });
+  }
+  threads.clear();
+  if (first) std::rethrow_exception(first);
+}
+
+double seconds_between(TimePoint start, TimePoint end) {
+  return Seconds(end - start).count();
+}
+
+TEST(EmulatedLinks, AMessageOccupiesItsWireAndArrivesALatencyLater) {
+  VirtualClock clock;
+  const EmulatedNetwork network{.wire =
+                                    [](int from, int to) {
+                                      return from < to
+                                                 ? EmulatedWire{.latency_s = 2, .seconds_per_byte = 0.25}
+                                                 : EmulatedWire{.latency_s = 0.5};
+                                    },
+                                .hosts = {0, 1}};
+  in_virtual_time(2, clock, network, [&](Communicator& c) {
+    const TimePoint start = clock.now();
+    at::Tensor tensor = at::arange(4, at::kFloat);  // 16 bytes: 4 seconds of the wire
+    if (c.rank() == RankId(0)) {
+      std::vector<Transfer> both{{Direction::Send, RankId(1), 1, tensor, "first"},
+                                 {Direction::Send, RankId(1), 2, tensor, "second"}};
+      auto sent = c.exchange(both);
+      tensor.fill_(9);  // copied
+      sent->wait();
+      EXPECT_EQ(seconds_between(start, clock.now()), 0);
+      const Transfer answer{Direction::Receive, RankId(1), 3, tensor, "answer"};
+      c.exchange({&answer, 1})->wait();
+      EXPECT_EQ(seconds_between(start, clock.now()), 10.5);
+      EXPECT_EQ(tensor[3].item<float>(), 3);
+      return;
+    }
+    for (const auto& [tag, arrival] : {std::pair{1, 6.0}, {2, 10.0}}) {
+      at::Tensor got = at::zeros({4});
+      const Transfer transfer{Direction::Receive, RankId(0), static_cast<std::uint64_t>(tag), got, "message"};
+      c.exchange({&transfer, 1})->wait();
+      EXPECT_EQ(seconds_between(start, clock.now()), arrival);
+      EXPECT_TRUE(at::equal(got, at::arange(4, at::kFloat)));
+    }
+    const Transfer answer{Direction::Send, RankId(0), 3, tensor, "answer"};
+    c.exchange({&answer, 1})->wait();
+  });
+}
+
+TEST(EmulatedLinks, ThreeHundredRanksPassAMessageRoundInTheirOwnTime) {
+  constexpr int kRanks = 300;
+  VirtualClock clock;
+  const EmulatedNetwork network{.wire = [](int from, int) {
+    return EmulatedWire{.latency_s = 1e-3 * (1 + from % 3), .seconds_per_byte = 1e-6};
+  }};
+  const TimePoint start = clock.now();
+  in_virtual_time(kRanks, clock, network, [&](Communicator& c) {
+    at::Tensor token = at::zeros({250});
+    const int me = c.rank().value;
+    const Transfer in{Direction::Receive, RankId((me + kRanks - 1) % kRanks), 1, token, "token"},
+        out{Direction::Send, RankId((me + 1) % kRanks), 1, token, "token"};
+    if (me > 0) c.exchange({&in, 1})->wait();
+    token.add_(1);
+    c.exchange({&out, 1})->wait();
+    if (me > 0) return;
+    c.exchange({&in, 1})->wait();
+    EXPECT_EQ(token[0].item<float>(), kRanks);
+  });
+  // 100 rounds of 1 + 2 + 3 ms, and 300 times 1000 bytes of a microsecond.
+  EXPECT_NEAR(seconds_between(start, clock.now()), 100 * 6e-3 + 300 * 1e-3, 1e-9);
+}
+
+TEST(EmulatedLinks, SumsAreTheSameBitsAndTakeTheTimeThatThePlannerCharges) {
+  constexpr int kRanks = 4;
+  constexpr double kLatency = 0.5, kPerByte = 1e-6;
+  std::vector<at::Tensor> parts;
+  for (int r = 0; r < kRanks; ++r) parts.push_back(at::randn({40'000}));
+  const at::Tensor expected = parts[0].add(parts[1]).add_(parts[2]).add_(parts[3]);
+  VirtualClock clock;
+  const TimePoint start = clock.now();
+  in_virtual_time(kRanks, clock,
+                  {.wire =
+                       [](int, int) {
+                         return EmulatedWire{kLatency, kPerByte};
+                       },
+                   .hosts = {0, 1, 2, 3}},
+                  [&](Communicator& c) {
+                    at::Tensor own = parts[static_cast<std::size_t>(c.rank().value)].clone();
+                    c.all_reduce(own, "sum")->wait();
+                    EXPECT_TRUE(at::equal(own, expected));
+                  });
+  // Chunks to their owners, then back: a quarter of 160,000 bytes on each wire, twice (docs/planning.md
+  // counts the three messages of a rank one after the other, as through one port).
+  EXPECT_NEAR(seconds_between(start, clock.now()), 2 * (kLatency + 40'000 * kPerByte), 1e-9);
+}
+
+TEST(EmulatedLinks, ASlowerLinkThanTheDeadlineIsALateMessage) {
+  VirtualClock clock;
+  const auto run = [&] {
+    in_virtual_time(2, clock, {.wire = [](int, int) { return EmulatedWire{.latency_s = 5'000}; }},
+                    [](Communicator& c) { c.barrier(); });
+  };
+  EXPECT_THROW(run(), PeerError);
+}
+
+}  // namespace
+}  // namespace millrace
