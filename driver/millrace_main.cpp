@@ -14,6 +14,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/launch_command.h"
+#include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
 #include "driver/launch/program_paths.h"
 #include "driver/plan/plan_command.h"
@@ -31,14 +32,23 @@
 namespace millrace {
 namespace {
 
-/// Becomes the worker. Its --help needs no LibTorch and is printed here.
+/// Becomes the worker, which knows the models and their options: it prints the help too. Where there is none,
+/// the help is what is known here.
 int hand_over(const CommandSpec& spec, const std::string& command, const std::vector<std::string>& args) {
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (arguments && arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  const Result<Arguments> arguments = parse_arguments(spec, args, UnknownFlags::Leave);
+  const bool wants_help = arguments && arguments->wants_help();
+  const bool only_asks = wants_help || command == "models";
+  if (wants_help && any_worker().empty()) {
+    std::fprintf(stderr, "millrace %s: the options of the models are not shown without %s\n", command.c_str(),
+                 worker_path(ComputeDevice::Cpu).c_str());
+    return std::fputs(help_text(spec).c_str(), stdout), 0;
+  }
   // Wrong flags are the worker's to report.
   const ComputeDevice device =
-      value_named<ComputeDevice>(arguments ? arguments->string("device") : "").value_or(ComputeDevice::Cpu);
-  const std::string worker = worker_path(device);
+      value_named<ComputeDevice>(arguments && !only_asks ? arguments->string("device") : "")
+          .value_or(ComputeDevice::Cpu);
+  std::string worker = only_asks ? any_worker() : worker_path(device);
+  if (worker.empty()) worker = worker_path(device);
   std::vector<std::string> words{worker, command};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
@@ -59,6 +69,8 @@ struct Command {
 
 // In the order of a first session.
 constexpr Command kCommands[] = {
+    {"models", "Plan", models_spec,
+     [](const std::vector<std::string>& a) { return hand_over(models_spec(), "models", a); }},
     {"profile", "Plan", profile_spec,
      [](const std::vector<std::string>& a) {
        return starts_profile_ranks(a) ? launch_profile(a) : hand_over(profile_spec(), "profile", a);

@@ -1,15 +1,12 @@
 // AlexNet, the one-tower form (arXiv 1404.5997); names as in torchvision.
-#include "models/chain.h"
-#include "models/models.h"
+#include "models/model.h"
 
 namespace millrace {
+namespace {
 
 Result<LayeredModel> make_alexnet(const ModelOptions& options) {
-  const int size = options.image_size ? options.image_size : 224;
-  if (size < 63)
-    return Problem{"--image-size", "AlexNet needs at least 63 pixels, got " + std::to_string(size),
-                   "use 224"};
-  const int classes = options.num_classes ? options.num_classes : 1000;
+  const int size = or_else(options, "image-size", 224), classes = or_else(options, "classes", 1000);
+  if (size < 63) return too_small("AlexNet", size, 63);
   LayeredModel model = classifier("alexnet", {3, size, size}, classes);
   Chain chain(model);
   chain.then("features.0", conv2d({.in = 3, .out = 64, .kernel = 11, .stride = 4, .padding = 2}));
@@ -25,7 +22,7 @@ Result<LayeredModel> make_alexnet(const ModelOptions& options) {
   chain.then("features.10", conv2d({.in = 256, .out = 256, .padding = 1}));
   chain.then("features.11", relu());
   chain.then("features.12", max_pool2d(3, 2));
-  const double p = options.dropout >= 0 ? options.dropout : 0.5;
+  const double p = probability_or_else(options, "dropout", 0.5);
   chain.then("avgpool", adaptive_avg_pool2d(6, 6));
   chain.then("flatten", flatten());
   chain.then("classifier.0", dropout(p));
@@ -37,6 +34,15 @@ Result<LayeredModel> make_alexnet(const ModelOptions& options) {
   chain.then("classifier.6", linear(4096, classes));
   end_in_cross_entropy(model);
   return model;
+}
+
+}  // namespace
+
+std::vector<Model> alexnet_models() {
+  return {{{.name = "alexnet",
+            .summary = "AlexNet, the one-tower form (arXiv 1404.5997).",
+            .options = image_options()},
+           make_alexnet}};
 }
 
 }  // namespace millrace

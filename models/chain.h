@@ -3,8 +3,10 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/layers/basic_layers.h"
+#include "runtime/layers/image_layers.h"
 #include "runtime/stage/layered_model.h"
 
 namespace millrace {
@@ -17,11 +19,14 @@ class Chain {
     model_.layers.push_back({name, std::move(layer), {input.empty() ? last_ : std::move(input)}});
     return last_ = name;
   }
-  std::string join(std::string name, LayerPtr layer, std::string first, std::string second) {
-    model_.layers.push_back({name, std::move(layer), {std::move(first), std::move(second)}});
+  /// Appends a layer with several inputs.
+  std::string join(std::string name, LayerPtr layer, std::vector<std::string> inputs) {
+    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
     return last_ = name;
   }
   const std::string& last() const { return last_; }
+  /// What is appended next reads this tensor: the end of a branch.
+  void go_back_to(std::string tensor) { last_ = std::move(tensor); }
 
  private:
   LayeredModel& model_;

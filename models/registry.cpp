@@ -1,46 +1,65 @@
 #include "models/registry.h"
 
-#include <functional>
-#include <utility>
+#include <algorithm>
 
-#include "models/models.h"
-#include "runtime/base/json.h"
+#include "models/model.h"
+
+// One line a file: what it is called here is the name of its function, `FILE_models`.
+#define MILLRACE_MODEL_FILES(FILE) \
+  FILE(mlp)                        \
+  FILE(vgg16)                      \
+  FILE(alexnet)                    \
+  FILE(resnet)                     \
+  FILE(densenet)                   \
+  FILE(squeezenet)                 \
+  FILE(inception)                  \
+  FILE(mobilenet_v2)               \
+  FILE(mobilenet_v3)
 
 namespace millrace {
+
+#define DECLARE(FILE) std::vector<Model> FILE##_models();
+MILLRACE_MODEL_FILES(DECLARE)
+#undef DECLARE
+
 namespace {
 
-using Make = std::function<Result<LayeredModel>(const ModelOptions&)>;
-
-const std::vector<std::pair<std::string, Make>>& table() {
-  static const std::vector<std::pair<std::string, Make>> models{
-      {"mlp", make_mlp},
-      {"vgg16", [](const ModelOptions& o) { return make_vgg16(o, false); }},
-      {"vgg16_bn", [](const ModelOptions& o) { return make_vgg16(o, true); }},
-      {"alexnet", make_alexnet},
-      {"resnet18", [](const ModelOptions& o) { return make_resnet("resnet18", o); }},
-      {"resnet50", [](const ModelOptions& o) { return make_resnet("resnet50", o); }},
-  };
-  return models;
+std::vector<Model> all_models() {
+  std::vector<Model> all;
+#define APPEND(FILE) \
+  for (Model & model : FILE##_models()) all.push_back(std::move(model));
+  MILLRACE_MODEL_FILES(APPEND)
+#undef APPEND
+  return all;
 }
 
 }  // namespace
 
+std::vector<ModelDescription> model_descriptions() {
+  std::vector<ModelDescription> descriptions;
+  for (Model& model : all_models()) descriptions.push_back(std::move(model.description));
+  return descriptions;
+}
+
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const auto& [name, make] : table()) names.push_back(name);
+  for (const ModelDescription& model : model_descriptions()) names.push_back(model.name);
   return names;
 }
 
-Result<LayeredModel> make_model(const std::string& name, const ModelOptions& options) {
-  for (const auto& [known, make] : table()) {
-    if (known == name) return make(options);
-  }
-  const auto names = model_names();
-  const auto near = nearest_name(name, names);
-  std::string all;
-  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
-  return Problem{"--model", "unknown model '" + name + "'",
-                 near ? "did you mean '" + *near + "'? Known: " + all : "known: " + all};
+Result<LayeredModel> make_model(const std::string& name, const GivenOptions& given) {
+  const std::vector<Model> models = all_models();
+  const auto found = std::ranges::find(models, name, [](const Model& m) { return m.description.name; });
+  if (found == models.end()) return find_model(model_descriptions(), name).problems();
+  const Result<ModelOptions> options = options_for(found->description, given);
+  if (!options) return options.problems();
+  return found->make(*options);
+}
+
+std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,
+                                                                  const GivenOptions& given) {
+  const ModelDescription model = *find_model(model_descriptions(), name);
+  return recorded_values(model, *options_for(model, given));
 }
 
 }  // namespace millrace

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "models/model_options.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/model_options.h"
 #include "runtime/stage/layered_model.h"
 
 namespace millrace {
 
-std::vector<std::string> model_names();  ///< mlp, vgg16, vgg16_bn, alexnet, resnet18, resnet50
-/// Problem for an unknown name (nearest as hint) or options that the model cannot take.
-Result<LayeredModel> make_model(const std::string& name, const ModelOptions& options = {});
+std::vector<ModelDescription> model_descriptions();
+std::vector<std::string> model_names();
+/// Problem for an unknown name, an option that the model does not have (nearest as hint) or cannot take.
+Result<LayeredModel> make_model(const std::string& name, const GivenOptions& options = {});
+/// (name, value) of what checkpoints record of the options of a model that can be made so.
+std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,
+                                                                  const GivenOptions& options);
 
 }  // namespace millrace

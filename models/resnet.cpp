@@ -1,13 +1,22 @@
-// ResNet-18 and ResNet-50 (arXiv 1512.03385; stride in the 3x3 convolution as torchvision has it).
-#include "models/chain.h"
-#include "models/models.h"
+// ResNet (arXiv 1512.03385) and ResNeXt (arXiv 1611.05431), with the stride in the 3x3 convolution; names and
+// shapes as in torchvision.
+#include "models/model.h"
 
 namespace millrace {
 namespace {
 
+enum class Block { Basic, Bottleneck };
+
+struct ResNetForm {
+  Block block = Block::Bottleneck;
+  int blocks[4] = {3, 4, 6, 3};  ///< in each group
+  int groups = 1;                ///< of the 3x3 convolutions
+  int width = 64;                ///< channels of a group of convolutions in layer1
+};
+
 class Builder {
  public:
-  explicit Builder(LayeredModel& model) : chain_(model) {}
+  Builder(LayeredModel& model, const ResNetForm& form) : chain_(model), form_(form) {}
 
   std::string conv_norm(const std::string& conv_name, const std::string& norm_name, ConvOptions options,
                         const std::string& input = {}) {
@@ -18,22 +27,25 @@ class Builder {
     return chain_.then(norm_name, batch_norm2d(out));
   }
 
-  /// Two 3x3 convolutions, or 1x1 - 3x3 - 1x1 (`bottleneck`); the input is added to the result.
-  void block(const std::string& name, std::int64_t width, std::int64_t stride, bool bottleneck) {
+  /// Two 3x3 convolutions, or 1x1 - 3x3 - 1x1; the input is added to the result. `planes`: 64 in layer1.
+  void block(const std::string& name, std::int64_t planes, std::int64_t stride) {
+    const bool bottleneck = form_.block == Block::Bottleneck;
     const std::string input = chain_.last();
-    const std::int64_t in = channels_, out = bottleneck ? 4 * width : width;
+    const std::int64_t in = channels_, out = bottleneck ? 4 * planes : planes;
     if (bottleneck) {
+      const std::int64_t width = planes * form_.width / 64 * form_.groups;
       conv_norm(name + ".conv1", name + ".bn1", {.in = in, .out = width, .kernel = 1});
       chain_.then(name + ".relu1", relu());
-      conv_norm(name + ".conv2", name + ".bn2",
-                {.in = width, .out = width, .kernel = 3, .stride = stride, .padding = 1});
+      conv_norm(
+          name + ".conv2", name + ".bn2",
+          {.in = width, .out = width, .kernel = 3, .stride = stride, .padding = 1, .groups = form_.groups});
       chain_.then(name + ".relu2", relu());
       conv_norm(name + ".conv3", name + ".bn3", {.in = width, .out = out, .kernel = 1});
     } else {
       conv_norm(name + ".conv1", name + ".bn1",
-                {.in = in, .out = width, .kernel = 3, .stride = stride, .padding = 1});
+                {.in = in, .out = planes, .kernel = 3, .stride = stride, .padding = 1});
       chain_.then(name + ".relu1", relu());
-      conv_norm(name + ".conv2", name + ".bn2", {.in = width, .out = out, .kernel = 3, .padding = 1});
+      conv_norm(name + ".conv2", name + ".bn2", {.in = planes, .out = out, .kernel = 3, .padding = 1});
     }
     const std::string main = chain_.last();
     const bool reshapes = stride != 1 || in != out;
@@ -41,52 +53,69 @@ class Builder {
                                  ? conv_norm(name + ".downsample.0", name + ".downsample.1",
                                              {.in = in, .out = out, .kernel = 1, .stride = stride}, input)
                                  : input;
-    chain_.join(name + ".add", add(), main, skip);
+    chain_.join(name + ".add", add(), {main, skip});
     chain_.then(name + ".relu", relu());
     channels_ = out;
   }
 
   Chain& chain() { return chain_; }
-  void set_channels(std::int64_t channels) { channels_ = channels; }
   std::int64_t channels() const { return channels_; }
 
  private:
   Chain chain_;
+  ResNetForm form_;
   std::int64_t channels_ = 64;
 };
 
-}  // namespace
-
-Result<LayeredModel> make_resnet(const std::string& name, const ModelOptions& options) {
-  const bool bottleneck = name == "resnet50";
-  const int size = options.image_size ? options.image_size : 224;
-  if (size < 32)
-    return Problem{"--image-size", name + " needs at least 32 pixels, got " + std::to_string(size),
-                   "use 32 or 224"};
+Result<LayeredModel> make_resnet(const std::string& name, const ResNetForm& form,
+                                 const ModelOptions& options) {
+  const int size = or_else(options, "image-size", 224);
+  if (size < 32) return too_small(name, size, 32);
   const bool small = size <= 64;  // CIFAR: 3x3 stem without pooling
-  const int classes = options.num_classes ? options.num_classes : (small ? 10 : 1000);
+  const int classes = or_else(options, "classes", small ? 10 : 1000);
   LayeredModel model = classifier(name, {3, size, size}, classes);
-  Builder b(model);
+  Builder b(model, form);
   if (small)
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
   else
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 7, .stride = 2, .padding = 3});
   b.chain().then("relu", relu());
   if (!small) b.chain().then("maxpool", max_pool2d(3, 2, 1));
-  const int blocks18[] = {2, 2, 2, 2}, blocks50[] = {3, 4, 6, 3};
   for (int group = 0; group < 4; ++group) {
-    const int blocks = bottleneck ? blocks50[group] : blocks18[group];
-    for (int i = 0; i < blocks; ++i) {
+    for (int i = 0; i < form.blocks[group]; ++i) {
       b.block("layer" + std::to_string(group + 1) + "." + std::to_string(i), 64 << group,
-              group > 0 && i == 0 ? 2 : 1, bottleneck);
+              group > 0 && i == 0 ? 2 : 1);
     }
   }
   b.chain().then("avgpool", adaptive_avg_pool2d(1, 1));
   b.chain().then("flatten", flatten());
-  if (options.dropout > 0) b.chain().then("dropout", dropout(options.dropout));
+  if (const double p = options.number("dropout"); p > 0) b.chain().then("dropout", dropout(p));
   b.chain().then("fc", linear(b.channels(), classes));
   end_in_cross_entropy(model);
   return model;
+}
+
+}  // namespace
+
+std::vector<Model> resnet_models() {
+  const std::string resnet = "residual network (arXiv 1512.03385).",
+                    resnext = "residual network of grouped convolutions (arXiv 1611.05431).";
+  const std::tuple<std::string, std::string, ResNetForm> forms[] = {
+      {"resnet18", "18-layer " + resnet, {.block = Block::Basic, .blocks = {2, 2, 2, 2}}},
+      {"resnet50", "50-layer " + resnet, {}},
+      {"resnet101", "101-layer " + resnet, {.blocks = {3, 4, 23, 3}}},
+      {"resnext50_32x4d", "50-layer " + resnext, {.groups = 32, .width = 4}},
+      {"resnext101_32x4d", "101-layer " + resnext, {.blocks = {3, 4, 23, 3}, .groups = 32, .width = 4}},
+      {"resnext101_32x8d", "101-layer " + resnext, {.blocks = {3, 4, 23, 3}, .groups = 32, .width = 8}},
+  };
+  std::vector<Model> models;
+  for (const auto& [name, summary, form] : forms) {
+    models.push_back({{.name = name, .summary = summary, .options = image_options()},
+                      [name = name, form = form](const ModelOptions& options) {
+                        return make_resnet(name, form, options);
+                      }});
+  }
+  return models;
 }
 
 }  // namespace millrace

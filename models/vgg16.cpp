@@ -1,20 +1,17 @@
 // VGG-16, configuration D (arXiv 1409.1556), with and without batch normalisation; names as in torchvision.
-#include "models/chain.h"
-#include "models/models.h"
+#include "models/model.h"
 
 namespace millrace {
+namespace {
 
 Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
   static constexpr int kPool = 0;
   static constexpr int kConfiguration[] = {64,    64,  kPool, 128, 128,   kPool, 256, 256, 256,
                                            kPool, 512, 512,   512, kPool, 512,   512, 512, kPool};
-  const int size = options.image_size ? options.image_size : 224;
-  if (size < 32)
-    return Problem{"--image-size",
-                   "VGG-16 halves the image five times; " + std::to_string(size) + " is too small",
-                   "use at least 32"};
+  const int size = or_else(options, "image-size", 224);
+  if (size < 32) return too_small("VGG-16", size, 32);
   const bool small = size <= 64;  // CIFAR: a 512-wide classifier on the last 1x1 or 2x2 features
-  const int classes = options.num_classes ? options.num_classes : (small ? 10 : 1000);
+  const int classes = or_else(options, "classes", small ? 10 : 1000);
   LayeredModel model = classifier(batch_norm ? "vgg16_bn" : "vgg16", {3, size, size}, classes);
   Chain chain(model);
   int index = 0, channels = 3;
@@ -33,7 +30,7 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
     channels = out;
   }
   const int pooled = small ? 1 : 7, hidden = small ? 512 : 4096;
-  const double p = options.dropout >= 0 ? options.dropout : 0.5;
+  const double p = probability_or_else(options, "dropout", 0.5);
   // Linear layers of width 512 with deviation 0.01 would not train: the small form takes PyTorch's default.
   const WeightInit init = small ? WeightInit::PyTorch : WeightInit::Normal01;
   chain.then("avgpool", adaptive_avg_pool2d(pooled, pooled));
@@ -47,6 +44,16 @@ Result<LayeredModel> make_vgg16(const ModelOptions& options, bool batch_norm) {
   chain.then("classifier.6", linear(hidden, classes, init));
   end_in_cross_entropy(model);
   return model;
+}
+
+}  // namespace
+
+std::vector<Model> vgg16_models() {
+  return {
+      {{.name = "vgg16", .summary = "VGG, configuration D (arXiv 1409.1556).", .options = image_options()},
+       [](const ModelOptions& options) { return make_vgg16(options, false); }},
+      {{.name = "vgg16_bn", .summary = "The same with batch normalisation.", .options = image_options()},
+       [](const ModelOptions& options) { return make_vgg16(options, true); }}};
 }
 
 }  // namespace millrace

@@ -102,8 +102,8 @@ class KnownFlags {
 /// One pass over the arguments; collects everything that is wrong.
 class Parser {
  public:
-  Parser(const CommandSpec& spec, const std::vector<std::string>& args)
-      : spec_(spec), args_(args), known_(spec) {}
+  Parser(const CommandSpec& spec, const std::vector<std::string>& args, UnknownFlags unknown)
+      : spec_(spec), args_(args), unknown_(unknown), known_(spec) {}
 
   void run() {
     while (next_ < args_.size()) {
@@ -125,6 +125,7 @@ class Parser {
 
   std::vector<std::pair<std::string, std::string>> given;  // in the order of the command line
   std::vector<std::string> positionals;
+  std::vector<std::string> left;
   Problems problems;
   bool help = false;
 
@@ -172,6 +173,11 @@ class Parser {
   }
 
   void unknown(const WrittenFlag& written) {
+    if (unknown_ == UnknownFlags::Leave) {
+      left.push_back(written.name);
+      if (!written.attached && has_value_next()) ++next_;
+      return;
+    }
     std::vector<std::string> names{"help"};
     for (const Flag& flag : spec_.flags) names.push_back(flag.name);
     const std::optional<std::string> nearest = nearest_name(written.name, names);
@@ -214,6 +220,7 @@ class Parser {
 
   const CommandSpec& spec_;
   const std::vector<std::string>& args_;
+  UnknownFlags unknown_;
   KnownFlags known_;
   std::size_t next_ = 0;
 };
@@ -343,13 +350,15 @@ CommandSpec without_targets(CommandSpec spec) {
   return spec;
 }
 
-Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args) {
-  Parser parser(spec, args);
+Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args,
+                                  UnknownFlags unknown) {
+  Parser parser(spec, args, unknown);
   parser.run();
   Arguments result;
   result.help_ = parser.help;
   if (!parser.help && !parser.problems.empty()) return parser.problems;
   result.positionals_ = std::move(parser.positionals);
+  result.left_ = std::move(parser.left);
   for (const auto& [name, value] : parser.given) result.given_.push_back(name);
   result.values_ = std::move(parser.given);
   for (const Flag& flag : spec.flags) {

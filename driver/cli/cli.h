@@ -55,6 +55,10 @@ constexpr auto names_of(OutputFormat) {
   return std::to_array<std::string_view>({"text", "json"});
 }
 
+/// What becomes of a flag that the command does not describe: an error, or it is left, with the word after
+/// it, to a program that knows more (the options of models, which the worker knows).
+enum class UnknownFlags { Refuse, Leave };
+
 /// The parsed command line. Values that do not fit are in `problems()` ("--lr: '0.5x' is not a number"):
 /// those of flags with a target from the start, others once they are asked for by a typed getter. An absent
 /// flag without a fallback reads as "", as no numbers, or as the allowed number nearest to 0.
@@ -69,23 +73,26 @@ class Arguments {
   std::vector<double> numbers(std::string_view flag);             ///< comma-separated
   std::vector<std::string> strings(std::string_view flag) const;  ///< each time it was given, in order
   const std::vector<std::string>& positionals() const { return positionals_; }
+  const std::vector<std::string>& left() const { return left_; }  ///< names of the flags that were left
   bool wants_help() const { return help_; }
   const Problems& problems() const { return problems_; }
 
  private:
   template <class T>
   T value_or_problem(std::string_view flag, Result<T> value, T otherwise);
-  friend Result<Arguments> parse_arguments(const CommandSpec&, const std::vector<std::string>&);
+  friend Result<Arguments> parse_arguments(const CommandSpec&, const std::vector<std::string>&, UnknownFlags);
   std::vector<std::pair<std::string, std::string>> values_;  // flag name -> text (defaults included)
   std::vector<std::string> given_;
   std::vector<std::string> positionals_;
+  std::vector<std::string> left_;
   Problems problems_;
   bool help_ = false;
 };
 
 /// Problems: unknown flag (nearest as hint), missing value, flag twice, missing required flag, too many
 /// positionals. `--help` wins over all of them. Writes the targets of the flags that are given.
-Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args);
+Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std::string>& args,
+                                  UnknownFlags unknown = UnknownFlags::Refuse);
 /// Grouped, with defaults, value names and examples; at most 100 columns.
 std::string help_text(const CommandSpec& spec);
 

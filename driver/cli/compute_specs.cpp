@@ -7,39 +7,13 @@ Result<ScheduleKind> schedule_from(const std::string& text) {
   return parse_schedule_kind(text, "--schedule");
 }
 
-std::vector<Flag> model_flags(ModelFlags& model) {
-  return {
-      {.name = "model",
-       .value = "NAME",
-       .help = "mlp, vgg16, vgg16_bn, alexnet, resnet18 or resnet50.",
-       .group = "Model",
-       .target = into::text(model.name)},
-      {.name = "classes",
-       .value = "N",
-       .help = "Number of classes; 0: as in the paper.",
-       .group = "Model",
-       .target = into::integer(model.options.num_classes, 0, 1'000'000)},
-      {.name = "image-size",
-       .value = "PIXELS",
-       .help = "Height and width of images; 0: as in the paper (224); 32 for CIFAR.",
-       .group = "Model",
-       .target = into::integer(model.options.image_size, 0, 4096)},
-      {.name = "width",
-       .value = "N",
-       .help = "mlp: width of the layers; 0: 256.",
-       .group = "Model",
-       .target = into::integer(model.options.width, 0, 1 << 20)},
-      {.name = "depth",
-       .value = "N",
-       .help = "mlp: number of (Linear, GELU) pairs; 0: 8.",
-       .group = "Model",
-       .target = into::integer(model.options.depth, 0, 10'000)},
-      {.name = "dropout",
-       .value = "P",
-       .help = "Dropout probability; -1: as in the paper.",
-       .group = "Model",
-       .target = into::number(model.options.dropout, -1, 0.999)},
-  };
+/// The models' own options come behind it (driver/launch/model_flags.h).
+Flag model_flag(ModelFlags& model) {
+  return {.name = "model",
+          .value = "NAME",
+          .help = "Name of a model; `millrace models` lists them with their options.",
+          .group = "Model",
+          .target = into::text(model.name)};
 }
 
 }  // namespace
@@ -50,7 +24,7 @@ CommandSpec train_spec(TrainFlags& f) {
   CommandSpec spec{
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
-      .flags = model_flags(f.model),
+      .flags = {model_flag(f.model)},
       .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
                    "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
                    "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
@@ -236,6 +210,20 @@ CommandSpec train_spec(TrainFlags& f) {
        .help = "Go on from the newest checkpoint in this output folder, or from this step folder.",
        .group = "Output",
        .target = into::text(o.resume)},
+      {.name = "init-from",
+       .value = "PATH",
+       .help = "Start from these weights: a safetensors file by torchvision's names, or a checkpoint of any "
+               "plan. A "
+               "run that resumes does not read it.",
+       .group = "Training",
+       .target = into::text(o.init_from)},
+      {.name = "init-from-ignore",
+       .value = "PATTERNS",
+       .help = "Names, comma-separated, * for any: of the model they start at random, of --init-from they "
+               "are left "
+               "out. For other classes the last layer's: 'fc.*'.",
+       .group = "Training",
+       .target = into::list(o.init_from_ignore)},
       {.name = "resume-changes",
        .value = "KEYS",
        .help = "What may differ from the run that --resume goes on from, e.g. lr,data; all: everything.",
@@ -322,7 +310,7 @@ CommandSpec profile_spec(ProfileFlags& f) {
       .command = "profile",
       .summary =
           "Measure every layer of a model, or with --network the links between the ranks of a cluster.",
-      .flags = model_flags(f.model),
+      .flags = {model_flag(f.model)},
       .examples = {"millrace profile --model vgg16 --image-size 32 --classes 10 --microbatch 8 --threads 1 "
                    "--out profile.json",
                    "millrace profile --model resnet50 --ranks 4 --blocks 5 --out profile.json",
@@ -420,6 +408,25 @@ CommandSpec profile_spec(ProfileFlags& f) {
   };
   spec.flags.insert(spec.flags.end(), own.begin(), own.end());
   return spec;
+}
+
+CommandSpec models_spec(ModelsFlags& f) {
+  return {.command = "models",
+          .summary = "List the models, or describe one: its parameters and options.",
+          .flags = {{.name = "model",
+                     .value = "NAME",
+                     .help = "Describe this one with its options.",
+                     .target = into::text(f.model)},
+                    {.name = "format",
+                     .value = "text|json",
+                     .help = "What to print.",
+                     .target = into::choice(f.format, "format")}},
+          .examples = {"millrace models", "millrace models --model mobilenet_v3_small"}};
+}
+
+CommandSpec models_spec() {
+  ModelsFlags unused;
+  return without_targets(models_spec(unused));
 }
 
 CommandSpec train_spec() {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "driver/cli/cli.h"
-#include "models/model_options.h"
 #include "runtime/comm/backend.h"
 #include "runtime/device/compute_device.h"
+#include "runtime/plan/model_options.h"
 #include "runtime/plan/plan.h"
 #include "runtime/train/profile_options.h"
 #include "runtime/train/train_options.h"
@@ -18,8 +18,8 @@
 namespace millrace {
 
 struct ModelFlags {
-  std::string name;  ///< empty: not given
-  ModelOptions options;
+  std::string name;      ///< empty: not given
+  GivenOptions options;  ///< filled by with_model_options
 };
 
 struct TrainFlags {
@@ -76,10 +76,17 @@ struct ProfileFlags {
   double tolerance = 0.25;
 };
 
+struct ModelsFlags {
+  std::string model;  ///< empty: all
+  OutputFormat format = OutputFormat::Text;
+};
+
 CommandSpec train_spec(TrainFlags& flags);
 CommandSpec profile_spec(ProfileFlags& flags);
+CommandSpec models_spec(ModelsFlags& flags);
 // To print and to look up; the values go nowhere.
 CommandSpec train_spec();
 CommandSpec profile_spec();
+CommandSpec models_spec();
 
 }  // namespace millrace

@@ -38,8 +38,8 @@ std::optional<Problem> problem_of_value(const Flag& flag, const std::string& tex
 /// Builds a JobSpec from members that come one by one: first the file's, then those of --set.
 class JobReader {
  public:
-  JobReader(std::string source, Problems& problems)
-      : source_(std::move(source)), problems_(problems), flags_(train_spec(flag_values_).flags) {}
+  JobReader(std::string source, Problems& problems, const AskForModels& ask)
+      : source_(std::move(source)), problems_(problems), ask_(ask), flags_(train_spec(flag_values_).flags) {}
   JobReader(const JobReader&) = delete;  // the flags point into it
 
   void read(const Json& json) {
@@ -82,15 +82,59 @@ class JobReader {
     const std::string* folder = job.find("output-dir");
     job.output_dir = folder ? *folder : "runs/" + job.name;
     if (!folder) job.train.emplace_back("output-dir", job.output_dir);
+    add_model_options(job);
     sort_by_help(job);
     return job;
   }
 
  private:
+  /// Keys that are no flags of `train`: what the model describes, in its order; others are unknown.
+  void add_model_options(JobSpec& job) {
+    if (others_.empty()) return;
+    const Result<Models> models = ask_ ? ask_() : Result<Models>(Models{});
+    if (!models) {
+      append(problems_, models.problems());
+      return;
+    }
+    if (models->empty()) {
+      for (const Value& other : others_) job.train.emplace_back(other.flag, other.text);
+      return;
+    }
+    GivenOptions given;
+    for (const Value& other : others_) {
+      const bool known = std::ranges::any_of(*models, [&](const auto& m) { return m.find(other.flag); });
+      if (known) {
+        given.push_back({other.flag, other.text, other.where});
+      } else {
+        unknown(other, *models);
+      }
+    }
+    const std::string* name = job.find("model");
+    if (!name) return;  // which is said elsewhere
+    const Result<ModelDescription> model = find_model(*models, *name);
+    if (!model) {
+      for (Problem problem : model.problems()) {
+        problem.where = source_;
+        problems_.push_back(std::move(problem));
+      }
+      return;
+    }
+    if (const Result<ModelOptions> options = options_for(*model, given); !options)
+      append(problems_, options.problems());
+    for (const ModelOption& option : model->options) {
+      const auto found = std::ranges::find(others_, option.name, &Value::flag);
+      if (found != others_.end()) job.train.emplace_back(found->flag, found->text);
+    }
+  }
+
   void sort_by_help(JobSpec& job) const {
-    const auto position = [&](const std::string& name) {
+    const auto place = [&](const std::string& name) {
       return std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; }) -
              flags_.begin();
+    };
+    const auto position = [&](const std::string& name) {
+      const bool is_option = static_cast<std::size_t>(place(name)) == flags_.size();
+      return is_option ? 2 * place("model") + 1 : 2 * place(name);
     };
     std::stable_sort(job.train.begin(), job.train.end(),
                      [&](const auto& a, const auto& b) { return position(a.first) < position(b.first); });
@@ -100,6 +144,7 @@ class JobReader {
     std::string flag;
     std::string text;
     std::string where;
+    std::string key;  ///< as it was written
   };
 
   std::string place(const Json& value) const { return value.where().empty() ? source_ : value.where(); }
@@ -182,31 +227,37 @@ class JobReader {
     }
     const auto known =
         std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
-    if (known == flags_.end()) return unknown(key, name, value);
     const std::optional<std::string> text = scalar(key, value);
     if (!text) return;
+    if (known == flags_.end()) return keep(others_, {name, *text, place(value), key});
     if (const std::optional<Problem> wrong = problem_of_value(*known, *text)) {
       problems_.push_back(
           {place(value), key + ": " + wrong->what, wrong->hint.empty() ? known->help : wrong->hint});
       return;
     }
-    const auto twice =
-        std::find_if(values_.begin(), values_.end(), [&](const Value& v) { return v.flag == name; });
-    if (twice == values_.end()) {
-      values_.push_back({name, *text, place(value)});
+    keep(values_, {name, *text, place(value), key});
+  }
+
+  void keep(std::vector<Value>& values, Value value) {
+    const auto twice = std::ranges::find(values, value.flag, &Value::flag);
+    if (twice == values.end()) {
+      values.push_back(std::move(value));
     } else if (overriding_) {
-      *twice = {name, *text, place(value)};
+      *twice = std::move(value);
     } else {
-      problems_.push_back({place(value), key + " is given twice", "the first one is at " + twice->where});
+      problems_.push_back(
+          {value.where, value.key + " is given twice", "the first one is at " + twice->where});
     }
   }
 
-  void unknown(const std::string& key, const std::string& name, const Json& value) {
+  void unknown(const Value& value, const Models& models) {
     std::vector<std::string> names{"name", "ranks", "env", "args"};
     for (const Flag& flag : flags_) names.push_back(flag.name);
-    const std::optional<std::string> nearest = nearest_name(name, names);
+    for (const ModelDescription& model : models)
+      for (const ModelOption& option : model.options) names.push_back(option.name);
+    const std::optional<std::string> nearest = nearest_name(value.flag, names);
     problems_.push_back(
-        {place(value), "unknown key '" + key + "'",
+        {value.where, "unknown key '" + value.key + "'",
          nearest ? "did you mean '" + *nearest + "'?" : "`millrace train --help` lists the flags"});
   }
 
@@ -326,9 +377,11 @@ class JobReader {
 
   std::string source_;
   Problems& problems_;
+  const AskForModels& ask_;
   TrainFlags flag_values_;  ///< where values are tried
   std::vector<Flag> flags_;
   std::vector<Value> values_;
+  std::vector<Value> others_;  // no flags of `train`
   std::vector<std::pair<std::string, std::string>> environment_;
   std::string name_;
   std::optional<int> ranks_;
@@ -363,9 +416,9 @@ Result<JobOverride> parse_override(const std::string& text) {
 }
 
 Result<JobSpec> job_from(const Json& json, const std::string& source,
-                         const std::vector<JobOverride>& overrides) {
+                         const std::vector<JobOverride>& overrides, const AskForModels& ask) {
   Problems problems;
-  JobReader reader(source, problems);
+  JobReader reader(source, problems, ask);
   if (is_pipedream_job(json)) {
     const bool planned =
         std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
@@ -389,17 +442,16 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides) {
   const Result<Json> json = read_yaml(path);
   if (!json) return json.problems();
-  return job_from(*json, path, overrides);
+  return job_from(*json, path, overrides, any_worker().empty() ? AskForModels() : models_of_worker);
 }
 
 std::vector<std::string> train_arguments(const JobSpec& job) {
-  std::vector<std::string> arguments{"train"};
+  std::vector<std::string> arguments{"train"};  // switches have no value; all else has, a model's options too
   const std::vector<Flag> flags = train_spec().flags;
   for (const auto& [name, value] : job.train) {
     const auto flag =
         std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
-    MILLRACE_CHECK(flag != flags.end(), "train has no flag --" << name);
-    if (flag->value.empty()) {
+    if (flag != flags.end() && flag->value.empty()) {
       arguments.push_back("--" + name);
     } else {
       // One word: a value may start with a dash.

@@ -1,13 +1,14 @@
 // A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
 // LibTorch-free.
-//   name, ranks, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key
-//   (docs/commands.md).
+//   name, ranks, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key, the model's own
+//   options included (docs/commands.md).
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "driver/launch/model_flags.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/plan.h"
@@ -21,7 +22,8 @@ struct JobSpec {
   int ranks = 1;
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
   std::vector<std::pair<std::string, std::string>> environment;
-  /// Flags of `train` without dashes, in the order of its --help; switches have the value "true".
+  /// Flags of `train` without dashes, in the order of its --help, the model's own options behind the model;
+  /// switches have the value "true".
   std::vector<std::pair<std::string, std::string>> train;
 
   std::vector<std::string> notes;  ///< what was left out of a PipeDream job, one sentence each
@@ -38,10 +40,11 @@ Result<JobOverride> parse_override(const std::string& text);
 
 /// Reads a job (or PipeDream's driver YAML) and its plan. Every problem at once: unknown keys with the
 /// nearest name, values that do not fit the flag, ranks that do not match the plan, files that are not there.
-/// Paths are relative to the current folder, as on the command line.
+/// Paths are relative to the current folder, as on the command line. `ask` is asked only if a key is no flag
+/// of `train`: it can be an option of the model. Where there is no worker to ask, it is taken for one.
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides);
 Result<JobSpec> job_from(const Json& json, const std::string& source,
-                         const std::vector<JobOverride>& overrides);
+                         const std::vector<JobOverride>& overrides, const AskForModels& ask);
 
 /// The arguments of `millrace-worker` for a rank of this job: "train", "--model", "mlp", ...
 std::vector<std::string> train_arguments(const JobSpec& job);

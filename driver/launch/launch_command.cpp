@@ -352,6 +352,9 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   if (const std::string* from = job.find("resume"); from && !fs::exists(*from, ignored)) {
     problems.push_back({*from, "is not there", "resume: give the output folder of an earlier run"});
   }
+  if (const std::string* from = job.find("init-from"); from && !fs::exists(*from, ignored)) {
+    problems.push_back({*from, "is not there", "init_from: give a safetensors file or a checkpoint"});
+  }
   if (const Status unused = check_output(job); !unused) append(problems, unused.problems());
   fs::path folder = fs::absolute(job.output_dir, ignored);
   while (!folder.empty() && !fs::exists(folder, ignored) && folder.has_relative_path())

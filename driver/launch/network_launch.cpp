@@ -10,6 +10,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/local_ranks.h"
+#include "driver/launch/model_flags.h"
 #include "driver/launch/program_paths.h"
 #include "runtime/base/error.h"
 
@@ -18,9 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kModelFlags[] = {"model",   "classes",    "image-size", "width",       "depth",
-                                       "dropout", "microbatch", "warmup",     "repetitions", "rule",
-                                       "data",    "seed",       "blocks"};
+constexpr const char* kModelFlags[] = {"model", "microbatch", "warmup", "repetitions",
+                                       "rule",  "data",       "seed",   "blocks"};
 
 constexpr const char* kNetworkFlags[] = {"backend", "round-trips", "largest", "tolerance"};
 
@@ -60,6 +60,10 @@ void explain_failure(const LaunchOutcome& outcome) {
 
 Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& arguments) {
   Problems problems;
+  std::vector<std::string> others = arguments.left();
+  for (const GivenOption& option : flags.model.options) others.push_back(option.name);
+  for (const std::string& flag : others)
+    problems.push_back({"--" + flag, "does not go with --network", "links are measured, not a model"});
   for (const char* flag : kModelFlags) {
     if (arguments.has(flag))
       problems.push_back({long_name(flag), "does not go with --network", "links are measured, not a model"});
@@ -127,7 +131,7 @@ Result<int> ranks_at_once(const ProfileFlags& flags) {
 
 bool starts_profile_ranks(const std::vector<std::string>& args) {
   ProfileFlags flags;
-  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args);
+  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args, UnknownFlags::Leave);
   if (!arguments || arguments->wants_help() || is_set("RANK") || is_set("WORLD_SIZE")) return false;
   if (flags.network) return true;
   if (arguments->has("ranks") && !flags.ranks) return true;  // it is no number: said where ranks are started
@@ -137,11 +141,27 @@ bool starts_profile_ranks(const std::vector<std::string>& args) {
 
 namespace {
 
+/// Before any rank is started: each would say the same. A worker that is not there is reported as such.
+Problems problems_of_left_flags(const Arguments& arguments, const std::vector<std::string>& args) {
+  if (arguments.left().empty() || any_worker().empty()) return {};
+  const Result<Models> models = models_of_worker();
+  if (!models) return models.problems();
+  ProfileFlags flags;
+  const Result<Arguments> all =
+      parse_arguments(with_model_options(profile_spec(flags), *models, flags.model.options), args);
+  if (!all) return all.problems();
+  const Result<ModelDescription> model = find_model(*models, flags.model.name);
+  if (!model) return model.problems();
+  const Result<ModelOptions> options = options_for(*model, flags.model.options);
+  return options ? Problems{} : options.problems();
+}
+
 /// A model, by as many ranks at once as share a host in the run.
 int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
                          const std::vector<std::string>& args) {
   const Result<int> ranks = ranks_at_once(flags);
   Problems problems = ranks ? Problems{} : ranks.problems();
+  append(problems, problems_of_left_flags(arguments, args));
   append(problems, network_flags_without_network(arguments));
   append(problems, arguments.problems());
   const std::string worker = worker_path(flags.device);
@@ -160,7 +180,7 @@ int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
 
 int launch_profile(const std::vector<std::string>& args) {
   ProfileFlags flags;
-  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args);
+  const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args, UnknownFlags::Leave);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
   if (!flags.network) return launch_model_profile(flags, *arguments, args);
   Result<NetworkJob> job = network_job(flags, *arguments);

@@ -54,7 +54,8 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
 int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
     ProfileFlags flags;
-    const CommandSpec spec = profile_spec(flags);
+    const CommandSpec spec =
+        with_model_options(profile_spec(flags), model_descriptions(), flags.model.options);
     const Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;

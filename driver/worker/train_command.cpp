@@ -18,6 +18,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/initial_weights.h"
 #include "runtime/comm/emulated_links.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/plan/cluster_spec.h"
@@ -166,6 +167,8 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
   if (f.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
     problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
+  if (!o.init_from_ignore.empty() && o.init_from.empty())
+    problems.push_back({"--init-from-ignore", "says nothing without --init-from", "give --init-from PATH"});
   if (o.checkpoint_every > 0 && o.output_dir.empty())
     problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
   if (o.checkpoint_at_end && o.output_dir.empty())
@@ -210,7 +213,8 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
   if (!problems.empty()) return problems;
   o.launcher = launcher_process();
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
-  o.settings.emplace_back("dropout", Json(spec.model.options.dropout).dump());
+  for (const auto& setting : recorded_options(spec.model.name, spec.model.options))
+    o.settings.push_back(setting);
   spec.pipeline = *std::move(plan);
   return spec;
 }
@@ -472,7 +476,29 @@ ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnv
   }
 }
 
+/// As the Trainer does it, by one process and without taking anything.
+void check_initial_weights(const TrainSpec& spec) {
+  const TrainOptions& o = spec.options;
+  if (o.init_from.empty() || !o.resume.empty()) return;
+  const auto check = [&](const WeightFiles& files) {
+    if (const Problems problems = check_weights(files, spec.network, o.init_from_ignore); !problems.empty())
+      throw CheckpointError("cannot start from " + o.init_from + ":\n" + to_string(problems));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(o.init_from, ignored)) {
+    const Result<Checkpoint> checkpoint = open_checkpoint(o.init_from);
+    if (!checkpoint) throw CheckpointError(to_string(checkpoint.problems()));
+    WeightFiles files;
+    for (const SafetensorsFile& shard : checkpoint->shards) files.push_back(&shard);
+    return check(files);
+  }
+  const Result<SafetensorsFile> file = SafetensorsFile::open(o.init_from);
+  if (!file) throw CheckpointError(to_string(file.problems()));
+  check({&*file});
+}
+
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
+  check_initial_weights(spec);
   std::printf("model %s, %lld parameters; data %s\n", spec.network.name.c_str(),
               static_cast<long long>(spec.network.num_parameters()), sets.train->describe().c_str());
   std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
@@ -492,7 +518,8 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
   return guarded([&] {
     TrainFlags flags;
-    const CommandSpec command = train_spec(flags);
+    const CommandSpec command =
+        with_model_options(train_spec(flags), model_descriptions(), flags.model.options);
     const Result<Arguments> parsed = parse_arguments(command, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;

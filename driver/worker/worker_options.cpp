@@ -57,10 +57,12 @@ int worker_program(const std::vector<std::string>& args, const Accelerator& acce
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
   if (command == "train") return code_after_output(train_command(rest, accelerator));
   if (command == "profile") return code_after_output(profile_command(rest, accelerator));
-  std::fprintf(stderr,
-               "millrace-worker: '%s' is not a command of the worker (train, profile).\nHint: type `millrace "
-               "--help`\n",
-               command.c_str());
+  if (command == "models") return code_after_output(models_command(rest));
+  std::fprintf(
+      stderr,
+      "millrace-worker: '%s' is not a command of the worker (train, profile, models).\nHint: type `millrace "
+      "--help`\n",
+      command.c_str());
   return static_cast<int>(ExitCode::Usage);
 }
 

@@ -8,6 +8,7 @@
 
 #include "driver/cli/cli.h"
 #include "driver/cli/compute_specs.h"
+#include "driver/launch/model_flags.h"
 #include "models/registry.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/nccl_api.h"
@@ -39,5 +40,6 @@ int guarded(const std::function<int()>& body);
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator);
 int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator);
+int models_command(const std::vector<std::string>& args);
 
 }  // namespace millrace

@@ -448,8 +448,8 @@ Result<Checkpoint> open_checkpoint(const std::string& path) {
 }
 
 Checkpoint open_checkpoint_together(Communicator& world, const std::string& path,
-                                    const std::vector<std::string>& names,
-                                    std::chrono::milliseconds deadline) {
+                                    const std::vector<std::string>& names, std::chrono::milliseconds deadline,
+                                    const std::string& purpose) {
   const bool chooses = world.rank() == RankId(0);
   std::optional<Result<Choice>> choice;
   const auto chosen = run_together(world, deadline, "choosing a checkpoint", [&] {
@@ -457,7 +457,7 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
     choice.emplace(choice_of(path));
     if (!*choice) throw CheckpointError(to_string(choice->problems()));
   });
-  if (chosen) throw CheckpointError("cannot resume: " + chosen->what);
+  if (chosen) throw CheckpointError("cannot " + purpose + ": " + chosen->what);
   std::string all_problems;
   for (std::size_t next = 0;; ++next) {
     const std::string step = broadcast_text(
@@ -479,7 +479,7 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
     if (chooses) log_warning(skipped_text(step, to_string(*problem)));
     all_problems += (all_problems.empty() ? "" : "\n") + to_string(*problem);
   }
-  throw CheckpointError("cannot resume: " + all_problems);
+  throw CheckpointError("cannot " + purpose + ": " + all_problems);
 }
 
 Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t step) {

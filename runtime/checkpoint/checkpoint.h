@@ -79,10 +79,11 @@ struct Checkpoint {
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 /// Collective. Rank 0 chooses as above; every rank verifies the manifest against rank 0's and the shards that
-/// hold its `names`. If any rank cannot read one, all go to the one before. Throws CheckpointError on all.
+/// hold its `names`. If any rank cannot read one, all go to the one before. Throws CheckpointError on all,
+/// which begins with "cannot `purpose`".
 Checkpoint open_checkpoint_together(Communicator& world, const std::string& path,
-                                    const std::vector<std::string>& names,
-                                    std::chrono::milliseconds deadline);
+                                    const std::vector<std::string>& names, std::chrono::milliseconds deadline,
+                                    const std::string& purpose = "resume");
 
 /// Makes the checkpoint of `step` the newest of `run` in `folder`: later ones are abandoned (the next save
 /// removes them). Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -146,7 +147,6 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   if (!header) return header.problems();
   if (!header->is_object()) return Problem{path, "the header is not an object", {}};
   const std::uint64_t payload_bytes = file.size_ - file.payload_;
-  std::uint64_t expected_begin = 0;
   for (const auto& [name, value] : header->members()) {
     if (name == "__metadata__") continue;
     Problems problems;
@@ -172,17 +172,33 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     if (!pair) return Problem{path, name + ": data_offsets must be two integers", {}};
     entry.begin = static_cast<std::uint64_t>(offsets->items()[0].as_int());
     entry.end = static_cast<std::uint64_t>(offsets->items()[1].as_int());
-    if (entry.begin != expected_begin || entry.end < entry.begin || entry.end - entry.begin != bytes ||
-        entry.end > payload_bytes) {
+    if (entry.end < entry.begin || entry.end - entry.begin != bytes || entry.end > payload_bytes) {
       return Problem{path,
                      name + ": bytes " + std::to_string(entry.begin) + ".." + std::to_string(entry.end) +
                          " do not fit its shape or the file (" + std::to_string(payload_bytes) +
                          " bytes of tensors)",
                      "the file is truncated or damaged"};
     }
-    expected_begin = entry.end;
     file.names_.push_back(name);
     file.entries_.emplace(name, std::move(entry));
+  }
+  // The header may name tensors in another order than their bytes have; holes and overlaps there must not be.
+  std::vector<std::string> by_place = file.names_;
+  const auto range_of = [&](const std::string& name) {
+    const Entry& entry = file.entries_.at(name);
+    return std::pair(entry.begin, entry.end);
+  };
+  std::ranges::sort(by_place, {}, range_of);
+  std::uint64_t expected_begin = 0;
+  for (const std::string& name : by_place) {
+    const auto [begin, end] = range_of(name);
+    if (begin != expected_begin) {
+      return Problem{path,
+                     name + " begins at byte " + std::to_string(begin) + " of the tensors, expected " +
+                         std::to_string(expected_begin),
+                     "the file is damaged: tensors overlap or leave a hole"};
+    }
+    expected_begin = end;
   }
   if (expected_begin != payload_bytes)
     return Problem{path,

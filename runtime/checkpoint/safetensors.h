@@ -38,8 +38,9 @@ class SafetensorsFile {
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
   std::vector<std::int64_t> shape(const std::string& name) const { return entries_.at(name).shape; }
-  at::Tensor tensor(const std::string& name) const;  ///< a copy
-  FileDigest digest() const;                         ///< reads the whole file
+  bool is_float(const std::string& name) const { return entries_.at(name).is_float; }  ///< else int64
+  at::Tensor tensor(const std::string& name) const;                                    ///< a copy
+  FileDigest digest() const;  ///< reads the whole file
   std::int64_t bytes() const { return static_cast<std::int64_t>(size_); }
   const std::string& path() const { return path_; }
 

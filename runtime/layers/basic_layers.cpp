@@ -28,6 +28,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/threshold_backward.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -45,7 +46,7 @@ std::string text_of(const Shape& shape) {
 
 /// fan_in, fan_out of a weight -> specs of weight and bias.
 std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out,
-                                           std::int64_t out, bool bias, WeightInit init) {
+                                           std::int64_t out, bool bias, WeightInit init, double deviation) {
   const double bound = 1 / std::sqrt(double(fan_in));
   ParameterSpec w{.name = "weight", .shape = std::move(weight)},
       b{.name = "bias", .shape = {out}, .kind = ParameterKind::Bias};
@@ -62,6 +63,24 @@ std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, st
       w.init = Init::Normal;
       w.a = 0.01;
       break;
+    case WeightInit::KaimingFanIn:
+      w.init = Init::Normal;
+      w.a = std::sqrt(2.0 / double(fan_in));
+      break;
+    case WeightInit::KaimingUniform:
+      w.init = Init::Uniform;
+      w.a = std::sqrt(6.0 / double(fan_in));
+      break;
+    case WeightInit::ZeroBias:
+      w.init = Init::Uniform;
+      w.a = bound;
+      break;
+    case WeightInit::Normal:
+      w.init = Init::Normal;
+      w.a = deviation;
+      b.init = Init::Uniform;
+      b.a = bound;
+      break;
   }
   if (bias) return {w, b};
   return {w};
@@ -69,10 +88,11 @@ std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, st
 
 class Linear final : public Layer {
  public:
-  Linear(std::int64_t in, std::int64_t out, WeightInit init) : in_(in), out_(out), init_(init) {}
+  Linear(std::int64_t in, std::int64_t out, WeightInit init, double deviation)
+      : in_(in), out_(out), init_(init), deviation_(deviation) {}
   std::string kind() const override { return "linear"; }
   std::vector<ParameterSpec> parameters() const override {
-    return weight_and_bias({out_, in_}, in_, out_, out_, true, init_);
+    return weight_and_bias({out_, in_}, in_, out_, out_, true, init_, deviation_);
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() < 2 || inputs[0].back() != in_)
@@ -110,29 +130,40 @@ class Linear final : public Layer {
 
   std::int64_t in_, out_;
   WeightInit init_;
+  double deviation_;
 };
 
 class Conv2d final : public Layer {
  public:
-  explicit Conv2d(const ConvOptions& options) : o_(options) {}
+  explicit Conv2d(const ConvOptions& options) : o_(options) {
+    MILLRACE_CHECK(o_.groups > 0 && o_.in % o_.groups == 0 && o_.out % o_.groups == 0,
+                   o_.in << " and " << o_.out << " channels in " << o_.groups << " groups");
+  }
   std::string kind() const override { return "conv2d"; }
   std::vector<ParameterSpec> parameters() const override {
-    const std::int64_t area = o_.kernel * o_.kernel;
-    return weight_and_bias({o_.out, o_.in, o_.kernel, o_.kernel}, o_.in * area, o_.out * area, o_.out,
-                           o_.bias, o_.init);
+    // Fans as torch.nn.init has them: of the weight's own shape, so fan_out knows nothing of groups.
+    const std::int64_t area = o_.kernel.height * o_.kernel.width, in = o_.in / o_.groups;
+    return weight_and_bias({o_.out, in, o_.kernel.height, o_.kernel.width}, in * area, o_.out * area, o_.out,
+                           o_.bias, o_.init, o_.deviation);
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     if (x.size() != 4 || x[1] != o_.in) bad_shape("conv2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
-    const auto size = [&](std::int64_t n) { return (n + 2 * o_.padding - o_.kernel) / o_.stride + 1; };
-    if (x[2] + 2 * o_.padding < o_.kernel || x[3] + 2 * o_.padding < o_.kernel)
-      bad_shape("conv2d", x, "at least " + std::to_string(o_.kernel) + " pixels with padding");
-    return {x[0], o_.out, size(x[2]), size(x[3])};
+    const std::int64_t height = x[2] + 2 * o_.padding.height - o_.kernel.height;
+    const std::int64_t width = x[3] + 2 * o_.padding.width - o_.kernel.width;
+    if (height < 0 || width < 0) {
+      bad_shape("conv2d", x,
+                "at least " + std::to_string(o_.kernel.height) + " x " + std::to_string(o_.kernel.width) +
+                    " pixels with padding");
+    }
+    return {x[0], o_.out, height / o_.stride + 1, width / o_.stride + 1};
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0], p[0]};
-    return at::conv2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), o_.stride, o_.padding);
+    const std::int64_t stride[] = {o_.stride, o_.stride}, padding[] = {o_.padding.height, o_.padding.width},
+                       one[] = {1, 1};
+    return at::conv2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), stride, padding, one, o_.groups);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
@@ -150,17 +181,17 @@ class Conv2d final : public Layer {
                                                            const at::Tensor& weight,
                                                            std::array<bool, 3> mask) const {
     const std::int64_t bias_size[] = {o_.out}, stride[] = {o_.stride, o_.stride},
-                       padding[] = {o_.padding, o_.padding}, one[] = {1, 1}, zero[] = {0, 0};
+                       padding[] = {o_.padding.height, o_.padding.width}, one[] = {1, 1}, zero[] = {0, 0};
     return at::convolution_backward(grad, input, weight,
                                     o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
-                                    stride, padding, one, false, zero, 1, mask);
+                                    stride, padding, one, false, zero, o_.groups, mask);
   }
   ConvOptions o_;
 };
 
 class BatchNorm2d final : public Layer {
  public:
-  explicit BatchNorm2d(std::int64_t channels) : channels_(channels) {}
+  BatchNorm2d(std::int64_t channels, const BatchNormOptions& options) : channels_(channels), o_(options) {}
   std::string kind() const override { return "batch_norm2d"; }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
@@ -179,7 +210,7 @@ class BatchNorm2d final : public Layer {
     if (context.training && context.replicas)
       return forward_together(inputs[0], p, buffers, *context.replicas, saved);
     auto [output, mean, inverse] = at::native_batch_norm(inputs[0], p[0], p[1], buffers[0], buffers[1],
-                                                         context.training, kMomentum, kEpsilon);
+                                                         context.training, o_.momentum, o_.epsilon);
     if (context.training) buffers[2].add_(1);
     if (saved) saved->tensors = {inputs[0], std::move(mean), std::move(inverse)};
     return output;
@@ -190,7 +221,7 @@ class BatchNorm2d final : public Layer {
     if (saved.replicas) return {backward_together(grad, p, saved, needs[0])};
     auto [input, weight, bias] =
         at::native_batch_norm_backward(grad, saved.tensors[0], p[0], {}, {}, saved.tensors[1],
-                                       saved.tensors[2], true, kEpsilon, {needs[0], true, true});
+                                       saved.tensors[2], true, o_.epsilon, {needs[0], true, true});
     saved.tensors = {std::move(weight), std::move(bias)};
     return {std::move(input)};
   }
@@ -200,7 +231,6 @@ class BatchNorm2d final : public Layer {
   }
 
  private:
-  static constexpr double kMomentum = 0.1, kEpsilon = 1e-5;
   static constexpr std::int64_t kOverBatch[] = {0, 2, 3};
   static at::Tensor by_channel(const at::Tensor& values) { return values.view({1, -1, 1, 1}); }
 
@@ -216,9 +246,9 @@ class BatchNorm2d final : public Layer {
     const at::Tensor count = sums.narrow(0, 2 * channels_, 1), mean = sums.narrow(0, 0, channels_).div(count),
                      variance =
                          sums.narrow(0, channels_, channels_).div(count).sub(mean.square()).clamp_min(0);
-    const at::Tensor inverse = variance.add(kEpsilon).rsqrt();
-    buffers[0].mul_(1 - kMomentum).add_(mean, kMomentum);
-    buffers[1].mul_(1 - kMomentum).add_(variance.mul(count).div(count.sub(1).clamp_min(1)), kMomentum);
+    const at::Tensor inverse = variance.add(o_.epsilon).rsqrt();
+    buffers[0].mul_(1 - o_.momentum).add_(mean, o_.momentum);
+    buffers[1].mul_(1 - o_.momentum).add_(variance.mul(count).div(count.sub(1).clamp_min(1)), o_.momentum);
     buffers[2].add_(1);
     const auto dtype = x.scalar_type();
     if (saved) {
@@ -253,6 +283,7 @@ class BatchNorm2d final : public Layer {
   }
 
   std::int64_t channels_;
+  BatchNormOptions o_;
 };
 
 /// Layers without parameters whose output has the input's shape.
@@ -340,32 +371,40 @@ class Dropout final : public Elementwise {
 
 class MaxPool2d final : public Layer {
  public:
-  MaxPool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding)
-      : kernel_(kernel), stride_(stride), padding_(padding) {}
+  MaxPool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last)
+      : kernel_(kernel), stride_(stride), padding_(padding), ceil_(last == LastWindow::Kept) {}
   std::string kind() const override { return "max_pool2d"; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    if (x.size() != 4 || x[2] + 2 * padding_ < kernel_ || x[3] + 2 * padding_ < kernel_)
-      bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(kernel_ - 2 * padding_));
-    const auto size = [&](std::int64_t n) { return (n + 2 * padding_ - kernel_) / stride_ + 1; };
+    // One window that does not fit whole is enough where it counts.
+    const std::int64_t least = kernel_ - 2 * padding_ - (ceil_ ? stride_ - 1 : 0);
+    if (x.size() != 4 || x[2] < least || x[3] < least)
+      bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
+    const auto size = [&](std::int64_t n) {
+      const std::int64_t left = n + 2 * padding_ - kernel_;
+      const std::int64_t windows = (left + (ceil_ ? stride_ - 1 : 0)) / stride_ + 1;
+      // A last window that would begin in the padding behind the image is none (as in torch).
+      return ceil_ && (windows - 1) * stride_ >= n + padding_ ? windows - 1 : windows;
+    };
     return {x[0], x[1], size(x[2]), size(x[3])};
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
-    auto [output, indices] =
-        at::max_pool2d_with_indices(inputs[0], {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_});
+    auto [output, indices] = at::max_pool2d_with_indices(inputs[0], {kernel_, kernel_}, {stride_, stride_},
+                                                         {padding_, padding_}, {1, 1}, ceil_);
     if (saved) saved->tensors = {inputs[0], indices};
     return output;
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
     return {at::max_pool2d_with_indices_backward(grad, saved.tensors[0], {kernel_, kernel_},
-                                                 {stride_, stride_}, {padding_, padding_}, {1, 1}, false,
+                                                 {stride_, stride_}, {padding_, padding_}, {1, 1}, ceil_,
                                                  saved.tensors[1])};
   }
 
  private:
   std::int64_t kernel_, stride_, padding_;
+  bool ceil_;
 };
 
 class AdaptiveAvgPool2d final : public Layer {
@@ -429,14 +468,14 @@ class Add final : public Layer {
 
 }  // namespace
 
-LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init) {
-  return std::make_shared<Linear>(in, out, init);
+LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init, double deviation) {
+  return std::make_shared<Linear>(in, out, init, deviation);
 }
 LayerPtr conv2d(const ConvOptions& options) {
   return std::make_shared<Conv2d>(options);
 }
-LayerPtr batch_norm2d(std::int64_t channels) {
-  return std::make_shared<BatchNorm2d>(channels);
+LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options) {
+  return std::make_shared<BatchNorm2d>(channels, options);
 }
 LayerPtr relu() {
   return std::make_shared<Relu>();
@@ -444,8 +483,8 @@ LayerPtr relu() {
 LayerPtr gelu() {
   return std::make_shared<Gelu>();
 }
-LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
-  return std::make_shared<MaxPool2d>(kernel, stride, padding);
+LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last) {
+  return std::make_shared<MaxPool2d>(kernel, stride, padding, last);
 }
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width) {
   return std::make_shared<AdaptiveAvgPool2d>(height, width);

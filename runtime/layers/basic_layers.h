@@ -1,5 +1,6 @@
-// The layers of the image models. Each is one function returning an immutable layer; parameter names and
-// shapes are PyTorch's. Shapes: B microbatch, C channels, H W height and width, F features.
+// The layers of most models. Each is one function returning an immutable layer; parameter names and shapes
+// are PyTorch's. Shapes: B microbatch, C channels, H W height and width, F features. More of image models:
+// image_layers.h.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -8,26 +9,50 @@ namespace millrace {
 
 /// Distribution of initial weights.
 enum class WeightInit {
-  PyTorch,        ///< uniform in +-1/sqrt(fan_in), weight and bias (nn.Linear, nn.Conv2d)
-  KaimingFanOut,  ///< normal, sqrt(2 / fan_out); bias zero (torchvision's VGG and ResNet convolutions)
-  Normal01,       ///< normal, 0.01; bias zero (VGG's classifier)
+  PyTorch,         ///< uniform in +-1/sqrt(fan_in), weight and bias (nn.Linear, nn.Conv2d)
+  KaimingFanOut,   ///< normal, sqrt(2 / fan_out); bias zero (torchvision's VGG and ResNet convolutions)
+  Normal01,        ///< normal, 0.01; bias zero (VGG's classifier)
+  KaimingFanIn,    ///< normal, sqrt(2 / fan_in); bias zero (torchvision's DenseNet)
+  KaimingUniform,  ///< uniform in +-sqrt(6 / fan_in); bias zero (torchvision's SqueezeNet)
+  ZeroBias,        ///< the weight as PyTorch, bias zero (DenseNet's classifier)
+  Normal,          ///< normal, with a deviation of the caller's; bias as PyTorch (Inception)
 };
 
-LayerPtr linear(std::int64_t in, std::int64_t out,
-                WeightInit init = WeightInit::PyTorch);  ///< [B, ..., in] -> [B, ..., out]
+/// [B, ..., in] -> [B, ..., out]. `deviation`: of WeightInit::Normal.
+LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init = WeightInit::PyTorch,
+                double deviation = 0);
+
+/// One number for height and width, or one for each.
+struct Extent2 {
+  std::int64_t height, width;
+  Extent2(std::int64_t both) : height(both), width(both) {}  // NOLINT
+  Extent2(std::int64_t h, std::int64_t w) : height(h), width(w) {}
+};
 
 struct ConvOptions {
   std::int64_t in = 1, out = 1;
-  std::int64_t kernel = 3, stride = 1, padding = 0;
+  Extent2 kernel = 3;
+  std::int64_t stride = 1;
+  Extent2 padding = 0;
   bool bias = true;
   WeightInit init = WeightInit::PyTorch;
+  std::int64_t groups = 1;  ///< divides `in` and `out`; `in` of them: depthwise
+  double deviation = 0;     ///< of WeightInit::Normal
 };
 LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H', W']
 
-LayerPtr batch_norm2d(std::int64_t channels);  ///< statistics of the microbatch; momentum 0.1, eps 1e-5
+struct BatchNormOptions {
+  double momentum = 0.1;  ///< share of the new microbatch in the running statistics
+  double epsilon = 1e-5;
+};
+LayerPtr batch_norm2d(std::int64_t channels,
+                      const BatchNormOptions& options = {});  ///< statistics of the microbatch
 LayerPtr relu();
 LayerPtr gelu();  ///< exact (erf)
-LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0);
+/// What becomes of a last window that does not fit whole: it is left out, or it counts (torch's ceil_mode).
+enum class LastWindow { LeftOut, Kept };
+LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
+                    LastWindow last = LastWindow::LeftOut);
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width);
 LayerPtr dropout(double p);  ///< mask from CallContext::random_seed alone
 LayerPtr flatten();          ///< [B, ...] -> [B, F]

@@ -75,7 +75,8 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"evaluate-every", std::to_string(options.evaluate_every)},
                     {"output-dir", options.output_dir.empty() ? "none" : "given"},
                     {"save-weights", options.save_weights.empty() ? "none" : "given"},
-                    {"resume", options.resume.empty() ? "none" : "given"}};
+                    {"resume", options.resume.empty() ? "none" : "given"},
+                    {"init-from", options.init_from.empty() ? "none" : "given"}};
   settings.insert(settings.end(), options.rank_settings.begin(), options.rank_settings.end());
   return settings;
 }

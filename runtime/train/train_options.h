@@ -27,6 +27,8 @@ struct TrainOptions {
   std::string resume;                 ///< folder, or empty
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
   std::vector<std::string> resume_changes;
+  std::string init_from;  ///< safetensors file or checkpoint folder to take the first weights from; or empty
+  std::vector<std::string> init_from_ignore;  ///< patterns of names: see check_weights
   Settings settings;       ///< what decides the run and is not known here (data, dropout): run_settings
   Settings rank_settings;  ///< what else must be the same on all ranks
   int launcher = 0;        ///< process that may hold the output folder's lock for this job; 0: none

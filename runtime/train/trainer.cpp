@@ -13,6 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
+#include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
@@ -265,6 +266,7 @@ struct Trainer::Impl {
   void check_sizes();
   void build(const MakeBatches& make_batches);
   void resume();
+  void take_initial_weights();
   void run_training();
   void run_to(std::int64_t step);
   void step_to(std::int64_t end);
@@ -423,6 +425,43 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
         "give the same ones, or --resume-changes " + names + " to go on with these");
   }
   if (!changes.empty() && owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
+}
+
+/// Of --init-from. A run that resumes has its own.
+void Trainer::Impl::take_initial_weights() {
+  if (options.init_from.empty() || !options.resume.empty()) return;
+  const std::string& path = options.init_from;
+  const std::string purpose = "start from " + path;
+  std::vector<std::string> names;
+  for (const HeldStage& h : stages->held()) {
+    for (const auto& [name, tensor] : stage_weights(*h.store)) names.push_back(name);
+  }
+  std::error_code ignored;
+  const bool is_folder =
+      broadcast_text(world.communicator, std::filesystem::is_directory(path, ignored) ? "folder" : "file") ==
+      "folder";
+  std::optional<Checkpoint> checkpoint;
+  if (is_folder) {
+    checkpoint =
+        open_checkpoint_together(world.communicator, path, names, options.checkpoint_deadline, purpose);
+  }
+  const auto problem = together("reading " + path, [&] {
+    std::optional<SafetensorsFile> file;
+    WeightFiles files;
+    if (checkpoint) {
+      for (const SafetensorsFile& shard : checkpoint->shards) files.push_back(&shard);
+    } else {
+      Result<SafetensorsFile> opened = SafetensorsFile::open(path);
+      if (!opened) throw CheckpointError(to_string(opened.problems()));
+      files.push_back(&file.emplace(*std::move(opened)));
+    }
+    if (const Problems problems = check_weights(files, layout.model, options.init_from_ignore);
+        !problems.empty())
+      throw CheckpointError(to_string(problems));
+    for (const HeldStage& h : stages->held()) load_weights(files, options.init_from_ignore, *h.store);
+  });
+  if (problem) throw CheckpointError("cannot " + purpose + ":\n" + problem->what);
+  if (owns_loss()) log_info("initial weights from=" + (checkpoint ? checkpoint->path : path));
 }
 
 void Trainer::Impl::resume() {
@@ -791,6 +830,7 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
   self.agree_on_settings();
   self.claim_outputs();
   self.build(make_batches);
+  self.take_initial_weights();
   self.resume();
   self.open_files();
 }

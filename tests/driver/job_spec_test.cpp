@@ -16,10 +16,17 @@ Plan two_stages() {
   return plan;
 }
 
+Models some_models() {
+  const ModelOption dropout = number_option("dropout", -1, {-1, 0.999}, "Probability.", "P");
+  return {
+      {.name = "mlp", .options = {integer_option("width", 256, {1, 99}, "Width of the layers."), dropout}},
+      {.name = "vgg16", .options = {integer_option("image-size", 0, {0, 999}, "Pixels."), dropout}}};
+}
+
 Result<JobSpec> job(const std::string& yaml, const std::vector<JobOverride>& overrides = {}) {
   const Result<Json> json = parse_yaml(yaml, "job.yaml");
   if (!json) return json.problems();
-  return job_from(*json, "job.yaml", overrides);
+  return job_from(*json, "job.yaml", overrides, [] { return Result<Models>(some_models()); });
 }
 
 std::string problems_of(const std::string& yaml, const std::vector<JobOverride>& overrides = {}) {
@@ -53,7 +60,9 @@ TEST(JobSpec, TheWorkerUnderstandsTheArguments) {
   ASSERT_TRUE(result) << to_string(result.problems());
   const std::vector<std::string> argv = train_arguments(*result);
   EXPECT_EQ(argv.front(), "train");
-  Result<Arguments> parsed = parse_arguments(train_spec(), {argv.begin() + 1, argv.end()});
+  GivenOptions given;
+  Result<Arguments> parsed =
+      parse_arguments(with_model_options(train_spec(), some_models(), given), {argv.begin() + 1, argv.end()});
   ASSERT_TRUE(parsed) << to_string(parsed.problems());
   EXPECT_EQ(parsed->string("data"), "a b");
   EXPECT_EQ(parsed->number("lr", 0, 1), 1e-3);
@@ -76,6 +85,79 @@ TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
         "unknown key 'batch_size'"}) {
     EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
   }
+}
+
+TEST(JobSpec, AModelsOwnOptionsAreKeysForItAlone) {
+  const Result<JobSpec> result =
+      job("steps: 3\ndropout: 0.5\nwidth: 8\nmodel: mlp\n", {{"width", "9"}, {"args.dropout", "0.25"}});
+  ASSERT_TRUE(result) << to_string(result.problems());
+  EXPECT_EQ(*result->find("width"), "9");
+  EXPECT_EQ(*result->find("dropout"), "0.25");
+  const std::vector<std::string> argv = train_arguments(*result);
+  EXPECT_EQ((std::vector<std::string>{argv.begin(), argv.begin() + 4}),
+            (std::vector<std::string>{"train", "--model=mlp", "--width=9", "--dropout=0.25"}))
+      << "behind the model, in its order";
+  const Result<JobSpec> again = job(to_yaml(*result));
+  ASSERT_TRUE(again) << to_string(again.problems());
+  EXPECT_EQ(to_yaml(*again), to_yaml(*result));
+  const std::string all =
+      problems_of("model: vgg16\nimage_size: many\nwidth: 8\nheight: 2\n", {{"drop-out", "1"}});
+  for (const char* part :
+       {"job.yaml:2:13: 'many' is not an integer",
+        "job.yaml:3:8: is not an option of vgg16. Hint: vgg16 takes --image-size, --dropout",
+        "unknown key 'height'",
+        "--set drop-out: unknown key 'drop-out'. Hint: did you mean "
+        "'dropout'?"})
+    EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
+  EXPECT_NE(problems_of("model: vgg61\nwidth: 8\n").find("did you mean 'vgg16'"), std::string::npos);
+  EXPECT_NE(problems_of("model: mlp\nwidth: 8\nwidth: 8\n").find("width"), std::string::npos);
+}
+
+TEST(JobSpec, TheWorkerIsAskedOnlyForKeysOfAModel) {
+  const auto read = [](const std::string& yaml, const AskForModels& ask) {
+    return job_from(*parse_yaml(yaml, "job.yaml"), "job.yaml", {}, ask);
+  };
+  int asked = 0;
+  const auto ask = [&] { return ++asked, Result<Models>(Problem{"worker", "is lost", {}}); };
+  EXPECT_TRUE(read("model: mlp\nsteps: 3\n", ask));
+  EXPECT_EQ(asked, 0);
+  const Result<JobSpec> lost = read("model: mlp\nwidth: 3\n", ask);
+  ASSERT_FALSE(lost);
+  EXPECT_NE(to_string(lost.problems()).find("worker: is lost"), std::string::npos);
+  EXPECT_EQ(asked, 1);
+  const Result<JobSpec> without = read("model: mlp\nwidth: 3\n", {});
+  ASSERT_TRUE(without) << "who has no worker cannot start the job, which is said later";
+  EXPECT_EQ(*without->find("width"), "3");
+}
+
+TEST(ModelFlags, AreThoseOfAllModelsEachOnce) {
+  GivenOptions given;
+  const CommandSpec spec = with_model_options(train_spec(), some_models(), given);
+  std::vector<std::string> names;
+  for (const Flag& flag : spec.flags) {
+    if (flag.group == "Model") names.push_back(flag.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"model", "width", "dropout", "image-size"}));
+  const std::string help = help_text(spec);
+  for (const char* part :
+       {"mlp, vgg16. `millrace models` says more.", "--width N                   mlp: Width of",
+        "--dropout P                 Probability. [default: -1]"})
+    EXPECT_NE(help.find(part), std::string::npos) << part << "\n" << help;
+  const auto parsed = parse_arguments(spec, {"--dropout=0.5", "--image-size", "3"});
+  ASSERT_TRUE(parsed);
+  ASSERT_EQ(given.size(), 2u);
+  EXPECT_EQ(given[0].name + given[0].text + given[1].name + given[1].text, "dropout0.5image-size3");
+}
+
+TEST(Arguments, UnknownFlagsAreLeftWithTheirValue) {
+  const auto parsed = parse_arguments(
+      train_spec(), {"--width", "8", "--device", "cuda", "--new=3", "--switch", "--lr", "1", "--low", "-1"},
+      UnknownFlags::Leave);
+  ASSERT_TRUE(parsed) << to_string(parsed.problems());
+  EXPECT_EQ(parsed->left(), (std::vector<std::string>{"width", "new", "switch", "low"}));
+  EXPECT_EQ(parsed->string("device"), "cuda");
+  EXPECT_EQ(parsed->string("lr"), "1");
+  EXPECT_FALSE(parse_arguments(train_spec(), {"--width", "8"}));
 }
 
 TEST(JobSpec, AFlagSpeltTwoWaysIsGivenTwice) {

@@ -8,6 +8,7 @@
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/launch_command.h"
+#include "driver/launch/model_flags.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
 #include "runtime/base/json.h"
@@ -99,6 +100,32 @@ TEST_F(Program, ADeviceHasItsOwnWorker) {
   EXPECT_NE(planned.text.find("/millrace-worker-cuda train --model=mlp"), std::string::npos) << planned.text;
   EXPECT_NE(millrace("launch job.yaml --dry-run --set device=tpu").text.find("unknown device 'tpu'"),
             std::string::npos);
+}
+
+TEST_F(Program, AsksTheWorkerWhatItsModelsTake) {
+  const std::string models = to_json({{.name = "mlp",
+                                       .summary = "Small.",
+                                       .options = {integer_option("wdth", 1, {1, 9}, "Of layers.")}}})
+                                 .dump();
+  worker("echo \"$@\" >> asked\nif [ $1 = models ]; then echo '" + models + "'; fi");
+  folder_.write("job.yaml", "model: mlp\nwdth: 3\nranks: 1\n");
+  const Answer planned = millrace("launch job.yaml --dry-run");
+  EXPECT_EQ(planned.code, 0) << planned.text;
+  EXPECT_NE(planned.text.find("--model=mlp --wdth=3"), std::string::npos) << planned.text;
+  EXPECT_EQ(folder_.read("asked"), "models --format=json\n");
+  EXPECT_EQ(millrace("launch job.yaml --dry-run --set wdth=10").code, 2);
+  const Answer ranks = millrace("profile --model mlp --ranks 2 --wodth 3");
+  EXPECT_EQ(ranks.code, 2);
+  EXPECT_NE(ranks.text.find("did you mean --wdth?"), std::string::npos) << ranks.text;
+  // Its help is the worker's.
+  EXPECT_EQ(millrace("train --help").code, 0);
+  EXPECT_NE(folder_.read("asked").find("train --help\n"), std::string::npos);
+  worker("echo no list; exit 0");
+  const Answer silent = millrace("launch job.yaml --dry-run");
+  EXPECT_EQ(silent.code, 2);
+  EXPECT_NE(silent.text.find("millrace-worker models:1:"), std::string::npos) << silent.text;
+  worker("exit 3");
+  EXPECT_NE(millrace("launch job.yaml --dry-run").text.find("did not list its models"), std::string::npos);
 }
 
 constexpr const char* kJob = "model: mlp\nranks: 2\nsteps: 3\nenv: {COLOUR: blue}\n";
@@ -201,14 +228,14 @@ std::string commands_page() {
 
 TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
   const std::string page = commands_page();
-  for (const CommandSpec& spec :
-       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec(), bleu_spec()}) {
+  for (const CommandSpec& spec : {models_spec(), profile_spec(), plan_spec(), simulate_spec(), train_spec(),
+                                  launch_spec(), bleu_spec()}) {
     const std::size_t start = page.find("## millrace " + spec.command + "\n");
     ASSERT_NE(start, std::string::npos) << spec.command;
     const std::string section = page.substr(start, page.find("\n## ", start) - start);
     EXPECT_FALSE(spec.examples.empty()) << spec.command;
     for (const std::string& example : spec.examples)
-      EXPECT_EQ(example.rfind("millrace " + spec.command + " ", 0), 0u) << example;
+      EXPECT_EQ((example + " ").rfind("millrace " + spec.command + " ", 0), 0u) << example;
     for (const Flag& flag : spec.flags) {
       const std::string shown = "--" + flag.name + (flag.value.empty() ? "" : " " + flag.value);
       EXPECT_NE(section.find(shown), std::string::npos) << spec.command << ": " << shown;
@@ -224,7 +251,9 @@ TEST(CommandDocs, EveryExampleParses) {
       std::istringstream words(example);
       std::vector<std::string> args;
       for (std::string word; words >> word;) args.push_back(word);
-      const Result<Arguments> parsed = parse_arguments(spec, {args.begin() + 2, args.end()});
+      // The models' options are the worker's to check (tests/worker).
+      const Result<Arguments> parsed =
+          parse_arguments(spec, {args.begin() + 2, args.end()}, UnknownFlags::Leave);
       EXPECT_TRUE(parsed) << example << "\n" << to_string(parsed.problems());
     }
   }

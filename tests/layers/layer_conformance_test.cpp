@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/basic_layers.h"
+#include "runtime/layers/image_layers.h"
 #include "runtime/layers/initialise.h"
 #include "runtime/layers/sequence_layers.h"
 
@@ -35,13 +36,36 @@ std::vector<Case> cases() {
        conv2d({.in = 4, .out = 6, .kernel = 3, .stride = 2, .padding = 1, .bias = false}),
        {{2, 4, 9, 7}}},
       {"conv_1x1", conv2d({.in = 8, .out = 4, .kernel = 1}), {{2, 8, 5, 5}}},
+      {"conv_grouped", conv2d({.in = 8, .out = 12, .padding = 1, .groups = 4}), {{2, 8, 6, 6}}},
+      {"conv_depthwise",
+       conv2d({.in = 6, .out = 6, .kernel = 5, .stride = 2, .padding = 2, .bias = false, .groups = 6}),
+       {{2, 6, 9, 9}}},
+      {"conv_wide", conv2d({.in = 4, .out = 6, .kernel = {1, 7}, .padding = {0, 3}}), {{2, 4, 5, 9}}},
+      {"conv_high",
+       conv2d({.in = 4, .out = 6, .kernel = {7, 1}, .padding = {3, 0}, .bias = false}),
+       {{2, 4, 5, 9}}},
       {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
+      {"batch_norm_mobile", batch_norm2d(6, {.momentum = 0.01, .epsilon = 1e-3}), {{4, 6, 5, 5}}},
       {"relu", relu(), {{4, 9}}},
       {"gelu", gelu(), {{4, 9}}},
       {"gelu_odd", gelu(), {{3, 9}}},
       {"gelu_large", gelu(), {{256, 256}}},
       {"max_pool", max_pool2d(3, 2, 1), {{2, 3, 8, 8}}},
-      {"avg_pool", adaptive_avg_pool2d(2, 2), {{2, 3, 7, 7}}},
+      {"max_pool_ceil", max_pool2d(3, 2, 0, LastWindow::Kept), {{2, 3, 8, 7}}},
+      {"max_pool_ceil_of_less_than_a_window", max_pool2d(3, 2, 0, LastWindow::Kept), {{2, 3, 2, 2}}},
+      {"max_pool_ceil_padded", max_pool2d(2, 2, 1, LastWindow::Kept), {{2, 3, 5, 4}}},
+      {"adaptive_avg_pool", adaptive_avg_pool2d(2, 2), {{2, 3, 7, 7}}},
+      {"avg_pool", avg_pool2d({.kernel = 2, .stride = 2}), {{2, 3, 7, 8}}},
+      {"avg_pool_padded", avg_pool2d({.kernel = 3, .stride = 1, .padding = 1}), {{2, 3, 5, 5}}},
+      {"avg_pool_of_the_image",
+       avg_pool2d({.kernel = 3, .stride = 2, .padding = 1, .count_padding = false}),
+       {{2, 3, 6, 6}}},
+      {"concat", concat(), {{2, 3, 4, 4}, {2, 5, 4, 4}, {2, 1, 4, 4}}},
+      {"scale_channels", scale_channels(), {{2, 3, 4, 5}, {2, 3, 1, 1}}},
+      {"scale_one_pixel", scale_channels(), {{2, 3, 1, 1}, {2, 3, 1, 1}}},
+      {"relu6", relu6(), {{40, 9}}},
+      {"hard_sigmoid", hard_sigmoid(), {{40, 9}}},
+      {"hard_swish", hard_swish(), {{40, 9}}},
       {"dropout", dropout(0.3), {{4, 50}}},
       {"flatten", flatten(), {{2, 3, 4, 5}}},
       {"add", add(), {{3, 4}, {3, 4}}},
@@ -49,7 +73,8 @@ std::vector<Case> cases() {
 }
 
 at::Tensor random_tensor(const Shape& shape, std::uint64_t seed) {
-  return at::empty(shape, at::kFloat).normal_(0, 1, at::detail::createCPUGenerator(seed));
+  // Wide enough for the bends of relu6 and the hard functions.
+  return at::empty(shape, at::kFloat).normal_(0, 3, at::detail::createCPUGenerator(seed));
 }
 
 struct Tensors {
@@ -81,7 +106,7 @@ Gradients run(const Case& c, bool split) {
   Saved saved;
   Gradients g{.output = c.layer->forward(t.inputs, t.parameters, t.buffers, kContext, &saved)};
   for (const at::Tensor& p : t.parameters) g.parameters.push_back(at::zeros_like(p));
-  const bool needs[] = {true, true};
+  const bool needs[] = {true, true, true};
   const std::span<const bool> wanted(needs, t.inputs.size());
   if (split) {
     g.inputs = c.layer->backward_input(t.grad, t.parameters, saved, wanted);
@@ -150,6 +175,26 @@ TEST_P(EveryLayer, TakesOnlyWhatItDeclares) {
 
 INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(SeveralInputs, ThatDoNotFitAreRefused) {
+  const std::vector<Shape> other_height{{2, 3, 4, 4}, {2, 3, 5, 4}}, other_rank{{2, 3, 4}, {2, 3}},
+      other_channels{{2, 3, 4, 4}, {2, 4, 1, 1}}, one{{2, 3, 4, 4}};
+  EXPECT_THROW(concat()->output_shape(other_height), ConfigError);
+  EXPECT_THROW(concat()->output_shape(other_rank), ConfigError);
+  EXPECT_THROW(scale_channels()->output_shape(other_channels), ConfigError);
+  EXPECT_THROW(scale_channels()->output_shape(one), ConfigError);
+}
+
+TEST(AvgPool, CountsWhatItIsToldTo) {
+  at::NoGradGuard no_grad;
+  const at::Tensor ones = at::empty({1, 1, 2, 2}).fill_(1);
+  const auto corner = [&](bool count_padding) {
+    const auto layer = avg_pool2d({.kernel = 3, .stride = 1, .padding = 1, .count_padding = count_padding});
+    return layer->forward(std::vector{ones}, {}, {}, kContext, nullptr).flatten()[0].item<float>();
+  };
+  EXPECT_FLOAT_EQ(corner(true), 4.0F / 9);
+  EXPECT_FLOAT_EQ(corner(false), 1);
+}
 
 TEST(Embedding, EqualsAutogradBitForBit) {
   const LayerPtr layer = embedding({.vocabulary = 11, .features = 4});

@@ -1,0 +1,56 @@
+// `millrace models`: what the registry has.
+#include <algorithm>
+#include <cstdio>
+
+#include "driver/worker/worker_options.h"
+#include "runtime/base/json.h"
+
+namespace millrace {
+namespace {
+
+void print_model(const ModelDescription& model) {
+  const Result<LayeredModel> made = make_model(model.name);
+  MILLRACE_CHECK(made, model.name << " cannot be made without options");
+  std::printf("%s: %s\n%lld parameters in %zu layers\n", model.name.c_str(), model.summary.c_str(),
+              static_cast<long long>(made->num_parameters()), made->layers.size());
+  for (const ModelOption& option : model.options) {
+    std::printf("  --%s %s  %s [default: %s]\n", option.name.c_str(), option.value.c_str(),
+                option.help.c_str(), option.fallback.c_str());
+  }
+}
+
+void print_list(const Models& models) {
+  std::size_t width = 0;
+  for (const ModelDescription& model : models) width = std::max(width, model.name.size());
+  for (const ModelDescription& model : models)
+    std::printf("%-*s  %s\n", static_cast<int>(width), model.name.c_str(), model.summary.c_str());
+}
+
+}  // namespace
+
+int models_command(const std::vector<std::string>& args) {
+  return guarded([&] {
+    ModelsFlags flags;
+    const CommandSpec spec = models_spec(flags);
+    const Result<Arguments> arguments = parse_arguments(spec, args);
+    if (!arguments) return report_problems(arguments.problems(), ExitCode::Usage);
+    if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+    if (!arguments->problems().empty()) return report_problems(arguments->problems(), ExitCode::Usage);
+    Models models = model_descriptions();
+    if (!flags.model.empty()) {
+      const Result<ModelDescription> one = find_model(models, flags.model);
+      if (!one) return report_problems(one.problems(), ExitCode::Usage);
+      models = {*one};
+    }
+    if (flags.format == OutputFormat::Json) {
+      std::printf("%s\n", to_json(models).dump(1).c_str());
+    } else if (!flags.model.empty()) {
+      print_model(models.front());
+    } else {
+      print_list(models);
+    }
+    return 0;
+  });
+}
+
+}  // namespace millrace

@@ -1,0 +1,33 @@
+// What a file of models/ gives to the registry, and what describing a model needs.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/chain.h"
+#include "runtime/base/result.h"
+#include "runtime/plan/model_options.h"
+
+namespace millrace {
+
+/// A name, what users can tell it, and how it is made of that. `make` may refuse what does not go together.
+struct Model {
+  ModelDescription description;
+  std::function<Result<LayeredModel>(const ModelOptions& options)> make;
+};
+
+/// Options that many models have: the same words in all of them.
+ModelOption classes_option();              ///< --classes: 0 leaves it to the model
+ModelOption image_size_option();           ///< --image-size: 0 leaves it to the model
+ModelOption dropout_option();              ///< --dropout: -1 leaves it to the model
+std::vector<ModelOption> image_options();  ///< all three
+
+/// The value of `option` if it is not 0 (of a probability: not negative), else `fallback`.
+int or_else(const ModelOptions& options, const char* option, int fallback);
+double probability_or_else(const ModelOptions& options, const char* option, double fallback);
+
+/// A Problem for an image that is too small for `model`, with the size that is not.
+Problem too_small(const std::string& model, int size, int smallest);
+
+}  // namespace millrace

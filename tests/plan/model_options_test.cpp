@@ -1,0 +1,81 @@
+#include "runtime/plan/model_options.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace {
+namespace {
+
+ModelDescription sample() {
+  return {.name = "sample",
+          .summary = "For this test.",
+          .options = {integer_option("width", 256, {1, 1024}, "Width of the layers."),
+                      recorded(number_option("dropout", -1, {-1, 0.999}, "Probability.", "P")),
+                      choice_option("norm", "batch", {"batch", "layer"}, "Which.")}};
+}
+
+TEST(ModelOptions, WhatIsNotGivenHasItsDefault) {
+  const auto none = options_for(sample(), {});
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->integer("width"), 256);
+  EXPECT_EQ(none->number("dropout"), -1);
+  EXPECT_EQ(none->text("norm"), "batch");
+  const auto some = options_for(sample(), {{"norm", "layer"}, {"width", "8"}});
+  ASSERT_TRUE(some);
+  EXPECT_EQ(some->integer("width"), 8);
+  EXPECT_EQ(some->text("norm"), "layer");
+}
+
+TEST(ModelOptions, EveryProblemAtOnce) {
+  const auto wrong = options_for(sample(), {{"widht", "8"},
+                                            {"width", "8x"},
+                                            {"width", "0"},
+                                            {"width", "9999999999999999999999"},
+                                            {"dropout", "nan"},
+                                            {"dropout", "1"},
+                                            {"norm", "batch|layer"},
+                                            {"norm", ""},
+                                            {"image-size", "3", "job.yaml:3:4"}});
+  ASSERT_FALSE(wrong);
+  const std::string all = to_string(wrong.problems());
+  EXPECT_EQ(wrong.problems().size(), 9u) << all;
+  for (const char* part :
+       {"--widht: is not an option of sample. Hint: did you mean --width? sample takes --width, --dropout, "
+        "--norm",
+        "--width: '8x' is not an integer. Hint: expected from 1 to 1024", "--width: 0 is out of range",
+        "'9999999999999999999999' is not an integer", "--dropout: 'nan' is not a number",
+        "--dropout: 1 is out of range. Hint: expected from -1 to 0.999",
+        "--norm: 'batch|layer' is not one of batch|layer", "--norm: '' is not one of",
+        "job.yaml:3:4: is not an option of sample"})
+    EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
+}
+
+TEST(ModelOptions, RecordedValuesHaveOneSpelling) {
+  for (const char* spelling : {"0.5", "5e-1", "0.500"}) {
+    const auto values = recorded_values(sample(), *options_for(sample(), {{"dropout", spelling}}));
+    ASSERT_EQ(values.size(), 1u);
+    EXPECT_EQ(values[0], (std::pair<std::string, std::string>("dropout", "0.5")));
+  }
+}
+
+TEST(ModelOptions, DescriptionsGoThroughJson) {
+  const std::vector<ModelDescription> models{sample(), {.name = "other", .summary = "Has none."}};
+  const auto back = models_from(*parse_json(to_json(models).dump(1), "models"));
+  ASSERT_TRUE(back) << to_string(back.problems());
+  EXPECT_EQ(to_json(*back).dump(), to_json(models).dump());
+  for (
+      const char* damaged :
+      {R"({"format": "x"})", R"({"format": "x", "models": [{"name": "a", "summary": "b"}]})",
+       R"({"format": "x", "models": [{"name": "a", "summary": "b", "options": [{"name": "w", "kind": "int"}]}]})"})
+    EXPECT_FALSE(models_from(*parse_json(damaged, "models"))) << damaged;
+}
+
+TEST(ModelOptions, WhatDoesNotGoTogetherIsFound) {
+  EXPECT_TRUE(validate(std::vector{sample()}).empty());
+  ModelDescription other = sample();
+  other.options[0] = number_option("width", 5, {1, 2}, "Another kind, and a default out of range.");
+  other.options.push_back(other.options[1]);
+  EXPECT_EQ(validate({sample(), other}).size(), 4u) << to_string(validate({sample(), other}));
+}
+
+}  // namespace
+}  // namespace millrace
