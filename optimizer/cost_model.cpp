@@ -195,7 +195,9 @@ Bytes StageMemory::total() const {
 }
 
 Bytes StageMemory::once() const {
-  const Bytes gradients_and_state = saturating_product(parameters, 1 + rule_copies);
+  const Bytes state = saturating_product(parameters, rule_copies);
+  const Bytes gradients_and_state =
+      saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0));
   const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
   const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
   return saturating_sum(saturating_sum(gradients_and_state, recomputed), saturating_sum(messages, workspace));
@@ -557,6 +559,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
                                                           .outgoing = borders.outgoing[s],
                                                           .workspace = workspace_of(stages[s].nodes),
                                                           .rule_copies = options_.rule_copies,
+                                                          .rule_shards = options_.shards_of(stages[s].ranks),
                                                           .recompute = stages[s].recompute});
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;

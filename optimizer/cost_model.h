@@ -26,9 +26,15 @@ enum class ReduceModel {
 struct CostOptions {
   ReduceModel reduce = ReduceModel::Overlapped;
   Bytes bucket_bytes = 4 * kMiB;  ///< ExecutorOptions::bucket_bytes of the runtime
-  int rule_copies = 1;  ///< parameter-sized tensors that the update rule keeps: sgd 0, momentum 1, adam 2
+  int rule_copies = 1;            ///< parameter-sized tensors that the update rule keeps: RuleMemory
+  bool share_rule_state = false;  ///< ZeRO-1: replicas share them. The time is as without
   /// Profiles measured on a kind of device, by the kind's name: the same layers as the planner's profile.
   std::map<std::string, LayerGraph> profiles;
+
+  /// Among how many the ranks of a stage share the rule's copies.
+  int shards_of(const std::vector<RankId>& ranks) const {
+    return share_rule_state ? static_cast<int>(ranks.size()) : 1;
+  }
 };
 
 /// One stage as node indices of the graph in execution order, and the ranks that hold it.
@@ -123,6 +129,7 @@ struct StageMemory {
   int versions = 1;
   int stashed = 1;
   int rule_copies = 1;
+  int rule_shards = 1;  ///< ranks that share the rule's copies
   int open_backwards = 1;
   bool recompute = false;
   Bytes total() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/plan/quantities.h"
+#include "runtime/rules/rule_table.h"
 
 namespace millrace {
 namespace {
@@ -150,9 +151,15 @@ Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const 
   for (int copies = options.costs.rule_copies - 1; copies >= 0; --copies) {
     tried.costs.rule_copies = copies;
     if (!attempt(cluster, tried, Effort::AnyPlan)) continue;
-    changes.push_back(std::string("--rule ") + (copies == 0 ? "sgd" : "momentum"));
+    const auto memories = rule_memories();
+    changes.push_back("--rule " + std::ranges::find(memories, copies, &RuleMemory::tensors)->name);
     break;
   }
+  tried = options;
+  tried.costs.share_rule_state = true;
+  if (!options.costs.share_rule_state && options.costs.rule_copies > 0 &&
+      attempt(cluster, tried, Effort::AnyPlan))
+    changes.push_back("--zero-1");
   std::string hint;
   for (const std::string& change : changes)
     hint += (hint.empty() ? "any one of these fits: " : "; ") + change;

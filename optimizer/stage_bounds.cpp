@@ -17,6 +17,7 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
       .versions = layout.stash.versions[s],
       .stashed = layout.stash.microbatches[s],
       .rule_copies = options_.costs.rule_copies,
+      .rule_shards = options_.costs.shards_of(layout.ranks[s]),
       .open_backwards = layout.stash.open_backwards[s],
       .recompute = recompute}
       .total();

@@ -20,7 +20,6 @@ Flag model_flag(ModelFlags& model) {
 
 CommandSpec train_spec(TrainFlags& f) {
   TrainOptions& o = f.options;
-  LearningRateOptions& rate = o.learning_rate;
   CommandSpec spec{
       .command = "train",
       .summary = "Train a model through a plan: as a rank of a job, or all its ranks as threads.",
@@ -110,68 +109,14 @@ CommandSpec train_spec(TrainFlags& f) {
        .help = "Passes over the data, instead of --steps; evaluates and saves a checkpoint after each.",
        .group = "Training",
        .target = into::integer(f.epochs, 0, 1'000'000)},
-      {.name = "rule",
-       .value = "sgd|adam",
-       .help = "Update rule.",
-       .group = "Training",
-       .target = into::choice(o.rule.kind, "update rule")},
-      {.name = "lr",
-       .value = "F",
-       .help = "Base learning rate.",
-       .group = "Training",
-       .target = into::number(rate.base, 0, 1e6)},
-      {.name = "momentum",
-       .value = "F",
-       .help = "Momentum of sgd.",
-       .group = "Training",
-       .target = into::number(o.rule.momentum, 0, 1)},
-      {.name = "weight-decay",
-       .value = "F",
-       .help = "L2 weight decay.",
-       .group = "Training",
-       .target = into::number(o.rule.weight_decay, 0, 1e3)},
-      {.name = "lr-policy",
-       .value = "NAME",
-       .help = "constant, step, polynomial or exponential.",
-       .group = "Training",
-       .target = into::choice(rate.policy, "policy")},
-      {.name = "warmup-steps",
-       .value = "N",
-       .help = "Steps of linear warm-up.",
-       .group = "Training",
-       .target = into::integer(rate.warmup_steps, 0)},
-      {.name = "warmup-epochs",
-       .value = "N",
-       .help = "The same in epochs; instead of --warmup-steps.",
-       .group = "Optimization",
-       .target = into::integer(f.warmup_epochs, 0, 1'000'000)},
-      {.name = "lr-step-size",
-       .value = "N",
-       .help = "Policy step: steps between reductions.",
-       .group = "Training",
-       .target = into::integer(rate.step_size, 0)},
-      {.name = "lr-step-epochs",
-       .value = "N",
-       .help = "The same in epochs; instead of --lr-step-size.",
-       .group = "Training",
-       .target = into::integer(f.lr_step_epochs, 0, 1'000'000)},
-      {.name = "lr-by-replicas",
-       .help =
-           "pipedream: a stage's rate is --lr times its replicas / those of the first stage, as PipeDream "
-           "has it.",
-       .group = "Training",
-       .target = into::on(o.rate_by_replicas)},
+  };
+  const std::vector<Flag> running{
       {.name = "sync-batch-norm",
        .help =
            "Batch normalisation over the microbatches that all replicas of a stage run at a time, not over "
            "each alone: docs/schedules.md says where and at what cost.",
        .group = "Training",
        .target = into::on(o.sync_batch_norm)},
-      {.name = "gamma",
-       .value = "F",
-       .help = "Policies step and exponential: factor.",
-       .group = "Training",
-       .target = into::number(rate.gamma, 0, 1)},
       {.name = "seed",
        .value = "N",
        .help = "Seed of weights, data order, augmentation and dropout.",
@@ -301,7 +246,10 @@ CommandSpec train_spec(TrainFlags& f) {
        .group = "Job",
        .target = into::choice(f.format, "format")},
   };
-  spec.flags.insert(spec.flags.end(), own.begin(), own.end());
+  for (const std::vector<Flag>& part :
+       {own, rule_flags(o.rule, o.clip), rate_flags(o.learning_rate, f.rate_in_epochs, o.rate_by_replicas),
+        running})
+    spec.flags.insert(spec.flags.end(), part.begin(), part.end());
   return spec;
 }
 
@@ -333,7 +281,7 @@ CommandSpec profile_spec(ProfileFlags& f) {
        .help = "Passes before the counted ones.",
        .target = into::integer(f.options.warmup, 0, 1000)},
       {.name = "rule",
-       .value = "sgd|adam",
+       .value = choices_of<UpdateRuleKind>(),
        .help = "Update rule to measure.",
        .target = into::choice(f.options.rule.kind, "update rule")},
       {.name = "data",

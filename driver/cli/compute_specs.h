@@ -8,6 +8,7 @@
 #include <string>
 
 #include "driver/cli/cli.h"
+#include "driver/cli/rule_flags.h"
 #include "runtime/comm/backend.h"
 #include "runtime/device/compute_device.h"
 #include "runtime/plan/model_options.h"
@@ -41,8 +42,7 @@ struct TrainFlags {
   bool keep_last = false;
   // -- in epochs, until the data says how long one is; 0: not asked for --
   std::int64_t epochs = 0;
-  std::int64_t warmup_epochs = 0;
-  std::int64_t lr_step_epochs = 0;
+  RateInEpochs rate_in_epochs;
   // -- the process --
   int threads = 1;
   bool deterministic = false;

@@ -20,6 +20,7 @@
 #include "runtime/plan/device_presets.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/quantities.h"
+#include "runtime/rules/rule_table.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
@@ -141,6 +142,20 @@ int choice(const Arguments& arguments, const char* flag, const std::vector<std::
   return 0;
 }
 
+int rule_copies(const Arguments& arguments, Problems& problems) {
+  std::vector<std::string> names;
+  for (const RuleMemory& memory : rule_memories()) names.push_back(memory.name);
+  return rule_memories()[static_cast<std::size_t>(choice(arguments, "rule", names, problems))].tensors;
+}
+
+/// "sgd 0, momentum 1, ...".
+std::string rule_help() {
+  std::string text = "Update rule whose state counts as memory, in copies of the parameters:";
+  for (const RuleMemory& memory : rule_memories())
+    text += (text.back() == ':' ? " " : ", ") + memory.name + " " + std::to_string(memory.tensors);
+  return text + ".";
+}
+
 PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
   PlannerOptions options;
   options.microbatches = static_cast<int>(arguments.integer("microbatches", 0, kMostFileMicrobatches));
@@ -177,7 +192,8 @@ PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
       static_cast<Recompute>(choice(arguments, "recompute", {"never", "auto", "always"}, problems));
   options.costs.reduce =
       static_cast<ReduceModel>(choice(arguments, "reduce", {"overlapped", "serial"}, problems));
-  options.costs.rule_copies = choice(arguments, "rule", {"sgd", "momentum", "adam"}, problems);
+  options.costs.rule_copies = rule_copies(arguments, problems);
+  options.costs.share_rule_state = arguments.boolean("zero-1");
   for (const char* flag : kPipeDreamFlags) {
     if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --pipedream", ""});
   }
@@ -586,10 +602,9 @@ CommandSpec plan_spec() {
        .help = "Charge all-reduces overlapped with the last backward, as the runtime does it, or serial.",
        .fallback = "overlapped",
        .group = "Our profiles"},
-      {.name = "rule",
-       .value = "RULE",
-       .help = "Update rule whose state counts as memory: sgd, momentum or adam.",
-       .fallback = "momentum",
+      {.name = "rule", .value = "RULE", .help = rule_help(), .fallback = "momentum", .group = "Our profiles"},
+      {.name = "zero-1",
+       .help = "The replicas of a stage share the rule's state (`millrace train --zero-1`).",
        .group = "Our profiles"},
       {.name = "explain",
        .help =

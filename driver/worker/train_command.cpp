@@ -163,10 +163,7 @@ Problems conflicts(const TrainFlags& f) {
   if (o.sync_batch_norm && f.autograd)
     problems.push_back({"--sync-batch-norm", "LibTorch's autograd does not see through the sum over replicas",
                         "leave out --autograd"});
-  if (f.lr_step_epochs > 0 && o.learning_rate.step_size > 0)
-    problems.push_back({"--lr-step-epochs", "is given beside --lr-step-size", "give one of them"});
-  if (f.warmup_epochs > 0 && o.learning_rate.warmup_steps > 0)
-    problems.push_back({"--warmup-epochs", "is given beside --warmup-steps", "give one of them"});
+  append(problems, conflicts(o.learning_rate, f.rate_in_epochs));
   if (!o.init_from_ignore.empty() && o.init_from.empty())
     problems.push_back({"--init-from-ignore", "says nothing without --init-from", "give --init-from PATH"});
   if (o.checkpoint_every > 0 && o.output_dir.empty())
@@ -201,8 +198,9 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
                         "only with --schedule pipedream or pipedream-vsync"});
   append(problems, conflicts(spec));
   if (!plan) append(problems, plan.problems());
-  if (spec.lr_step_epochs > 0) o.learning_rate.step_size = 1;  // until the data says how long an epoch is
-  append(problems, validate(o.learning_rate));
+  append(problems, validate(o.rule));
+  append(problems, validate(o.rule, o.clip, plan && is_asynchronous(plan->schedule)));
+  append(problems, validate(in_steps(o.learning_rate, spec.rate_in_epochs, 1)));
   if (!spec.emulate_links.empty() && plan) {
     Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
     if (!links)
@@ -546,8 +544,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
     const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
-    if (spec->warmup_epochs > 0) spec->options.learning_rate.warmup_steps = steps * spec->warmup_epochs;
-    if (spec->lr_step_epochs > 0) spec->options.learning_rate.step_size = steps * spec->lr_step_epochs;
+    spec->options.learning_rate = in_steps(spec->options.learning_rate, spec->rate_in_epochs, steps);
     if (spec->epochs > 0) {
       spec->options.steps = steps * spec->epochs;
       if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;

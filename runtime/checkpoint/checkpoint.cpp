@@ -331,22 +331,41 @@ void publish(const fs::path& folder, const fs::path& temporary, const Checkpoint
   prune(folder, info, keep);
 }
 
-/// Copies a named tensor into `target`; a Problem if it is absent or of another shape.
-void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tensor target,
-                 Problems& problems) {
+std::string state_name(const std::string& state, const ParameterSlot& slot) {
+  return "rule/" + state + "/" + slot.name;
+}
+
+/// A named tensor of `shape`; undefined, with a Problem, if it is absent or of another shape.
+at::Tensor named_tensor(const Checkpoint& checkpoint, const std::string& name, c10::IntArrayRef shape,
+                        Problems& problems) {
   const SafetensorsFile* file = checkpoint.find(name);
   if (!file) {
     problems.push_back({checkpoint.path, "has no tensor " + name, "it was saved from another model or rule"});
-    return;
+    return {};
   }
-  if (file->shape(name) != target.sizes().vec()) {
+  if (file->shape(name) != shape.vec()) {
     std::ostringstream text;
-    text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model needs "
-         << target.sizes();
+    text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model needs " << shape;
     problems.push_back({checkpoint.path, text.str(), "it was saved from another model"});
-    return;
+    return {};
   }
-  target.copy_(file->tensor(name));
+  return file->tensor(name);
+}
+
+void load_tensor(const Checkpoint& checkpoint, const std::string& name, at::Tensor target,
+                 Problems& problems) {
+  const at::Tensor found = named_tensor(checkpoint, name, target.sizes(), problems);
+  if (found.defined()) target.copy_(found);
+}
+
+/// What the rule's shard has of a parameter's state.
+void load_state(const Checkpoint& checkpoint, const std::string& state, const ParameterSlot& slot,
+                FlatRange shard, const at::Tensor& flat, Problems& problems) {
+  const at::Tensor found = named_tensor(checkpoint, state_name(state, slot), slot.shape, problems);
+  const FlatRange there{std::max(slot.offset, shard.begin), std::min(slot.offset + slot.elements, shard.end)};
+  if (!found.defined() || there.size() <= 0) return;
+  flat.narrow(0, there.begin - shard.begin, there.size())
+      .copy_(found.reshape({-1}).narrow(0, there.begin - slot.offset, there.size()));
 }
 
 }  // namespace
@@ -360,14 +379,22 @@ NamedTensors stage_weights(const ParameterStore& store) {
   return result;
 }
 
-NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule) {
+NamedTensors whole_stage_state(const ParameterStore& store, UpdateRule& rule) {
   NamedTensors result = stage_weights(store);
-  for (const auto& [state, flat] : rule.state()) {
-    for (std::size_t i = 0; i < store.slots().size(); ++i) {
-      result.emplace_back("rule/" + state + "/" + store.slots()[i].name, store.view(flat, i));
-    }
+  for (const auto& [state, flat] : rule.whole_state()) {
+    for (std::size_t i = 0; i < store.slots().size(); ++i)
+      result.emplace_back(state_name(state, store.slots()[i]), store.view(flat, i));
   }
   return result;
+}
+
+std::vector<std::string> stage_state_names(const ParameterStore& store, const UpdateRule& rule) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : stage_weights(store)) names.push_back(name);
+  for (const auto& [state, flat] : rule.state()) {
+    for (const ParameterSlot& slot : store.slots()) names.push_back(state_name(state, slot));
+  }
+  return names;
 }
 
 std::string non_finite_in(const NamedTensors& tensors) {
@@ -515,7 +542,11 @@ Problems load_stage(const Checkpoint& checkpoint, const std::string& model, Para
              "is a checkpoint of model " + checkpoint.info.model + ", this run trains " + model,
              "give the same --model, or start without --resume"}};
   }
-  for (auto& [name, tensor] : stage_state(store, rule)) load_tensor(checkpoint, name, tensor, problems);
+  for (auto& [name, tensor] : stage_weights(store)) load_tensor(checkpoint, name, tensor, problems);
+  for (const auto& [state, flat] : rule.state()) {
+    for (const ParameterSlot& slot : store.slots())
+      load_state(checkpoint, state, slot, rule.shard(), flat, problems);
+  }
   for (const TiedUse& use : store.tied()) {
     if (use.mirror.defined()) load_tensor(checkpoint, use.owner, use.mirror, problems);
   }

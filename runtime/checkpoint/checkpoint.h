@@ -33,8 +33,10 @@ struct CheckpointInfo {
 };
 
 /// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and
-/// "rule/STATE/NAME").
-NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule);
+/// "rule/STATE/NAME"). Collective over replicas that share the rule's state: only the first has all of it.
+NamedTensors whole_stage_state(const ParameterStore& store, UpdateRule& rule);
+/// The names of those tensors, on any replica.
+std::vector<std::string> stage_state_names(const ParameterStore& store, const UpdateRule& rule);
 /// Weights and buffers in the model's order (state_dict).
 NamedTensors stage_weights(const ParameterStore& store);
 /// The first tensor that holds NaN or Inf, for a message ("conv1.weight holds nan"); empty: all are finite.
@@ -89,7 +91,8 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
 /// removes them). Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock.
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
-/// Copies the state into a stage. Problems: parameters missing or of another shape, another model.
+/// Copies the state into a stage; of the rule's what its shard has. Problems: parameters missing or of
+/// another shape, another model.
 Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,
                     UpdateRule& rule);
 

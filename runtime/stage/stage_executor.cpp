@@ -7,6 +7,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -514,20 +515,55 @@ void StageExecutor::check_loss() {
   }
 }
 
-void StageExecutor::update() {
+void StageExecutor::complete_gradients() {
+  if (std::exchange(gradients_complete_, true)) return;
   check_loss();
   ties_.add_gradients();
+  if (parts_.store.slots().empty()) return;
+  at::Tensor gradient = parts_.store.flat_gradient();
+  if (options_.gradient_scale != 1) gradient.mul_(options_.gradient_scale);
+  if (options_.clip_value > 0) gradient.clamp_(-options_.clip_value, options_.clip_value);
+}
+
+void StageExecutor::update() {
+  complete_gradients();
+  gradients_complete_ = false;
+  const double factor = std::exchange(gradient_factor_, 1);
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
   } else {
-    if (options_.gradient_scale != 1) parts_.store.flat_gradient().mul_(options_.gradient_scale);
-    parts_.store.publish([&](at::Tensor weights, const at::Tensor& gradient) {
-      parts_.rule.apply_(std::move(weights), gradient, lr_);
+    if (factor != 1) parts_.store.flat_gradient().mul_(factor);
+    parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+      parts_.rule.apply_(weights, gradient, {.lr = {lr_}});
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
   ties_.exchange_values();
+}
+
+bool StageExecutor::set_training(bool training) {
+  return std::exchange(training_, training) != training && exchange_averages();
+}
+
+/// In place: nothing else reads the newest weights while the ranks rest.
+bool StageExecutor::exchange_averages() {
+  const at::Tensor weights = parts_.store.flat_weights();
+  if (training_) {
+    if (!trained_weights_.defined()) return false;
+    weights.copy_(trained_weights_);
+    trained_weights_.reset();
+  } else {
+    const at::Tensor averages = parts_.rule.averaged_weights();
+    if (!averages.defined()) return false;
+    trained_weights_ = weights.clone();
+    const FlatRange shard = parts_.rule.shard();
+    weights.narrow(0, shard.begin, shard.size()).copy_(averages);
+    parts_.rule.all_gather_(weights);
+  }
+  ties_.settle();
+  ties_.exchange_values();
+  return true;
 }
 
 LossSums StageExecutor::take_losses() {

@@ -31,6 +31,7 @@ struct ExecutorOptions {
   /// known beforehand, so each is scaled by its share at once.
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
+  double clip_value = 0;      ///< greatest absolute value of a gradient's element; 0: none
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
   bool stop_on_nonfinite = false;       ///< no Update by a loss that is NaN or Inf: NumericError (last stage)
   /// Statistics of batch normalisation are over the microbatches that all replicas run at a time. Their
@@ -73,7 +74,9 @@ class StageExecutor {
   /// for every cut that the function names (pause). Null: none.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
   void set_learning_rate(double lr) { lr_ = lr; }
-  void set_training(bool training) { training_ = training; }
+  /// Evaluation is done with the rule's averaged weights, if it has any, until training goes on. Collective
+  /// over the replicas; before, finish_sends(). True: so it is, and finish_sends() waits for tied values.
+  bool set_training(bool training);
   /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
   /// evaluation: microbatches under way are put aside, and running statistics are those of the microbatches
   /// below `cut`. go_on() takes both back.
@@ -111,7 +114,16 @@ class StageExecutor {
 
   /// Hands the gradients of tied parameters to their owners. To be called for all stages of a rank after
   /// their Reduces and before the first Update of a step, which it does for itself otherwise.
-  void prepare_update() { ties_.give_gradients(); }
+  void prepare_update() {
+    if (!gradients_complete_) ties_.give_gradients();
+  }
+  /// What the next Update is made of: the store's gradients, those of all uses of a parameter added. Of all
+  /// stages before the first Update of a step, where it depends on the others; Update does it otherwise.
+  /// Throws NumericError by a loss that is not finite.
+  void complete_gradients();
+  /// Of the next Update: times its gradients (clipping).
+  void scale_gradients(double factor) { gradient_factor_ = factor; }
+  double gradient_factor() const { return gradient_factor_; }
 
   /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
   void reduce_sums();
@@ -137,6 +149,7 @@ class StageExecutor {
   void reduce();
   void check_loss();
   void update();
+  bool exchange_averages();
   /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
   StageExecutor* sibling(int stage, MicrobatchId microbatch) const;
   void hand_over_activations(LayerSlot& slot);
@@ -203,6 +216,9 @@ class StageExecutor {
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
+  bool gradients_complete_ = false;
+  double gradient_factor_ = 1;
+  at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
   std::vector<double> sums_;
   at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing
   std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it

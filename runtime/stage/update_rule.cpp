@@ -2,75 +2,362 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/addcdiv.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
 
 namespace millrace {
 namespace {
 
+static_assert(static_cast<int>(ParameterKind::Weight) == static_cast<int>(ParameterGroup::Weight));
+static_assert(static_cast<int>(ParameterKind::Bias) == static_cast<int>(ParameterGroup::Bias));
+static_assert(static_cast<int>(ParameterKind::Norm) == static_cast<int>(ParameterGroup::Norm));
+static_assert(static_cast<int>(ParameterKind::Embedding) == static_cast<int>(ParameterGroup::Embedding));
+
+at::Tensor cut(const at::Tensor& flat, FlatRange range) {
+  return flat.narrow(0, range.begin, range.size());
+}
+
+/// So that the passes of a block find in the cache what the ones before have read. On a device: one block.
+void by_blocks(FlatRange range, const at::Tensor& like, const std::function<void(FlatRange)>& work) {
+  if (range.size() == 0) return;
+  if (!like.device().is_cpu()) return work(range);
+  const std::int64_t blocks = (range.size() + kBlockElements - 1) / kBlockElements;
+  at::parallel_for(0, blocks, 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t b = first; b < last; ++b) {
+      const std::int64_t begin = range.begin + b * kBlockElements;
+      work({begin, std::min(range.end, begin + kBlockElements)});
+    }
+  });
+}
+
 class Sgd final : public UpdateRule {
  public:
-  Sgd(const RuleOptions& options, const at::Tensor& like) : options_(options) {
-    if (options.momentum != 0) momentum_ = at::zeros_like(like);
-  }
-  void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) override {
-    std::vector<at::Tensor> parameters{std::move(weights)}, gradients{gradient}, momenta;
-    if (momentum_.defined()) momenta.push_back(momentum_);
-    // With momentum buffers of zeros the first step gives momentum = gradient, as is_first_step does.
-    at::_fused_sgd_(parameters, gradients, momenta, options_.weight_decay, options_.momentum, lr,
-                    /*dampening=*/0,
-                    /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
-    count_update();
-  }
-  std::vector<std::pair<std::string, at::Tensor>> state() override {
-    if (!momentum_.defined()) return {};
-    return {{"momentum_buffer", momentum_}};
+  Sgd(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : UpdateRule(options, store, replicas) {
+    if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
   }
 
  private:
-  RuleOptions options_;
+  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    const double dampening = number(&RuleOptions::dampening);
+    // With momentum buffers of zeros the first step gives momentum = gradient, unless it is dampened.
+    for (const auto& [decays, first] :
+         {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+      std::vector<at::Tensor> parameters, gradients, momenta;
+      for (const Segment& segment : segments()) {
+        if (segment.decays != decays || (dampening != 0 && segment.updates == 0) != first) continue;
+        parameters.push_back(cut(weights, segment.range));
+        gradients.push_back(cut(gradient, segment.range));
+        if (momentum_.defined()) momenta.push_back(part(momentum_, segment.range));
+      }
+      if (parameters.empty()) continue;
+      at::_fused_sgd_(parameters, gradients, momenta, decays ? number(&RuleOptions::weight_decay) : 0,
+                      number(&RuleOptions::momentum), lr, dampening, options_.nesterov, /*maximize=*/false,
+                      /*is_first_step=*/first);
+    }
+  }
   at::Tensor momentum_;
 };
 
 class Adam final : public UpdateRule {
  public:
-  Adam(const RuleOptions& options, const at::Tensor& like)
-      : options_(options), average_(at::zeros_like(like)), square_(at::zeros_like(like)) {}
-  void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) override {
-    count_update();
-    // One call; where counts differ, with a part of the flat tensors for each.
-    std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
-    for (std::size_t i = 0; i < counts().size(); ++i) {
-      const std::int64_t begin = counts()[i].begin,
-                         end = i + 1 < counts().size() ? counts()[i + 1].begin : weights.numel();
-      const auto put = [&](std::vector<at::Tensor>& list, const at::Tensor& flat) {
-        list.push_back(flat.narrow(0, begin, end - begin));
-      };
-      put(parameters, weights);
-      put(gradients, gradient);
-      put(averages, average_);
-      put(squares, square_);
-      steps.push_back(at::full({}, static_cast<double>(counts()[i].updates), weights.options()));
-    }
-    at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, options_.beta1,
-                     options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false,
-                     /*maximize=*/false);
-  }
-  std::vector<std::pair<std::string, at::Tensor>> state() override {
-    return {{"exp_avg", average_}, {"exp_avg_sq", square_}};
+  Adam(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : UpdateRule(options, store, replicas),
+        average_(add_state("exp_avg")),
+        square_(add_state("exp_avg_sq")) {
+    if (options.amsgrad) maximum_ = add_state("max_exp_avg_sq");
   }
 
  private:
-  RuleOptions options_;
+  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    for (bool decays : {true, false}) {
+      std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
+      for (const Segment& segment : segments()) {
+        if (segment.decays != decays) continue;
+        parameters.push_back(cut(weights, segment.range));
+        gradients.push_back(cut(gradient, segment.range));
+        averages.push_back(part(average_, segment.range));
+        squares.push_back(part(square_, segment.range));
+        if (maximum_.defined()) maxima.push_back(part(maximum_, segment.range));
+        steps.push_back(at::full({}, static_cast<double>(segment.updates + 1), weights.options()));
+      }
+      if (parameters.empty()) continue;
+      const double decay = decays ? number(&RuleOptions::weight_decay) : 0;
+      const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
+      const double epsilon = number(&RuleOptions::epsilon);
+      if (options_.kind == UpdateRuleKind::AdamW)
+        at::_fused_adamw_(parameters, gradients, averages, squares, maxima, steps, lr, beta1, beta2, decay,
+                          epsilon, options_.amsgrad, /*maximize=*/false);
+      else
+        at::_fused_adam_(parameters, gradients, averages, squares, maxima, steps, lr, beta1, beta2, decay,
+                         epsilon, options_.amsgrad, /*maximize=*/false);
+    }
+  }
+  at::Tensor average_, square_, maximum_;
+};
+
+class Adadelta final : public UpdateRule {
+ public:
+  Adadelta(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : UpdateRule(options, store, replicas),
+        square_(add_state("square_avg")),
+        delta_(add_state("acc_delta")) {}
+
+ private:
+  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    const double rho = number(&RuleOptions::rho), epsilon = number(&RuleOptions::epsilon);
+    const double decay = number(&RuleOptions::weight_decay);
+    for (const Segment& segment : segments()) {
+      by_blocks(segment.range, weights, [&](FlatRange r) {
+        at::Tensor w = cut(weights, r), g = cut(gradient, r), v = part(square_, r), u = part(delta_, r);
+        if (segment.decays && decay != 0) g.add_(w, decay);
+        v.mul_(rho).addcmul_(g, g, 1 - rho);
+        const at::Tensor step = u.add(epsilon).sqrt_().div_(v.add(epsilon).sqrt_()).mul_(g);
+        u.mul_(rho).addcmul_(step, step, 1 - rho);
+        w.add_(step, -lr);
+      });
+    }
+  }
+  at::Tensor square_, delta_;
+};
+
+class RmsProp final : public UpdateRule {
+ public:
+  RmsProp(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : UpdateRule(options, store, replicas), square_(add_state("square_avg")) {
+    if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
+    if (options.centered) mean_ = add_state("grad_avg");
+  }
+
+ private:
+  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    const double alpha = number(&RuleOptions::alpha), epsilon = number(&RuleOptions::epsilon);
+    const double decay = number(&RuleOptions::weight_decay), momentum = number(&RuleOptions::momentum);
+    for (const Segment& segment : segments()) {
+      by_blocks(segment.range, weights, [&](FlatRange r) {
+        at::Tensor w = cut(weights, r), g = cut(gradient, r), v = part(square_, r);
+        if (segment.decays && decay != 0) g.add_(w, decay);
+        v.mul_(alpha).addcmul_(g, g, 1 - alpha);
+        at::Tensor root;
+        if (mean_.defined()) {
+          at::Tensor mean = part(mean_, r);
+          mean.mul_(alpha).add_(g, 1 - alpha);
+          root = v.addcmul(mean, mean, -1).sqrt_().add_(epsilon);
+        } else {
+          root = v.sqrt().add_(epsilon);
+        }
+        if (!momentum_.defined()) {
+          w.addcdiv_(g, root, -lr);
+          return;
+        }
+        at::Tensor buffer = part(momentum_, r);
+        buffer.mul_(momentum).addcdiv_(g, root);
+        w.add_(buffer, -lr);
+      });
+    }
+  }
+  at::Tensor square_, momentum_, mean_;
+};
+
+class Asgd final : public UpdateRule {
+ public:
+  Asgd(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : UpdateRule(options, store, replicas), average_(add_state("ax")) {}
+  at::Tensor averaged_weights() const override { return updates() > 0 ? average_ : at::Tensor(); }
+
+ private:
+  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    const double lambd = number(&RuleOptions::lambd), decay = number(&RuleOptions::weight_decay);
+    for (const Segment& segment : segments()) {
+      const double before = static_cast<double>(segment.updates);
+      const double eta = lr / std::pow(1 + lambd * lr * before, number(&RuleOptions::alpha));
+      const double weight = 1 / std::max(1.0, before - number(&RuleOptions::average_start));
+      by_blocks(segment.range, weights, [&](FlatRange r) {
+        at::Tensor w = cut(weights, r), g = cut(gradient, r), average = part(average_, r);
+        if (segment.decays && decay != 0) g.add_(w, decay);
+        w.mul_(1 - lambd * eta).add_(g, -eta);
+        if (weight == 1)
+          average.copy_(w);
+        else
+          average.add_(w.sub(average), weight);
+      });
+    }
+  }
+  at::Tensor average_;
+};
+
+/// LAMB and LARS: the rate of a parameter depends on the norms of the whole of it.
+class LayerWise : public UpdateRule {
+ public:
+  using UpdateRule::UpdateRule;
+
+ protected:
+  struct Norms {
+    double weights = 0, step = 0;
+  };
+  /// Makes of a block's gradient what is taken to measure the step; `count`: updates before this one.
+  virtual void prepare(at::Tensor gradient, const at::Tensor& weights, FlatRange range, bool decays,
+                       std::int64_t count) = 0;
+  virtual void step(at::Tensor weights, at::Tensor prepared, FlatRange range, bool decays, double lr,
+                    const Norms& norms) = 0;
+  /// Whether a parameter's rate follows its norms.
+  virtual bool scales(const ParameterSlot& slot) const { return decays(slot); }
+
+ private:
+  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    const std::vector<FlatBlock> blocks = blocks_of(slots_, weights.numel());
+    SquareSums sums(2 * blocks.size());
+    const auto mine = [&](const FlatBlock& b) {
+      return b.range.begin >= shard().begin && b.range.end <= shard().end;
+    };
+    at::parallel_for(0, weights.device().is_cpu() ? static_cast<std::int64_t>(blocks.size()) : 1, 4,
+                     [&](std::int64_t first, std::int64_t last) {
+                       if (!weights.device().is_cpu()) last = static_cast<std::int64_t>(blocks.size());
+                       for (std::int64_t i = first; i < last; ++i) {
+                         const auto b = static_cast<std::size_t>(i);
+                         if (!mine(blocks[b])) continue;
+                         const FlatRange range = blocks[b].range;
+                         const ParameterSlot& slot = slots_[blocks[b].slot];
+                         prepare(cut(gradient, range), cut(weights, range), range, decays(slot),
+                                 updates(slot.offset));
+                         if (!scales(slot)) continue;
+                         sums.put(2 * b, cut(weights, range));
+                         sums.put(2 * b + 1, cut(gradient, range));
+                       }
+                     });
+    std::vector<double> by_block = sums.take();
+    shards_.sum_(by_block);
+    std::vector<Norms> norms(slots_.size());
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      norms[blocks[b].slot].weights += by_block[2 * b];
+      norms[blocks[b].slot].step += by_block[2 * b + 1];
+    }
+    for (Norms& n : norms) n = {std::sqrt(n.weights), std::sqrt(n.step)};
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      by_blocks(shard_of_slot(s), weights, [&](FlatRange r) {
+        step(cut(weights, r), cut(gradient, r), r, decays(slots_[s]), lr, norms[s]);
+      });
+    }
+  }
+};
+
+class Lamb final : public LayerWise {
+ public:
+  Lamb(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : LayerWise(options, store, replicas),
+        average_(add_state("exp_avg")),
+        square_(add_state("exp_avg_sq")) {}
+
+ private:
+  bool scales(const ParameterSlot& slot) const override { return options_.nvlamb || decays(slot); }
+  void prepare(at::Tensor gradient, const at::Tensor& weights, FlatRange range, bool decays,
+               std::int64_t count) override {
+    const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
+    const double correction1 = 1 - std::pow(beta1, double(count + 1));
+    const double correction2 = 1 - std::pow(beta2, double(count + 1));
+    at::Tensor m = part(average_, range), v = part(square_, range);
+    m.mul_(beta1).add_(gradient, 1 - beta1);
+    v.mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
+    const at::Tensor root = v.div(correction2).sqrt_().add_(number(&RuleOptions::epsilon));
+    gradient.copy_(m).div_(correction1).div_(root);
+    if (const double decay = number(&RuleOptions::weight_decay); decays && decay != 0)
+      gradient.add_(weights, decay);
+  }
+  void step(at::Tensor weights, at::Tensor prepared, FlatRange, bool, double lr,
+            const Norms& norms) override {
+    const double trust = norms.weights > 0 && norms.step > 0 ? norms.weights / norms.step : 1;
+    weights.add_(prepared, -lr * trust);
+  }
   at::Tensor average_, square_;
 };
 
+class Lars final : public LayerWise {
+ public:
+  Lars(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+      : LayerWise(options, store, replicas), momentum_(add_state("momentum_buffer")) {}
+
+ private:
+  void prepare(at::Tensor, const at::Tensor&, FlatRange, bool, std::int64_t) override {}
+  void step(at::Tensor weights, at::Tensor gradient, FlatRange range, bool decays, double lr,
+            const Norms& norms) override {
+    const double decay = decays ? number(&RuleOptions::weight_decay) : 0;
+    const double below = norms.step + decay * norms.weights + number(&RuleOptions::epsilon);
+    const double rate =
+        norms.weights > 0 && norms.step > 0 ? lr * number(&RuleOptions::trust) * norms.weights / below : lr;
+    if (decay != 0) gradient.add_(weights, decay);
+    at::Tensor buffer = part(momentum_, range);
+    buffer.mul_(number(&RuleOptions::momentum)).add_(gradient, rate);
+    weights.sub_(buffer);
+  }
+  at::Tensor momentum_;
+};
+
 }  // namespace
+
+UpdateRule::UpdateRule(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
+    : options_(options),
+      slots_(store.slots()),
+      shards_(store, options.shard_state && replicas && replicas->size() > 1 ? replicas : nullptr),
+      elements_(store.flat_weights().numel()),
+      tensors_(store.flat_weights().options()),
+      no_decay_(no_decay_of(options)) {}
+
+void UpdateRule::apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars) {
+  update_(weights, gradient, scalars.lr.at(0));
+  for (UpdateCount& count : counts_) ++count.updates;
+  shards_.all_gather_(weights);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> UpdateRule::whole_state() {
+  std::vector<std::pair<std::string, at::Tensor>> result;
+  for (const auto& [name, part] : state_) {
+    at::Tensor whole = shards_.gather_to_first(part);
+    if (whole.defined()) result.emplace_back(name, std::move(whole));
+  }
+  return result;
+}
+
+bool UpdateRule::decays(const ParameterSlot& slot) const {
+  return std::ranges::find(no_decay_, static_cast<ParameterGroup>(slot.kind)) == no_decay_.end();
+}
+
+at::Tensor UpdateRule::add_state(const std::string& name) {
+  state_.emplace_back(name, at::zeros({shard().size()}, tensors_));
+  return state_.back().second;
+}
+
+FlatRange UpdateRule::shard_of_slot(std::size_t slot) const {
+  const std::int64_t end = slot + 1 < slots_.size() ? slots_[slot + 1].offset : elements_;
+  const std::int64_t begin = std::max(slots_[slot].offset, shard().begin);
+  return {begin, std::max(begin, std::min(end, shard().end))};
+}
+
+std::vector<UpdateRule::Segment> UpdateRule::segments() const {
+  std::vector<Segment> segments;
+  const bool alike = no_decay_.empty() || number(&RuleOptions::weight_decay) == 0;
+  for (std::size_t s = 0; s < slots_.size(); ++s) {
+    const FlatRange range = shard_of_slot(s);
+    if (range.size() == 0) continue;
+    const Segment next{range, alike || decays(slots_[s]), updates(slots_[s].offset)};
+    if (!segments.empty() && segments.back().decays == next.decays && segments.back().updates == next.updates)
+      segments.back().range.end = range.end;
+    else
+      segments.push_back(next);
+  }
+  return segments;
+}
 
 std::int64_t UpdateRule::updates(std::int64_t element) const {
   const auto after = std::ranges::upper_bound(counts_, element, {}, &UpdateCount::begin);
@@ -85,39 +372,26 @@ void UpdateRule::set_updates(std::vector<UpdateCount> counts) {
   }
 }
 
-void UpdateRule::count_update() {
-  for (UpdateCount& count : counts_) ++count.updates;
-}
-
-std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const at::Tensor& like) {
-  if (options.kind == UpdateRuleKind::Adam) return std::make_unique<Adam>(options, like);
-  return std::make_unique<Sgd>(options, like);
-}
-
-double learning_rate(const LearningRateOptions& options, std::int64_t step) {
-  if (step < options.warmup_steps) return options.base * double(step + 1) / double(options.warmup_steps);
-  const double progress =
-      std::min(1.0, double(step) / double(std::max<std::int64_t>(1, options.total_steps)));
-  switch (options.policy) {
-    case RatePolicy::Constant:
+std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const ParameterStore& store,
+                                             Communicator* replicas) {
+  switch (options.kind) {
+    case UpdateRuleKind::Sgd:
       break;
-    case RatePolicy::Step:
-      return options.base * std::pow(options.gamma, double(step / options.step_size));
-    case RatePolicy::Polynomial:
-      return options.base * std::pow(1 - progress, options.power);
-    case RatePolicy::Exponential:
-      return options.base * std::pow(options.gamma, progress);
+    case UpdateRuleKind::Adam:
+    case UpdateRuleKind::AdamW:
+      return std::make_unique<Adam>(options, store, replicas);
+    case UpdateRuleKind::Lamb:
+      return std::make_unique<Lamb>(options, store, replicas);
+    case UpdateRuleKind::Lars:
+      return std::make_unique<Lars>(options, store, replicas);
+    case UpdateRuleKind::Adadelta:
+      return std::make_unique<Adadelta>(options, store, replicas);
+    case UpdateRuleKind::RmsProp:
+      return std::make_unique<RmsProp>(options, store, replicas);
+    case UpdateRuleKind::Asgd:
+      return std::make_unique<Asgd>(options, store, replicas);
   }
-  return options.base;
-}
-
-Problems validate(const LearningRateOptions& options) {
-  Problems problems;
-  if (options.policy == RatePolicy::Step && options.step_size < 1) {
-    problems.push_back(
-        {"--lr-step-size", "policy step needs a step size of at least 1", "give --lr-step-size N"});
-  }
-  return problems;
+  return std::make_unique<Sgd>(options, store, replicas);
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
-// How gradients change weights: SGD and Adam through LibTorch's fused kernels on flat tensors, and the
-// learning rate's schedule. ("Optimizer" means only the planner here.)
+// How gradients change weights, on a stage's flat tensors: SGD, Adam and AdamW through LibTorch's fused
+// kernels, the others in few passes, block by block. ("Optimizer" means only the planner here.)
+// runtime/rules/rule_table.h lists the rules, docs/rules.md has the formulas.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "runtime/base/result.h"
-#include "runtime/stage/update_options.h"
+#include "runtime/rules/learning_rate.h"
+#include "runtime/rules/rule_table.h"
+#include "runtime/stage/state_shards.h"
 
 namespace millrace {
 
@@ -20,14 +22,33 @@ struct UpdateCount {
   std::int64_t updates = 0;
 };
 
-/// One rule for the parameters of one stage, as one flat float32 tensor [N]. Not thread-safe.
+/// What one update is told. By job: parameters of a job array have a leading dimension of as many; 1 today.
+struct UpdateScalars {
+  std::vector<double> lr{0};
+};
+
+/// One rule for the parameters of one stage. It keeps state for, and updates, its shard of them: all, unless
+/// replicas share it. Not thread-safe.
 class UpdateRule {
  public:
+  /// `replicas` outlives it; null or a group of one: nothing is shared.
+  UpdateRule(const RuleOptions& options, const ParameterStore& store, Communicator* replicas);
   virtual ~UpdateRule() = default;
-  /// weights_ -= rule(gradient), in place; `gradient` is left as it is.
-  virtual void apply_(at::Tensor weights, const at::Tensor& gradient, double lr) = 0;
-  /// Flat state tensors [N] by name ("momentum_buffer", "exp_avg", ...), for checkpoints; shared, not copied.
-  virtual std::vector<std::pair<std::string, at::Tensor>> state() = 0;
+  /// weights_ -= rule(gradient), in place, for all parameters; collective over the replicas that share the
+  /// state. Both are [N]; what `gradient` holds afterwards means nothing.
+  void apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars);
+
+  /// Flat state tensors by name ("momentum_buffer", "exp_avg", ...) of this rank's shard; shared, not copied.
+  const std::vector<std::pair<std::string, at::Tensor>>& state() const { return state_; }
+  FlatRange shard() const { return shards_.mine(); }
+  bool shares_state() const { return shards_.shared(); }
+  /// The state of all shards [N] on the first replica, nothing on the others. Collective over the replicas.
+  std::vector<std::pair<std::string, at::Tensor>> whole_state();
+  /// Of `flat` [N], which has this rank's shard, the other shards too. Collective over the replicas.
+  void all_gather_(const at::Tensor& flat) { shards_.all_gather_(flat); }
+  /// Weights to evaluate with instead of the newest, of this rank's shard; undefined: those.
+  virtual at::Tensor averaged_weights() const { return {}; }
+
   /// How often the parameters that begin at `element` were updated.
   std::int64_t updates(std::int64_t element = 0) const;
   void set_updates(std::int64_t updates) { set_updates({{0, updates}}); }
@@ -36,18 +57,40 @@ class UpdateRule {
   void set_updates(std::vector<UpdateCount> counts);
 
  protected:
-  void count_update();
-  /// Where the counts differ; equal neighbours are one.
-  const std::vector<UpdateCount>& counts() const { return counts_; }
+  /// Parts of the shard whose elements are treated alike: decay and the updates done before this one.
+  struct Segment {
+    FlatRange range;
+    bool decays = true;
+    std::int64_t updates = 0;
+  };
+  std::vector<Segment> segments() const;
+  /// Of this rank's shard alone. Counts are those before this update.
+  virtual void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) = 0;
+
+  double number(std::optional<double> RuleOptions::*member) const { return value_of(options_, member); }
+  bool decays(const ParameterSlot& slot) const;
+  /// What this rank's shard has of a parameter, padding included; may be empty.
+  FlatRange shard_of_slot(std::size_t slot) const;
+  at::Tensor add_state(const std::string& name);  ///< zeros, one element for each of the shard
+  /// The part of a state tensor that belongs to `range` of the flat tensors.
+  at::Tensor part(const at::Tensor& state, FlatRange range) const {
+    return state.narrow(0, range.begin - shard().begin, range.size());
+  }
+
+  const RuleOptions options_;
+  const std::vector<ParameterSlot> slots_;
+  StateShards shards_;
 
  private:
+  std::int64_t elements_;  ///< of the flat tensors
+  at::TensorOptions tensors_;
+  std::vector<ParameterGroup> no_decay_;
+  std::vector<std::pair<std::string, at::Tensor>> state_;
   std::vector<UpdateCount> counts_{{0, 0}};
 };
 
-std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const at::Tensor& like);
-
-/// Learning rate of step `step` (from 0). PipeDream's policies (pipedream.md 5.4) per step. Pure.
-double learning_rate(const LearningRateOptions& options, std::int64_t step);
-Problems validate(const LearningRateOptions& options);
+/// `options` are valid. `replicas`: of the stage, or null; they share the state if the options say so.
+std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const ParameterStore& store,
+                                             Communicator* replicas = nullptr);
 
 }  // namespace millrace

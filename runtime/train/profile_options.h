@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "runtime/stage/update_options.h"
+#include "runtime/rules/update_options.h"
 
 namespace millrace {
 

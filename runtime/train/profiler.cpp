@@ -144,7 +144,7 @@ struct UpdateSeconds {
 
 UpdateSeconds update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
                                       Clock& clock, Device& device) {
-  auto rule = make_update_rule(options, store.flat_weights());
+  auto rule = make_update_rule(options, store);
   Samples in_place, kept;
   // Two versions are alive in turn, as in a run: the memory of the one that is given up becomes the next.
   for (int i = 0; i < 2 * (repetitions + 1); ++i) {
@@ -153,7 +153,7 @@ UpdateSeconds update_seconds_per_byte(ParameterStore& store, const RuleOptions& 
     if (keeps) store.pin(holder);
     const TimePoint start = clock.now();
     store.publish(
-        [&](at::Tensor weights, const at::Tensor& gradient) { rule->apply_(weights, gradient, 0.0); });
+        [&](const at::Tensor& weights, const at::Tensor& gradient) { rule->apply_(weights, gradient, {}); });
     device.synchronize();
     if (i > 1) (keeps ? kept : in_place).push_back(Seconds(clock.now() - start).count());
     if (keeps) store.release(holder);

@@ -1,7 +1,9 @@
 #include "runtime/train/rank_stages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -10,7 +12,11 @@ namespace millrace {
 
 RankStages::RankStages(Communicator& world, Device& device, const StageLayout& layout, const Plan& plan,
                        const RankStagesOptions& options)
-    : held_at_(static_cast<std::size_t>(plan.num_stages()), -1), num_fields_(layout.model.fields.size()) {
+    : held_at_(static_cast<std::size_t>(plan.num_stages()), -1),
+      num_fields_(layout.model.fields.size()),
+      clip_norm_(clip_norm_of(options.rule, options.clip)),
+      clips_exactly_(options.rule.kind == UpdateRuleKind::Lamb),
+      stops_on_nonfinite_(options.executor.stop_on_nonfinite) {
   std::vector<std::vector<RankId>> ranks_of_stage;
   for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -24,9 +30,10 @@ RankStages::RankStages(Communicator& world, Device& device, const StageLayout& l
       held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
     held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed, device.where(),
                                                   options.dtype);
-    held.rule = make_update_rule(options.rule, held.store->flat_weights());
     if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
+    held.rule = make_update_rule(options.rule, *held.store, held.group.get());
     ExecutorOptions executor = options.executor;
+    executor.clip_value = options.clip.value;
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
     held.executor =
         std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, *held.rule, world,
@@ -35,6 +42,8 @@ RankStages::RankStages(Communicator& world, Device& device, const StageLayout& l
     held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
     held_.push_back(std::move(held));
   }
+  if (clip_norm_ > 0 && options.clip.scope == ClipScope::Model)
+    agreement_ = std::make_unique<GradientAgreement>(world, layout);
   if (held_.empty()) {
     throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
                       "start as many ranks as the plan names");
@@ -90,21 +99,51 @@ void RankStages::go_on() {
 }
 
 void RankStages::set_training(bool training) {
-  for (const HeldStage& h : held_) h.executor->set_training(training);
+  bool exchanged = false;
+  for (const HeldStage& h : held_) exchanged = h.executor->set_training(training) || exchanged;
+  if (exchanged) finish_sends();
 }
 
 void RankStages::set_extents(const ExtentOf& extent_of) {
   for (const HeldStage& h : held_) h.executor->set_extents(extent_of);
 }
 
-void RankStages::execute(const Action& action, bool last_gradient) {
-  if (action.op == Op::Update) {
-    // Before the first of this step: whose version is still this stage's has not updated yet.
-    const VersionId version = at(action.stage).store->current();
-    for (const HeldStage& h : held_) {
-      if (h.store->current() == version) h.executor->prepare_update();
-    }
+void RankStages::before_update(StageId stage) {
+  // Before the first of this step: whose version is still this stage's has not updated yet.
+  const VersionId version = at(stage).store->current();
+  for (const HeldStage& h : held_) {
+    if (h.store->current() == version) h.executor->prepare_update();
   }
+  if (clip_norm_ == 0) return;
+  if (!agreement_) {
+    at(stage).executor->complete_gradients();
+    const ParameterStore& store = *at(stage).store;
+    const double norm = norm_of(square_sums_by_slot(store, store.flat_gradient()));
+    if (stage == held_.front().stage) gradient_norm_ = norm;
+    require_finite(norm, "of stage " + std::to_string(stage.value));
+    at(stage).executor->scale_gradients(clip_factor(norm, clip_norm_, clips_exactly_));
+  } else if (std::exchange(agreed_, version) != version) {
+    std::vector<GradientAgreement::Part> parts;
+    for (const HeldStage& h : held_) {
+      h.executor->complete_gradients();
+      parts.push_back({h.store.get(), h.replica == 0});
+    }
+    gradient_norm_ = agreement_->norm(parts);
+    require_finite(gradient_norm_, "of the model");
+    for (const HeldStage& h : held_)
+      h.executor->scale_gradients(clip_factor(gradient_norm_, clip_norm_, clips_exactly_));
+  }
+}
+
+/// On all ranks in the same step, before any of them updates.
+void RankStages::require_finite(double norm, const std::string& whose) const {
+  if (!stops_on_nonfinite_ || std::isfinite(norm)) return;
+  throw NumericError("the norm of the gradient " + whose + " is " + std::to_string(norm),
+                     "lower --lr or add --warmup-steps");
+}
+
+void RankStages::execute(const Action& action, bool last_gradient) {
+  if (action.op == Op::Update) before_update(action.stage);
   executor(action.stage).execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;

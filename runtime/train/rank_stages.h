@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/stage/gradient_agreement.h"
 #include "runtime/stage/stage_executor.h"
 
 namespace millrace {
@@ -25,6 +27,7 @@ struct HeldStage {
 struct RankStagesOptions {
   ExecutorOptions executor;
   RuleOptions rule;
+  ClipOptions clip;
   at::ScalarType dtype = at::kFloat;  ///< of weights, gradients and what is computed
   bool average_replicas = false;      ///< gradients are means over replicas instead of sums (asynchronous)
   bool rate_by_replicas = false;      ///< a stage's learning rate times its replicas / those of stage 0
@@ -53,15 +56,29 @@ class RankStages {
   void execute(const Action& action, bool last_gradient);
   void finish_sends();
 
+  /// All Updates of a step must follow all its Reduces: gradients of several stages meet before.
+  bool agrees_before_updates() const { return agreement_ != nullptr; }
+  /// Of the newest update's gradient before it was clipped; negative: it is not measured. Of ClipScope::Stage
+  /// that of this rank's first stage.
+  double gradient_norm() const { return gradient_norm_; }
+
   int peak_stash() const { return peak_stash_; }  ///< microbatches of all stages together
   int peak_versions() const;                      ///< of the stage with the most
 
  private:
   const HeldStage& at(StageId stage) const;
+  void before_update(StageId stage);
+  void require_finite(double norm, const std::string& whose) const;
 
   std::vector<HeldStage> held_;
   std::vector<int> held_at_;  ///< by stage: index into held_, or -1
   std::size_t num_fields_ = 0;
+  double clip_norm_ = 0;        ///< 0: none
+  bool clips_exactly_ = false;  ///< clip_factor
+  bool stops_on_nonfinite_ = false;
+  std::unique_ptr<GradientAgreement> agreement_;  ///< null: stages update by themselves
+  VersionId agreed_{-1};                          ///< before the update of this version
+  double gradient_norm_ = -1;
   int peak_stash_ = 0;
 };
 

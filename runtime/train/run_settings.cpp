@@ -29,14 +29,55 @@ const std::string* value_of(const Settings& settings, const std::string& key) {
 }
 
 void add_rate(const LearningRateOptions& rate, Settings& settings) {
+  const LearningRateOptions usual;
+  const auto put_unusual = [&](const char* key, auto value, auto usual_value) {
+    if (value != usual_value) settings.emplace_back(key, text_of(double(value)));
+  };
   settings.emplace_back("lr", text_of(rate.base));
   settings.emplace_back("lr-policy", to_string(rate.policy));
   settings.emplace_back("warmup-steps", std::to_string(rate.warmup_steps));
   if (rate.policy == RatePolicy::Step) settings.emplace_back("lr-step-size", std::to_string(rate.step_size));
-  if (rate.policy == RatePolicy::Step || rate.policy == RatePolicy::Exponential)
+  if (rate.policy == RatePolicy::Step || rate.policy == RatePolicy::Exponential ||
+      rate.policy == RatePolicy::MultiStep || rate.policy == RatePolicy::Gnmt)
     settings.emplace_back("gamma", text_of(rate.gamma));
-  if (rate.policy == RatePolicy::Polynomial || rate.policy == RatePolicy::Exponential)
-    settings.emplace_back("steps", std::to_string(rate.total_steps));
+  if (needs_total(rate)) settings.emplace_back("steps", std::to_string(rate.total_steps));
+  if (rate.warmup != usual.warmup) settings.emplace_back("warmup", to_string(rate.warmup));
+  if (!rate.milestones.empty()) settings.emplace_back("lr-milestones", text_of(rate.milestones));
+  if (rate.count_from) settings.emplace_back("lr-count-from", std::to_string(*rate.count_from));
+  put_unusual("warmup-fraction", rate.warmup_fraction, usual.warmup_fraction);
+  put_unusual("lr-power", rate.power, usual.power);
+  put_unusual("lr-end", rate.end, usual.end);
+  put_unusual("lr-after-warmup", rate.after_warmup, usual.after_warmup);
+  put_unusual("lr-per-epoch", rate.steps_per_epoch, usual.steps_per_epoch);
+  if (rate.policy == RatePolicy::Gnmt) {
+    put_unusual("lr-remain", rate.remain, usual.remain);
+    put_unusual("lr-decay-interval", rate.decay_interval, usual.decay_interval);
+    put_unusual("lr-decays", rate.decays, usual.decays);
+  }
+}
+
+/// Numbers as the rule has them are left out, but for those that checkpoints have always recorded. Who shares
+/// the rule's state is left out: it changes nothing.
+void add_rule(const RuleOptions& rule, const ClipOptions& clip, Settings& settings) {
+  settings.emplace_back("rule", to_string(rule.kind));
+  const RuleOptions usual{.kind = rule.kind};
+  for (const RuleNumber& number : rule_numbers()) {
+    const double value = value_of(rule, number.member);
+    const bool always =
+        number.flag == "weight-decay" || (number.flag == "momentum" && rule.kind == UpdateRuleKind::Sgd);
+    if (always || value != value_of(usual, number.member)) settings.emplace_back(number.flag, text_of(value));
+  }
+  for (const RuleSwitch& option : rule_switches())
+    if (rule.*option.member) settings.emplace_back(option.flag, "true");
+  if (no_decay_of(rule) != no_decay_of(usual)) {
+    std::string names;
+    for (ParameterGroup group : no_decay_of(rule)) names += (names.empty() ? "" : ",") + to_string(group);
+    settings.emplace_back("no-decay", names.empty() ? "none" : names);
+  }
+  const double norm = clip_norm_of(rule, clip);
+  if (norm != clip_norm_of(usual, {})) settings.emplace_back("clip-norm", text_of(norm));
+  if (norm > 0 && clip.scope != ClipScope::Model) settings.emplace_back("clip-scope", to_string(clip.scope));
+  if (clip.value > 0) settings.emplace_back("clip-value", text_of(clip.value));
 }
 
 }  // namespace
@@ -52,12 +93,9 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
   const Settings more{{"schedule", kind_of(plan.schedule)},
                       {"microbatch", std::to_string(options.microbatch)},
                       {"microbatches", std::to_string(microbatches_per_step(plan))},
-                      {"seed", std::to_string(options.seed)},
-                      {"rule", to_string(options.rule.kind)},
-                      {"weight-decay", text_of(options.rule.weight_decay)}};
+                      {"seed", std::to_string(options.seed)}};
   settings.insert(settings.end(), more.begin(), more.end());
-  if (options.rule.kind == UpdateRuleKind::Sgd)
-    settings.emplace_back("momentum", text_of(options.rule.momentum));
+  add_rule(options.rule, options.clip, settings);
   add_rate(options.learning_rate, settings);
   if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");
   if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
@@ -76,7 +114,8 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"output-dir", options.output_dir.empty() ? "none" : "given"},
                     {"save-weights", options.save_weights.empty() ? "none" : "given"},
                     {"resume", options.resume.empty() ? "none" : "given"},
-                    {"init-from", options.init_from.empty() ? "none" : "given"}};
+                    {"init-from", options.init_from.empty() ? "none" : "given"},
+                    {"zero-1", options.rule.shard_state ? "true" : "false"}};
   settings.insert(settings.end(), options.rank_settings.begin(), options.rank_settings.end());
   return settings;
 }

@@ -81,6 +81,7 @@ void StepLog::write(const StepRecord& r) {
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
   line["lr"] = r.lr;
+  if (r.gradient_norm >= 0) line["gradient_norm"] = r.gradient_norm;
   write_line(line.dump());
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/settings.h"
+#include "runtime/rules/update_options.h"
 #include "runtime/schedule/schedule.h"
-#include "runtime/stage/update_options.h"
 #include "runtime/train/stop_flag.h"
 
 namespace millrace {
@@ -20,6 +20,7 @@ struct TrainOptions {
   int microbatch = 1;  ///< samples
   std::uint64_t seed = 0;
   RuleOptions rule;
+  ClipOptions clip;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
   bool rate_by_replicas = false;      ///< PipeDream: a stage's rate times its replicas / those of stage 0
   std::string output_dir;             ///< empty: no files. It belongs to one run (base/run_folder.h)

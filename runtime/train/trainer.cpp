@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 
 #include <ATen/core/grad_mode.h>
@@ -107,7 +108,7 @@ std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
 
 /// This rank's actions of one step.
 std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, const Communicator& world,
-                                    const TrainOptions& options) {
+                                    const TrainOptions& options, bool agrees_before_updates) {
   const PipelineShape shape = shape_of(plan, layout, plan.microbatches);
   Schedule schedule = checked_schedule(plan, shape, world, options.schedule);
   if (options.sync_batch_norm) {
@@ -120,8 +121,9 @@ std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout,
     }
   }
   std::vector<Action> actions = std::move(schedule.ranks[static_cast<std::size_t>(world.rank().value)]);
-  // Gradients of tied parameters go to their owners after all Reduces and before all Updates.
-  if (!layout.ties.empty())
+  // After all Reduces and before all Updates gradients of tied parameters go to their owners, and norms are
+  // agreed on.
+  if (!layout.ties.empty() || agrees_before_updates)
     std::ranges::stable_partition(actions, [](const Action& a) { return a.op != Op::Update; });
   return actions;
 }
@@ -241,9 +243,12 @@ struct Trainer::Impl {
     }
     return result;
   }
+  /// Collective over the replicas of each stage, which may share the rule's state.
   std::vector<StageTensors> my_state() const {
-    return mine([this](const HeldStage& h) {
-      NamedTensors state = stage_state(*h.store, *h.rule);
+    std::map<StageId, NamedTensors> states;
+    for (const HeldStage& h : stages->held()) states[h.stage] = whole_stage_state(*h.store, *h.rule);
+    return mine([&](const HeldStage& h) {
+      NamedTensors state = std::move(states.at(h.stage));
       add_update_counts(state, *h.store, *h.rule, done);
       if (flow) add_stash(state, *h.store);
       return state;
@@ -309,6 +314,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
                                      .stop_on_nonfinite = options.stop_on_nonfinite,
                                      .sync_batch_norm = options.sync_batch_norm},
                         .rule = options.rule,
+                        .clip = options.clip,
                         .average_replicas = updates_after_each(),
                         .rate_by_replicas = options.rate_by_replicas});
   BatchNeeds train{.fields = stages->fields()};
@@ -468,7 +474,7 @@ void Trainer::Impl::resume() {
   if (options.resume.empty()) return;
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
-    for (const auto& [name, tensor] : stage_state(*h.store, *h.rule)) names.push_back(name);
+    for (std::string& name : stage_state_names(*h.store, *h.rule)) names.push_back(std::move(name));
   }
   const Checkpoint opened =
       open_checkpoint_together(world.communicator, options.resume, names, options.checkpoint_deadline);
@@ -550,7 +556,8 @@ void Trainer::Impl::flow_to(std::int64_t end) {
 
 void Trainer::Impl::step_to(std::int64_t end) {
   if (!flushing) {
-    flushing = Flushing{.actions = actions_of_step(plan, layout, world.communicator, options),
+    flushing = Flushing{.actions = actions_of_step(plan, layout, world.communicator, options,
+                                                   stages->agrees_before_updates()),
                         .runner = std::make_unique<RankRunner>(
                             RunnerParts{*stages, *sources.train, world.clock, trace, status, world.device})};
   }
@@ -599,6 +606,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .step_s = seconds,
                     .samples_per_s = samples_per_s.back(),
                     .lr = learning_rate(options.learning_rate, step),
+                    .gradient_norm = stages->gradient_norm(),
                     .peak_memory_bytes = world.device.memory().peak,
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = stages->peak_versions(),
@@ -795,10 +803,12 @@ void Trainer::Impl::run_training() {
     return;
   }
   if (options.save_weights.empty()) return;
+  stages->set_training(false);  // what was evaluated, if it is not the newest
   const auto weights = mine([](const HeldStage& h) { return stage_weights(*h.store); });
   require_finite(weights);
   const auto problem = save_weights(world.communicator, options.save_weights, plan.num_stages(), weights,
                                     options.checkpoint_deadline);
+  stages->set_training(true);
   if (!problem) return;
   report.lost.push_back("the weights (" + to_string(*problem) + ")");
   // What was trained is not thrown away while there is another place for it.
@@ -823,8 +833,11 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
                  const MakeBatches& make_batches) {
   at::NoGradGuard no_grad;
   if (options.learning_rate.total_steps <= 1) options.learning_rate.total_steps = options.steps;
-  if (Problems problems = validate(options.learning_rate); !problems.empty())
-    throw ConfigError(to_string(problems));
+  Problems problems = validate(options.learning_rate);
+  for (const Problem& p : validate(options.rule)) problems.push_back(p);
+  for (const Problem& p : validate(options.rule, options.clip, is_asynchronous(plan.schedule)))
+    problems.push_back(p);
+  if (!problems.empty()) throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
   Impl& self = *impl_;
   self.agree_on_settings();

@@ -29,6 +29,7 @@ struct Include {
 const std::map<std::string, std::set<std::string>>& direct_arrows() {
   static const std::map<std::string, std::set<std::string>> arrows{
       {"runtime/base", {}},
+      {"runtime/rules", {"runtime/base"}},
       {"runtime/plan", {"runtime/base"}},
       {"runtime/trace", {"runtime/base"}},
       {"runtime/metrics", {"runtime/base"}},
@@ -37,11 +38,11 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"runtime/device", {"runtime/schedule"}},
       {"runtime/comm", {"runtime/schedule"}},
       {"runtime/layers", {"runtime/schedule"}},
-      {"runtime/stage", {"runtime/device", "runtime/comm", "runtime/layers"}},
+      {"runtime/stage", {"runtime/rules", "runtime/device", "runtime/comm", "runtime/layers"}},
       {"runtime/fusion", {"runtime/stage"}},
       {"runtime/checkpoint", {"runtime/stage"}},
       {"runtime/train", {"runtime/fusion", "runtime/checkpoint", "runtime/metrics"}},
-      {"optimizer", {"runtime/schedule"}},
+      {"optimizer", {"runtime/rules", "runtime/schedule"}},
       {"models", {"runtime/train"}},
       {"data/files", {"runtime/base"}},
       {"data/generate", {"data/files"}},
@@ -96,10 +97,10 @@ bool is_program(const std::string& path) {
 
 /// The files of targets that do not link LibTorch (CMakeLists.txt has the same rule for driver/).
 bool is_torch_free(const std::string& path) {
-  static const std::set<std::string> folders{"runtime/base",  "runtime/metrics", "runtime/plan",
-                                             "runtime/trace", "runtime/drawing", "runtime/schedule",
-                                             "optimizer",     "data/files",      "data/generate",
-                                             "data/text",     "experiments"};
+  static const std::set<std::string> folders{"runtime/base",     "runtime/rules", "runtime/metrics",
+                                             "runtime/plan",     "runtime/trace", "runtime/drawing",
+                                             "runtime/schedule", "optimizer",     "data/files",
+                                             "data/generate",    "data/text",     "experiments"};
   const std::string folder = folder_of(path);
   if (folder != "driver") return folders.count(folder) != 0;
   return !starts_with(path, "driver/worker/");

@@ -116,6 +116,7 @@ inline void expect_best_within_limits(std::uint64_t seed, LimitCounts& counts) {
                          .chunks = 1,
                          .recompute = static_cast<Recompute>(random.below(3))};
   options.costs.rule_copies = static_cast<int>(random.below(3));
+  options.costs.share_rule_state = random.below(2) == 1;
   const EveryPlan every(graph, cluster, options);
   ASSERT_FALSE(every.entries().empty());
   for (int i = 0; i < 3; ++i) {

@@ -112,6 +112,7 @@ PlannerOptions random_options(RandomStream& random, int layers, int ranks) {
   if (random.below(4) == 0) options.recompute = Recompute::Always;
   if (random.below(2) == 0) options.costs.reduce = ReduceModel::Serial;
   options.costs.rule_copies = static_cast<int>(random.below(3));
+  options.costs.share_rule_state = random.below(2) == 1;
   const ScheduleKind kinds[] = {ScheduleKind::GPipe,        ScheduleKind::OneFOneB,
                                 ScheduleKind::PipeDream,    ScheduleKind::ZeroBubbleH1,
                                 ScheduleKind::ZeroBubbleH2, ScheduleKind::PipeDreamVSync};

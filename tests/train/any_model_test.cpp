@@ -220,7 +220,7 @@ TEST_F(Pipeline, MicrobatchesCountByTheirTokens) {
   const Outcome run = train(model, plan, options(1));
   const StageLayout layout = *make_layout(model, plan, kMicrobatch);
   ParameterStore store(layout, StageId(0), options(1).seed);
-  auto rule = make_update_rule({}, store.flat_weights());
+  auto rule = make_update_rule({}, store);
   Alone alone;
   StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device_},
                          {.seed = options(1).seed});

@@ -233,7 +233,7 @@ class Reference {
         batches_(model, options.microbatch) {
     for (int s = 0; s < layout_.num_stages(); ++s) {
       stores_.emplace_back(layout_, StageId(s), options.seed);
-      rules_.push_back(make_update_rule(options.rule, stores_.back().flat_weights()));
+      rules_.push_back(make_update_rule(options.rule, stores_.back()));
     }
   }
 
@@ -287,7 +287,7 @@ class Reference {
         auto& store = stores_[static_cast<std::size_t>(s)];
         store.flat_weights().copy_(newest[static_cast<std::size_t>(s)]);
         store.publish([&](at::Tensor w, const at::Tensor& g) {
-          rules_[static_cast<std::size_t>(s)]->apply_(std::move(w), g, options_.learning_rate.base);
+          rules_[static_cast<std::size_t>(s)]->apply_(w, g, {.lr = {options_.learning_rate.base}});
         });
         history[static_cast<std::size_t>(s)].push_back(store.flat_weights().clone());
       }
@@ -316,7 +316,7 @@ class Reference {
   void gradients(std::int64_t position, int microbatches) {
     // One executor over the whole model, whose parameters are set from the stages' stores.
     ParameterStore store(whole_, StageId(0), options_.seed);
-    auto rule = make_update_rule(options_.rule, store.flat_weights());
+    auto rule = make_update_rule(options_.rule, store);
     StageExecutor executor({whole_, StageId(0), store, *rule, alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
     const auto named = weights();

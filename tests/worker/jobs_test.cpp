@@ -68,6 +68,25 @@ TEST_F(Jobs, ProcessesGiveTheBytesOfOneProcess) {
   }
 }
 
+/// LAMB needs the norm over all stages and of every parameter, of which replicas have parts.
+TEST_F(Jobs, ProcessesShareTheRulesStateAndAgreeOnTheNorm) {
+  const std::string common =
+      "model: mlp\nwidth: 160\ndepth: 4\ndata: synthetic:64\nmicrobatch: 2\nmicrobatches: 4\nsteps: 5\nseed: "
+      "3\n"
+      "deterministic: true\nno-evaluation: true\nrule: lamb\nlr: 0.05\nclip-norm: 0.5\nreplicas: 2\n";
+  write("one.yaml", common + "stages: 1\nsave-weights: one.safetensors\noutput-dir: one\n");
+  const Ran one = run("launch one.yaml");
+  ASSERT_EQ(one.code, 0) << one.output;
+  EXPECT_NE(bytes("one/steps.rank0.jsonl").find("\"gradient_norm\""), std::string::npos);
+  for (const char* backend : {"gloo", "shm"}) {
+    write("many.yaml", common + "stages: 2\nzero-1: true\nbackend: " + backend +
+                           "\nsave-weights: many.safetensors\noutput-dir: many\noverwrite: true\n");
+    const Ran many = run("launch many.yaml");
+    ASSERT_EQ(many.code, 0) << many.output;
+    EXPECT_TRUE(bytes("one.safetensors") == bytes("many.safetensors")) << backend;
+  }
+}
+
 TEST_F(Jobs, AScheduleOfPyTorchRunsHere) {
   const std::string common = "model: mlp\nwidth: 32\ndepth: 4\nsteps: 4\nno-evaluation: true\n";
   write("one.yaml", common + "microbatches: 3\nsave-weights: one.safetensors\n");

@@ -1,0 +1,200 @@
+#include "driver/cli/rule_flags.h"
+
+#include <algorithm>
+
+#include "runtime/base/json.h"
+#include "runtime/rules/rule_table.h"
+
+namespace millrace {
+namespace {
+
+constexpr char kRules[] = "Update rule";
+constexpr char kRates[] = "Learning rate";
+constexpr std::int64_t kMostSteps = into::kAny / 1024;
+
+/// "sgd 0.9, rmsprop 0": the defaults of all rules that have the number.
+std::string defaults_of(const RuleNumber& number) {
+  std::string text;
+  for (const RuleEntry& entry : rule_table()) {
+    for (const auto& [flag, fallback] : entry.numbers) {
+      if (flag == number.flag)
+        text += (text.empty() ? "" : ", ") + to_string(entry.kind) + " " + shortest_text(fallback);
+    }
+  }
+  return text;
+}
+
+std::string rules_with(const RuleSwitch& option) {
+  std::string text;
+  for (const RuleEntry& entry : rule_table()) {
+    if (std::ranges::find(entry.switches, option.flag) != entry.switches.end())
+      text += (text.empty() ? "" : ", ") + to_string(entry.kind);
+  }
+  return text;
+}
+
+/// "bias,norm"; "none": no kind.
+Result<std::vector<ParameterGroup>> groups_from(const std::string& list) {
+  std::vector<ParameterGroup> groups;
+  if (list == "none") return groups;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const Result<std::size_t> group =
+        choice_from(list.substr(at, end - at), "kind of parameter", all_names<ParameterGroup>());
+    if (!group) return group.problems();
+    groups.push_back(static_cast<ParameterGroup>(*group));
+    at = end + 1;
+  }
+  std::ranges::sort(groups);
+  groups.erase(std::ranges::unique(groups).begin(), groups.end());
+  return groups;
+}
+
+Result<std::vector<std::int64_t>> whole_numbers_from(const std::string& list) {
+  std::vector<std::int64_t> numbers;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const Result<std::int64_t> number = integer_from(list.substr(at, end - at), 1, kMostSteps);
+    if (!number) return number.problems();
+    numbers.push_back(*number);
+    at = end + 1;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epochs,
+                             std::int64_t steps_per_epoch) {
+  if (epochs.warmup > 0) rate.warmup_steps = steps_per_epoch * epochs.warmup;
+  if (epochs.step_size > 0) rate.step_size = steps_per_epoch * epochs.step_size;
+  for (std::int64_t epoch : epochs.milestones) rate.milestones.push_back(steps_per_epoch * epoch);
+  if (epochs.whole_epochs) rate.steps_per_epoch = steps_per_epoch;
+  return rate;
+}
+
+Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs) {
+  Problems problems;
+  const auto either = [&](bool both, const char* one, const char* other) {
+    if (both) problems.push_back({one, std::string("is given beside ") + other, "give one of them"});
+  };
+  either(epochs.step_size > 0 && rate.step_size > 0, "--lr-step-epochs", "--lr-step-size");
+  either(epochs.warmup > 0 && rate.warmup_steps > 0, "--warmup-epochs", "--warmup-steps");
+  either(epochs.warmup > 0 && rate.warmup_fraction > 0, "--warmup-epochs", "--warmup-fraction");
+  either(!epochs.milestones.empty() && !rate.milestones.empty(), "--lr-milestone-epochs", "--lr-milestones");
+  return problems;
+}
+
+std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip) {
+  std::vector<Flag> flags{{.name = "rule",
+                           .value = choices_of<UpdateRuleKind>(),
+                           .help = "Update rule (docs/rules.md).",
+                           .group = kRules,
+                           .target = into::choice(rule.kind, "update rule")}};
+  for (const RuleNumber& number : rule_numbers()) {
+    flags.push_back({.name = std::string(number.flag),
+                     .value = "F",
+                     .help = std::string(number.help) + " Default: " + defaults_of(number) + ".",
+                     .group = kRules,
+                     .target = into::number(rule.*number.member, number.least, number.most)});
+  }
+  for (const RuleSwitch& option : rule_switches()) {
+    flags.push_back({.name = std::string(option.flag),
+                     .help = rules_with(option) + ": " + std::string(option.help),
+                     .group = kRules,
+                     .target = into::on(rule.*option.member)});
+  }
+  const std::vector<Flag> more{
+      {.name = "no-decay",
+       .value = "KINDS",
+       .help = "Parameters without weight decay, of weight, bias, norm, embedding; none: all decay. Default: "
+               "bias,norm for lamb and lars, which do not scale their rate either, else none.",
+       .group = kRules,
+       .target = into::parsed(rule.no_decay, groups_from)},
+      {.name = "clip-norm",
+       .value = "F",
+       .help = "Greatest 2-norm of the gradient over all stages, after replicas are joined; 0: none. "
+               "Default: 1 for lamb, else 0.",
+       .group = kRules,
+       .target = into::number(clip.norm, 0, 1e30)},
+      {.name = "clip-scope",
+       .value = choices_of<ClipScope>(),
+       .help = "Whose norm --clip-norm means. stage: each stage's own, which depends on the plan; schedules "
+               "without a flush have no other.",
+       .group = kRules,
+       .target = into::choice(clip.scope, "scope")},
+      {.name = "clip-value",
+       .value = "F",
+       .help = "Greatest absolute value of an element of the gradient; 0: none.",
+       .group = kRules,
+       .target = into::number(clip.value, 0, 1e30)},
+      {.name = "zero-1",
+       .help = "The replicas of a stage share the rule's state instead of keeping it each (ZeRO stage 1): "
+               "less memory, the same bits.",
+       .group = kRules,
+       .target = into::on(rule.shard_state)},
+  };
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas) {
+  const auto flag = [](const char* name, const char* value, const char* help, Target target) {
+    return Flag{.name = name, .value = value, .help = help, .group = kRates, .target = std::move(target)};
+  };
+  return {
+      flag("lr", "F", "Base learning rate.", into::number(rate.base, 0, 1e6)),
+      {.name = "lr-policy",
+       .value = choices_of<RatePolicy>(),
+       .help = "How the rate changes (docs/rules.md).",
+       .group = kRates,
+       .target = into::choice(rate.policy, "policy")},
+      flag("warmup-steps", "N", "Steps in which the rate rises to --lr.",
+           into::integer(rate.warmup_steps, 0, kMostSteps)),
+      flag("warmup-epochs", "N", "The same in epochs; instead of --warmup-steps.",
+           into::integer(epochs.warmup, 0, 1'000'000)),
+      flag("warmup-fraction", "F", "The same as a share of all steps; instead of --warmup-steps.",
+           into::number(rate.warmup_fraction, 0, 1)),
+      {.name = "warmup",
+       .value = choices_of<WarmUp>(),
+       .help = "How it rises: linear from 0, or exponential from a hundredth, as MLPerf's GNMT.",
+       .group = kRates,
+       .target = into::choice(rate.warmup, "warm-up")},
+      flag("lr-step-size", "N", "Policy step: steps between reductions.",
+           into::integer(rate.step_size, 0, kMostSteps)),
+      flag("lr-step-epochs", "N", "The same in epochs; instead of --lr-step-size.",
+           into::integer(epochs.step_size, 0, 1'000'000)),
+      flag("lr-milestones", "LIST",
+           "Policy multistep: the rate is multiplied by --gamma at these: 1450,1490.",
+           into::parsed(rate.milestones, whole_numbers_from)),
+      flag("lr-milestone-epochs", "LIST", "The same in epochs; instead of --lr-milestones.",
+           into::parsed(epochs.milestones, whole_numbers_from)),
+      flag("gamma", "F", "Policies step, multistep, exponential and gnmt: factor.",
+           into::number(rate.gamma, 0, 1)),
+      flag("lr-power", "F", "Policy polynomial: power; 0.5 in NVIDIA's BERT.",
+           into::number(rate.power, 0, 1e3)),
+      flag("lr-end", "F", "Policies polynomial, cosine and linear: the last rate as a share of --lr.",
+           into::number(rate.end, 0, 1)),
+      flag("lr-remain", "F",
+           "Policy gnmt: the rate stays for this share of all steps; over 1: until this step.",
+           into::number(rate.remain, 0, 1e15)),
+      flag("lr-decay-interval", "N",
+           "Policy gnmt: steps between reductions; 0: what is left, shared out over --lr-decays.",
+           into::integer(rate.decay_interval, 0, kMostSteps)),
+      flag("lr-decays", "N", "Policy gnmt: reductions at most.", into::integer(rate.decays, 1, 1'000'000)),
+      flag("lr-count-from", "N",
+           "Number of the first update in the formulas, 0 or 1; 1: NVIDIA's and MLPerf's BERT and GNMT. "
+           "Without it policies count from 0 and warm-up from 1.",
+           into::integer(rate.count_from, 0, 1)),
+      flag("lr-after-warmup", "", "Policies count from the end of the warm-up instead of the first step.",
+           into::on(rate.after_warmup)),
+      flag("lr-per-epoch", "", "The policy changes the rate from epoch to epoch only; warm-up at every step.",
+           into::on(epochs.whole_epochs)),
+      flag("lr-by-replicas", "",
+           "pipedream: a stage's rate is --lr times its replicas / those of the first stage, as PipeDream "
+           "has it.",
+           into::on(by_replicas)),
+  };
+}
+
+}  // namespace millrace

@@ -1,0 +1,36 @@
+// Flags of update rules, clipping and learning rates: made from the table in runtime/rules.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "driver/cli/cli.h"
+#include "runtime/rules/update_options.h"
+
+namespace millrace {
+
+/// What was given in epochs, until the data says how long one is; 0, empty: not given.
+struct RateInEpochs {
+  std::int64_t warmup = 0;
+  std::int64_t step_size = 0;
+  std::vector<std::int64_t> milestones;
+  bool whole_epochs = false;  ///< LearningRateOptions::steps_per_epoch
+};
+LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epochs,
+                             std::int64_t steps_per_epoch);
+/// Things given both in steps and in epochs.
+Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs);
+
+std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip);
+std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas);
+
+/// "A|B|C" of an enum: the form of a flag's value.
+template <Named Enum>
+std::string choices_of() {
+  std::string text;
+  for (const std::string& name : all_names<Enum>()) text += (text.empty() ? "" : "|") + name;
+  return text;
+}
+
+}  // namespace millrace

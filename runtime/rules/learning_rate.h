@@ -1,0 +1,29 @@
+// The learning rate as a function of the step. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/result.h"
+#include "runtime/rules/update_options.h"
+
+namespace millrace {
+
+/// Learning rate of step `step` (from 0). Pure.
+///
+/// Warm-up over w steps, then the policy at t of N:
+///   linear       base (step + 1) / w                    exponential  base 0.01^((w - t) / w)
+///   constant     base                                   step         base gamma^floor(t / size)
+///   multistep    base gamma^(milestones <= t)           polynomial   end + (base - end) (1 - t / N)^power
+///   exponential  base gamma^(t / N)                     linear       end + (base - end) (1 - t / N)
+///   cosine       end + (base - end) (1 + cos(pi t / N)) / 2
+///   gnmt         base to step r, then base gamma^(1 + floor((t - r) / interval)), at most gamma^decays
+/// t = step, and an exponential warm-up's is step + 1. With count_from c, t = step + c for both, and warm-up
+/// lasts while t < w: 1 is NVIDIA's and MLPerf's count (BERT, GNMT), 0 that of MLPerf's first BERT.
+/// after_warmup: t - w and N - w instead. Sources: PipeDream's drivers, MLPerf GNMT and BERT, PyTorch.
+double learning_rate(const LearningRateOptions& options, std::int64_t step);
+Problems validate(const LearningRateOptions& options);
+
+/// The policy's rate depends on how many steps the run has.
+bool needs_total(const LearningRateOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,71 @@
+// The one table of update rules: names, numbers with their defaults, state tensors. Flags, memory, refusals,
+// checkpoints and help read it. LibTorch-free.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/rules/update_options.h"
+
+namespace millrace {
+
+/// A number that rules have: its flag and its place in the options.
+struct RuleNumber {
+  std::string_view flag;  ///< "weight-decay"
+  std::optional<double> RuleOptions::*member;
+  double least, most;
+  std::string_view help;
+};
+/// A switch that rules have.
+struct RuleSwitch {
+  std::string_view flag;  ///< "nesterov"
+  bool RuleOptions::*member;
+  std::string_view help;
+};
+const std::vector<RuleNumber>& rule_numbers();
+const std::vector<RuleSwitch>& rule_switches();
+
+/// A state tensor as large as the parameters; in checkpoints "rule/NAME/parameter".
+struct RuleState {
+  enum class When { Always, WithMomentum, Amsgrad, Centered };
+  std::string_view name;
+  When when = When::Always;
+};
+
+struct RuleEntry {
+  UpdateRuleKind kind;
+  std::string_view summary;                                  ///< one line with its source
+  std::vector<std::pair<std::string_view, double>> numbers;  ///< flag, default
+  std::vector<std::string_view> switches;                    ///< flags
+  std::vector<RuleState> states;
+  std::vector<ParameterGroup> no_decay;  ///< by default
+  double clip_norm = 0;                  ///< by default; 0: none
+  bool by_tensor = false;                ///< needs the norms of whole parameters
+};
+const std::vector<RuleEntry>& rule_table();
+const RuleEntry& entry_of(UpdateRuleKind kind);
+
+/// As given, else the rule's own. 0 where the rule has no such number.
+double value_of(const RuleOptions& options, std::optional<double> RuleOptions::*member);
+std::vector<ParameterGroup> no_decay_of(const RuleOptions& options);
+/// Greatest norm; 0: none.
+double clip_norm_of(const RuleOptions& rule, const ClipOptions& clip);
+/// Names of the state tensors of `options`.
+std::vector<std::string_view> states_of(const RuleOptions& options);
+
+/// A number or switch that the rule has not; values outside their range; combinations that mean nothing.
+Problems validate(const RuleOptions& options);
+Problems validate(const RuleOptions& rule, const ClipOptions& clip, bool asynchronous);
+
+/// What a rule keeps beside weights and gradients, by a name for the planner: "sgd" 0, "momentum" 1,
+/// "adam" 2, "adam+amsgrad" 3, ...
+struct RuleMemory {
+  std::string name;
+  int tensors = 0;  ///< as large as the parameters
+};
+std::vector<RuleMemory> rule_memories();
+
+}  // namespace millrace

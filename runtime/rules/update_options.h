@@ -1,0 +1,84 @@
+// What an update rule, clipping and the learning rate's schedule are told. LibTorch-free.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/choices.h"
+
+namespace millrace {
+
+enum class UpdateRuleKind { Sgd, Adam, AdamW, Lamb, Lars, Adadelta, RmsProp, Asgd };
+constexpr auto names_of(UpdateRuleKind) {
+  return std::to_array<std::string_view>(
+      {"sgd", "adam", "adamw", "lamb", "lars", "adadelta", "rmsprop", "asgd"});
+}
+
+/// ParameterKind of runtime/layers, for who does not know layers.
+enum class ParameterGroup { Weight, Bias, Norm, Embedding };
+constexpr auto names_of(ParameterGroup) {
+  return std::to_array<std::string_view>({"weight", "bias", "norm", "embedding"});
+}
+
+/// A rule and its numbers. What is absent is as the rule has it (rule_table.h): read them with `value_of`.
+struct RuleOptions {
+  UpdateRuleKind kind = UpdateRuleKind::Sgd;
+  std::optional<double> momentum, dampening, weight_decay, beta1, beta2, epsilon, rho, alpha, trust, lambd,
+      average_start;
+  bool nesterov = false, amsgrad = false, centered = false, nvlamb = false;
+  /// Parameters without weight decay; lamb and lars do not scale their rate either.
+  std::optional<std::vector<ParameterGroup>> no_decay;
+  bool shard_state = false;  ///< ZeRO-1: the replicas of a stage share the rule's state
+};
+
+enum class ClipScope {
+  Model,  ///< the norm over all stages: any plan gives the same
+  Stage,  ///< each stage's own: needs no exchange, depends on the plan
+};
+constexpr auto names_of(ClipScope) {
+  return std::to_array<std::string_view>({"model", "stage"});
+}
+
+/// What is done to gradients before a rule gets them.
+struct ClipOptions {
+  std::optional<double> norm;  ///< greatest 2-norm; 0: none; absent: the rule's own (lamb 1, others none)
+  double value = 0;            ///< greatest absolute value of an element; 0: none
+  ClipScope scope = ClipScope::Model;
+};
+
+enum class RatePolicy { Constant, Step, Polynomial, Exponential, MultiStep, Cosine, Linear, Gnmt };
+constexpr auto names_of(RatePolicy) {
+  return std::to_array<std::string_view>(
+      {"constant", "step", "polynomial", "exponential", "multistep", "cosine", "linear", "gnmt"});
+}
+
+enum class WarmUp { Linear, Exponential };
+constexpr auto names_of(WarmUp) {
+  return std::to_array<std::string_view>({"linear", "exponential"});
+}
+
+/// Steps of the job, from 0; learning_rate.h has the formulas.
+struct LearningRateOptions {
+  double base = 0.01;
+  RatePolicy policy = RatePolicy::Constant;
+  std::int64_t warmup_steps = 0;
+  double warmup_fraction = 0;  ///< of total_steps, instead of warmup_steps
+  WarmUp warmup = WarmUp::Linear;
+  std::int64_t total_steps = 1;            ///< N of polynomial, exponential, cosine, linear, gnmt
+  std::int64_t step_size = 0;              ///< step: every this many steps ...
+  double gamma = 0.1;                      ///< ... times this (exponential: base x gamma^(step / N))
+  double power = 2;                        ///< polynomial
+  double end = 0;                          ///< polynomial, cosine, linear: last rate, as a share of the base
+  std::vector<std::int64_t> milestones;    ///< multistep, ascending
+  double remain = 0.666;                   ///< gnmt: constant until this share of N; over 1: this step
+  std::int64_t decay_interval = 0;         ///< gnmt: 0: (N - remain) / decays
+  std::int64_t decays = 4;                 ///< gnmt: at most so many
+  std::optional<std::int64_t> count_from;  ///< number of the first update, 0 or 1
+  bool after_warmup = false;               ///< policies count from the end of the warm-up
+  std::int64_t steps_per_epoch = 0;        ///< policies see whole epochs; 0: every step
+};
+
+}  // namespace millrace

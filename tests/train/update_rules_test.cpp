@@ -1,0 +1,327 @@
+// Update rules: torch.optim's numbers, and the same bits under every plan.
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "runtime/base/json.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/layers/sequence_layers.h"
+#include "runtime/stage/gradient_agreement.h"
+#include "tests/train/pipeline_fixture.h"
+
+namespace millrace {
+namespace {
+
+using Kind = UpdateRuleKind;
+
+/// Weights, biases, norms; one parameter of more than a block.
+LayeredModel wide_model() {
+  LayeredModel model = classifier("wide", {200}, 5);
+  model.layers = {{"a", linear(200, 120), {"input"}},
+                  {"b", layer_norm(120), {"a"}},
+                  {"c", gelu(), {"b"}},
+                  {"d", linear(120, 5), {"c"}}};
+  end_in_cross_entropy(model);
+  return model;
+}
+
+struct RuleCase {
+  std::string name;
+  std::string optimizer;  ///< of tests/reference/update_rules.py
+  RuleOptions rule;
+  ClipOptions clip = {};
+  double lr = 0.01;
+};
+
+std::vector<RuleCase> rule_cases() {
+  return {
+      {"sgd", "SGD", {.momentum = 0}},
+      {"momentum", "SGD", {}},
+      {"momentum, decay", "SGD", {.weight_decay = 0.1}},
+      {"dampening", "SGD", {.dampening = 0.3, .weight_decay = 0.1}},
+      {"nesterov", "SGD", {.weight_decay = 0.1, .nesterov = true}},
+      {"no decay", "SGD", {.weight_decay = 0.1, .no_decay = {{ParameterGroup::Bias, ParameterGroup::Norm}}}},
+      {"clip norm", "SGD", {}, {.norm = 5.0}},
+      {"clip value", "SGD", {}, {.value = 0.5}},
+      {"adam", "Adam", {.kind = Kind::Adam}},
+      {"adam, decay", "Adam", {.kind = Kind::Adam, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.9}},
+      {"amsgrad", "Adam", {.kind = Kind::Adam, .weight_decay = 0.01, .amsgrad = true}},
+      {"adamw", "AdamW", {.kind = Kind::AdamW, .weight_decay = 0.1}},
+      {"adamw, no decay",
+       "AdamW",
+       {.kind = Kind::AdamW, .weight_decay = 0.1, .amsgrad = true, .no_decay = {{ParameterGroup::Bias}}}},
+      {"lamb", "LAMB", {.kind = Kind::Lamb}},
+      {"nvlamb", "LAMB", {.kind = Kind::Lamb, .weight_decay = 0.1, .nvlamb = true}, {.norm = 0.0}},
+      {"lars", "LARS", {.kind = Kind::Lars, .weight_decay = 0.01, .trust = 0.1}, {}, 1.0},
+      {"adadelta", "Adadelta", {.kind = Kind::Adadelta, .weight_decay = 0.1}, {}, 1.0},
+      {"rmsprop", "RMSprop", {.kind = Kind::RmsProp}},
+      {"rmsprop, all",
+       "RMSprop",
+       {.kind = Kind::RmsProp, .momentum = 0.7, .weight_decay = 0.1, .alpha = 0.9, .centered = true}},
+      {"asgd", "ASGD", {.kind = Kind::Asgd, .weight_decay = 0.1, .average_start = 10}},
+      {"asgd without its own decay", "ASGD", {.kind = Kind::Asgd, .lambd = 0, .average_start = 0}},
+  };
+}
+
+class UpdateRules : public Pipeline {
+ protected:
+  /// `cases` with 50 updates each, as tests/reference/update_rules.py reads them.
+  void write_cases() {
+    constexpr int kSteps = 50;
+    const StageLayout layout = *make_layout(
+        wide_model(), uniform_plan("wide", wide_model().layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2);
+    auto generator = at::detail::createCPUGenerator(7);
+    std::vector<at::Tensor> gradients;
+    Json json = Json::object({{"steps", kSteps}});
+    Json list = Json::array();
+    NamedTensors shared;
+    for (const RuleCase& c : rule_cases()) {
+      ParameterStore store(layout, StageId(0), 3);
+      if (gradients.empty()) {
+        for (int step = 0; step < kSteps; ++step) {
+          gradients.push_back(at::zeros_like(store.flat_weights()));
+          for (std::size_t s = 0; s < store.slots().size(); ++s) {
+            at::Tensor part = store.view(gradients.back(), s);
+            part.copy_(at::randn(part.sizes(), generator, at::TensorOptions(at::kFloat)));
+            shared.emplace_back("gradient/" + std::to_string(step) + "/" + store.slots()[s].name, part);
+          }
+        }
+        for (std::size_t s = 0; s < store.slots().size(); ++s)
+          shared.emplace_back("weight/" + store.slots()[s].name, store.view(store.flat_weights(), s).clone());
+        write_safetensors((folder_ / "shared.safetensors").string(), shared);
+      }
+      auto rule = make_update_rule(c.rule, store);
+      for (const at::Tensor& gradient : gradients) {
+        store.flat_gradient().copy_(gradient);
+        if (c.clip.value > 0) store.flat_gradient().clamp_(-c.clip.value, c.clip.value);
+        if (const double limit = clip_norm_of(c.rule, c.clip); limit > 0) {
+          const double norm = norm_of(square_sums_by_slot(store, store.flat_gradient()));
+          store.flat_gradient().mul_(clip_factor(norm, limit, c.rule.kind == Kind::Lamb));
+        }
+        store.publish([&](const at::Tensor& w, const at::Tensor& g) { rule->apply_(w, g, {.lr = {c.lr}}); });
+      }
+      const std::string file = "case" + std::to_string(list.size()) + ".safetensors";
+      write_safetensors((folder_ / file).string(), whole_stage_state(store, *rule));
+      Json one = Json::object({{"name", c.name},
+                               {"file", file},
+                               {"optimizer", c.optimizer},
+                               {"lr", c.lr},
+                               {"clip_norm", clip_norm_of(c.rule, c.clip)},
+                               {"clip_value", c.clip.value}});
+      for (const RuleNumber& number : rule_numbers())
+        one[std::string(number.flag)] = value_of(c.rule, number.member);
+      for (const RuleSwitch& option : rule_switches()) one[std::string(option.flag)] = c.rule.*option.member;
+      Json spared = Json::array();
+      for (const ParameterSlot& slot : store.slots()) {
+        const auto groups = no_decay_of(c.rule);
+        if (std::ranges::find(groups, static_cast<ParameterGroup>(slot.kind)) != groups.end())
+          spared.push_back(slot.name);
+      }
+      one["no_decay"] = std::move(spared);
+      list.push_back(std::move(one));
+    }
+    json["cases"] = std::move(list);
+    ASSERT_TRUE(write_file_atomically(folder_ / "cases.json", json.dump()));
+  }
+
+  /// Clipped to less than any gradient has.
+  TrainOptions clipped(std::int64_t steps, Kind kind) {
+    TrainOptions result = options(steps, kind);
+    result.rule.weight_decay = 0.01;
+    result.clip.norm = 0.05;
+    if (kind == Kind::RmsProp) result.rule.momentum = 0.5;
+    if (kind == Kind::Asgd) result.rule.average_start = 1;
+    return result;
+  }
+};
+
+constexpr Kind kKinds[] = {Kind::Sgd,  Kind::Adam,     Kind::AdamW,   Kind::Lamb,
+                           Kind::Lars, Kind::Adadelta, Kind::RmsProp, Kind::Asgd};
+
+TEST_F(UpdateRules, PipelinesEqualOneProcessWithClipping) {
+  for (const LayeredModel& model : {small_model(), conv_model()}) {
+    for (Kind kind : kKinds) {
+      const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), clipped(4, kind));
+      TrainOptions unclipped = clipped(4, kind);
+      unclipped.clip.norm = 0;
+      if (kind == Kind::Sgd)
+        EXPECT_NE(train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), unclipped).losses,
+                  one.losses);
+      const std::string what = model.name + " " + to_string(kind) + " ";
+      expect_equal(train(model, plan_for(model, {1, 1}, 4, ScheduleKind::GPipe), clipped(4, kind)), one,
+                   what + "gpipe");
+      expect_equal(train(model, plan_for(model, {1, 1, 1}, 4, ScheduleKind::OneFOneB), clipped(4, kind)), one,
+                   what + "1f1b");
+      for (ScheduleKind schedule :
+           {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV}) {
+        expect_equal(train(model, uniform_plan(model.name, model.layer_names(), 4, 1, 4, schedule, 2),
+                           clipped(4, kind)),
+                     one, what + to_string(schedule));
+      }
+    }
+  }
+}
+
+TEST_F(UpdateRules, SharedStateGivesTheSameBits) {
+  for (const LayeredModel& model : {small_model(), wide_model()}) {
+    for (Kind kind : kKinds) {
+      const Outcome one = train(model, plan_for(model, {3}, 6, ScheduleKind::OneFOneB), clipped(4, kind));
+      TrainOptions sharing = clipped(4, kind);
+      sharing.rule.shard_state = true;
+      const std::string what = model.name + " " + to_string(kind);
+      expect_equal(train(model, plan_for(model, {3}, 6, ScheduleKind::OneFOneB), sharing), one, what);
+      expect_equal(train(model, plan_for(model, {3, 3}, 6, ScheduleKind::OneFOneB), sharing), one,
+                   what + " in two stages");
+      expect_equal(
+          train(model, uniform_plan(model.name, model.layer_names(), 4, 3, 6, ScheduleKind::DualPipeV, 2),
+                sharing),
+          one, what + " dualpipev");
+    }
+  }
+}
+
+/// Each replica has a part of the state, and all of them together have it once.
+TEST_F(UpdateRules, ShardsAreDisjointAndComplete) {
+  const LayeredModel model = wide_model();
+  const StageLayout layout =
+      *make_layout(model, uniform_plan("wide", model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2);
+  const ParameterStore store(layout, StageId(0), 3);
+  const std::int64_t elements = store.flat_weights().numel();
+  const auto blocks = blocks_of(store.slots(), elements);
+  for (int shards : {1, 2, 3, 4, 7, 100}) {
+    std::int64_t end = 0;
+    for (int s = 0; s < shards; ++s) {
+      const FlatRange range = shard_of(blocks, elements, s, shards);
+      EXPECT_EQ(range.begin, end) << s << " of " << shards;
+      EXPECT_GE(range.size(), 0);
+      EXPECT_LE(range.size(), elements / shards + 2 * kBlockElements);
+      end = range.end;
+    }
+    EXPECT_EQ(end, elements);
+  }
+}
+
+TEST_F(UpdateRules, ARunGoesOnWithSharedStateAndWithout) {
+  const LayeredModel model = wide_model();
+  for (Kind kind : {Kind::Adam, Kind::Lamb, Kind::Lars}) {
+    const auto part = [&](std::int64_t steps, bool shares, const std::string& resume,
+                          const std::string& out) {
+      TrainOptions result = clipped(steps, kind);
+      result.rule.shard_state = shares;
+      if (!resume.empty()) result.resume = (folder_ / resume).string();
+      if (!out.empty()) result.output_dir = (folder_ / out).string();
+      result.checkpoint_at_end = !out.empty();
+      return result;
+    };
+    const Plan two = plan_for(model, {2}, 4, ScheduleKind::OneFOneB),
+               four = plan_for(model, {2, 2}, 4, ScheduleKind::GPipe);
+    const Outcome whole = train(model, two, part(6, false, "", ""));
+    train(model, two, part(2, true, "", "first"));
+    train(model, four, part(4, false, "first", "second"));
+    const Outcome end = train(model, four, part(6, true, "second", ""));
+    for (const auto& [name, tensor] : whole.weights)
+      EXPECT_TRUE(at::equal(tensor, end.weights.at(name))) << to_string(kind) << " " << name;
+    // The checkpoint of shared state is that of whole state.
+    train(model, two, part(2, false, "", "alone"));
+    const auto shared = open_checkpoint((folder_ / "first").string()),
+               alone = open_checkpoint((folder_ / "alone").string());
+    ASSERT_TRUE(shared && alone);
+    for (const std::string& name : alone->shards[0].names())
+      EXPECT_TRUE(at::equal(shared->find(name)->tensor(name), alone->find(name)->tensor(name))) << name;
+    for (const char* folder : {"first", "second", "alone"}) fs::remove_all(folder_ / folder);
+  }
+}
+
+TEST_F(UpdateRules, WithoutAFlushOnlyTheStagesNormIsThere) {
+  const LayeredModel model = small_model();
+  for (ScheduleKind kind : {ScheduleKind::PipeDream, ScheduleKind::PipeDream2BW}) {
+    const Plan plan = plan_for(model, {1, 1}, 4, kind);
+    TrainOptions clip = clipped(8, Kind::Sgd);
+    EXPECT_THROW(train(model, plan, clip), ConfigError);
+    clip.clip.scope = ClipScope::Stage;
+    const Outcome by_stage = train(model, plan, clip);
+    clip.clip.norm = 0;
+    EXPECT_NE(by_stage.losses, train(model, plan, clip).losses);
+  }
+}
+
+/// Evaluation and the saved weights are of the average; what is trained is not touched.
+TEST_F(UpdateRules, AveragedWeightsAreEvaluated) {
+  const LayeredModel model = small_model();
+  evaluation_microbatches_ = 3;
+  TrainOptions averaging = options(6, Kind::Asgd);
+  averaging.rule.average_start = 0;
+  TrainOptions often = averaging;
+  often.evaluate_every = 2;
+  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), averaging);
+  const Outcome pauses = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), often);
+  expect_equal(pauses, one, "evaluated often");
+  const Outcome piped = train(model, plan_for(model, {1, 1, 1}, 4, ScheduleKind::OneFOneB), often);
+  expect_equal(piped, one, "in three stages");
+  ASSERT_EQ(piped.reports[2].evaluations.size(), pauses.reports[0].evaluations.size());
+  for (std::size_t e = 0; e < piped.reports[2].evaluations.size(); ++e)
+    EXPECT_EQ(piped.reports[2].evaluations[e].values, pauses.reports[0].evaluations[e].values);
+  // An average that begins after the run is the newest weights: others.
+  averaging.rule.average_start = 100;
+  const Outcome newest = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), averaging);
+  EXPECT_EQ(newest.losses, one.losses);
+  EXPECT_FALSE(at::equal(newest.weights.at("a.weight"), one.weights.at("a.weight")));
+}
+
+/// All ranks find it in the same step, before any of them updates.
+TEST_F(UpdateRules, ANormThatIsNotFiniteEndsTheRun) {
+  const LayeredModel model = small_model();
+  TrainOptions wild = clipped(20, Kind::Sgd);
+  wild.clip.norm = 1e30;
+  wild.learning_rate.base = 1e18;
+  for (const std::vector<int>& replicas : {std::vector{1}, {1, 1}, {2, 1}})
+    EXPECT_THROW(train(model, plan_for(model, replicas, 4, ScheduleKind::OneFOneB), wild), NumericError);
+}
+
+/// Language models' report: w (.5 -1 2) and a bias, with the published formula in doubles.
+TEST_F(UpdateRules, LambsPublishedNumbers) {
+  LayeredModel model = classifier("tiny", {3}, 1);
+  model.layers = {{"a", linear(3, 1), {"input"}}};
+  end_in_cross_entropy(model);
+  const StageLayout layout =
+      *make_layout(model, uniform_plan("tiny", model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2);
+  ParameterStore store(layout, StageId(0), 3, at::kCPU, at::kDouble);
+  const auto set = [&](const at::Tensor& flat, std::vector<double> weight, double bias) {
+    store.view(flat, 0).copy_(at::tensor(weight, at::kDouble).view({1, 3}));
+    store.view(flat, 1).fill_(bias);
+  };
+  set(store.flat_weights(), {0.5, -1, 2}, 0.1);
+  auto rule = make_update_rule({.kind = Kind::Lamb}, store);
+  const auto update = [&](std::vector<double> weight, double bias) {
+    set(store.flat_gradient(), std::move(weight), bias);
+    store.publish([&](const at::Tensor& w, const at::Tensor& g) { rule->apply_(w, g, {.lr = {0.01}}); });
+  };
+  update({0.1, 0.2, -0.3}, 0.05);
+  const at::Tensor weight = store.view(store.flat_weights(), 0).view({-1});
+  const double expected[] = {0.486594147662, -1.013205829694, 2.013072459033};
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(weight[i].item<double>(), expected[i], 1e-12) << i;
+  EXPECT_NEAR(store.view(store.flat_weights(), 1).item<double>(), 0.090000199996, 1e-12);
+  // The second step's norm is that of all parameters, among them the other bias: sqrt(19).
+  const double norm = std::sqrt(19.0);
+  EXPECT_EQ(clip_factor(norm, 1, true), 1 / norm);
+  update({3 / norm, -1 / norm, 2 / norm}, 1 / norm);
+  const double after[] = {0.464937627175, -1.009819244916, 2.005923457126};
+  for (int i = 0; i < 3; ++i)
+    EXPECT_NEAR(store.view(store.flat_weights(), 0).view({-1})[i].item<double>(), after[i], 1e-12) << i;
+  EXPECT_NEAR(store.view(store.flat_weights(), 1).item<double>(), 0.081303212994, 1e-12);
+}
+
+TEST_F(UpdateRules, AreTorchs) {
+  const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
+  if (!python) GTEST_SKIP() << "tests/reference/install makes it";
+  write_cases();
+  const std::string command = std::string(python) + " " + MILLRACE_SOURCE_DIR +
+                              "/tests/reference/update_rules.py " + folder_.string();
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace millrace
