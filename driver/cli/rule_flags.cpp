@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/json.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {

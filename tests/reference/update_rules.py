@@ -7,6 +7,7 @@ import sys
 import torch
 from safetensors.torch import load_file
 
+torch.set_num_threads(1)  # small tensors; threads would only wait for each other
 folder = sys.argv[1]
 cases = json.load(open(f"{folder}/cases.json"))
 shared = load_file(f"{folder}/shared.safetensors")
@@ -69,7 +70,7 @@ def optimizer_of(case, groups):
 
 
 def run(case, dtype):
-    parameters = {name: shared[f"weight/{name}"].to(dtype).requires_grad_() for name in names}
+    parameters = {name: shared[f"weight/{name}"].to(dtype, copy=True).requires_grad_() for name in names}
     spared = set(case["no_decay"])
     groups = [{"params": [p for n, p in parameters.items() if (n in spared) == left_out],
                "weight_decay": 0.0 if left_out else case["weight-decay"]} for left_out in (False, True)]

@@ -62,8 +62,9 @@ TEST(RuleTable, ThePlannersNamesCountTheStates) {
   EXPECT_EQ(tensors("rmsprop"), 1);
   EXPECT_EQ(tensors("rmsprop+centered+momentum"), 3);
   for (const RuleMemory& memory : rule_memories()) {
-    if (const auto kind = value_named<UpdateRuleKind>(memory.name); kind && *kind != UpdateRuleKind::Sgd)
+    if (const auto kind = value_named<UpdateRuleKind>(memory.name); kind && *kind != UpdateRuleKind::Sgd) {
       EXPECT_EQ(memory.tensors, int(states_of({.kind = *kind}).size())) << memory.name;
+    }
   }
 }
 

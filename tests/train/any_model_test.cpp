@@ -128,6 +128,35 @@ TEST_F(Pipeline, AnyModelEqualsOneProcessBitForBit) {
   }
 }
 
+/// The norm of the gradient counts a tied parameter once, with all its uses added; ranks that hold several
+/// stages agree before the first of them updates.
+TEST_F(Pipeline, TiedParametersCountOnceInTheNorm) {
+  const LayeredModel model = token_model(true);
+  TrainOptions clipped = options(4, UpdateRuleKind::Lamb);
+  clipped.clip.norm = 0.05;
+  const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), clipped);
+  for (int stages : {2, 3, 4})
+    expect_equal(
+        train(model,
+              plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 4, ScheduleKind::GPipe),
+              clipped),
+        one, std::to_string(stages));
+  for (ScheduleKind kind : {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV})
+    expect_equal(train(model, uniform_plan(model.name, model.layer_names(), 4, 1, 4, kind, 2), clipped), one,
+                 to_string(kind));
+  // Averages go to the mirrors before an evaluation, and weights come back.
+  evaluation_microbatches_ = 2;
+  TrainOptions averaging = options(4, UpdateRuleKind::Asgd);
+  averaging.rule.average_start = 0;
+  averaging.evaluate_every = 2;
+  const Outcome alone = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), averaging);
+  const Outcome piped = train(model, plan_for(model, {1, 1, 1}, 4, ScheduleKind::OneFOneB), averaging);
+  expect_equal(piped, alone, "averages");
+  ASSERT_EQ(piped.reports[2].evaluations.size(), alone.reports[0].evaluations.size());
+  for (std::size_t e = 0; e < alone.reports[0].evaluations.size(); ++e)
+    EXPECT_EQ(piped.reports[2].evaluations[e].values, alone.reports[0].evaluations[e].values) << e;
+}
+
 TEST_F(Pipeline, AnyModelWithSeveralStagesPerRank) {
   for (const bool tied : {false, true}) {
     const LayeredModel model = token_model(tied);
