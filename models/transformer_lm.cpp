@@ -1,0 +1,95 @@
+// A causal transformer over words, as PyTorch's word_language_model example has it.
+#include <cmath>
+
+#include "models/language_models.h"
+#include "runtime/layers/attention_layers.h"
+#include "runtime/layers/sequence_layers.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kRange = 0.1;
+
+class Builder {
+ public:
+  Builder(LayeredModel& model, const TransformerLmOptions& options) : model_(model), o_(options) {}
+
+  void embed() {
+    then("encoder", embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kRange}),
+         {"tokens"});
+    then("pos_encoder", sinusoidal_positions(o_.features, std::sqrt(double(o_.features))));
+    drop("pos_encoder.dropout");
+  }
+
+  void layer(std::int64_t i) {
+    const std::string name = "transformer_encoder.layers." + std::to_string(i) + ".",
+                      self = name + "self_attn";
+    const std::string input = last_;
+    // Xavier's bound for [3F, F].
+    then(self, linear(o_.features, 3 * o_.features,
+                      {.weight = Init::Uniform, .weight_a = std::sqrt(6.0 / double(4 * o_.features))},
+                      "in_proj_weight", "in_proj_bias"));
+    then(self + ".attention",
+         self_attention({.heads = o_.heads, .dropout = o_.dropout, .causal = Causal::Yes, .packed = true}));
+    then(self + ".out_proj",
+         linear(o_.features, o_.features,
+                {.weight = Init::Uniform, .weight_a = 1 / std::sqrt(double(o_.features))}));
+    close(name, "1", input);
+    const std::string middle = last_;
+    then(name + "linear1", linear(o_.features, o_.feed_forward));
+    then(name + "relu", relu());
+    drop(name + "dropout");
+    then(name + "linear2", linear(o_.feed_forward, o_.features));
+    close(name, "2", middle);
+  }
+
+  std::string decode() {
+    then("decoder", linear(o_.features, o_.vocabulary, {.weight = Init::Uniform, .weight_a = kRange}));
+    if (o_.embeddings == Embeddings::Shared) model_.layers.back().tied = {{"weight", "encoder.weight"}};
+    return last_;
+  }
+
+ private:
+  std::string then(const std::string& name, LayerPtr layer, std::vector<std::string> inputs = {}) {
+    if (inputs.empty()) inputs = {last_};
+    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
+    return last_ = name;
+  }
+  void drop(const std::string& name) {
+    if (o_.dropout > 0) then(name, dropout(o_.dropout));
+  }
+  /// norm(residual + dropout(x)).
+  void close(const std::string& name, const std::string& number, const std::string& residual) {
+    drop(name + "dropout" + number);
+    then(name + "add" + number, add(), {last_, residual});
+    then(name + "norm" + number, layer_norm(o_.features));
+  }
+
+  LayeredModel& model_;
+  const TransformerLmOptions& o_;
+  std::string last_;
+};
+
+}  // namespace
+
+LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
+  constexpr std::int64_t kNoLabel = -100;
+  LayeredModel model{
+      .name = o.name,
+      .fields = {{.name = "tokens", .shape = {dimension(0)}, .dtype = at::kLong, .limit = o.vocabulary},
+                 {.name = "labels",
+                  .shape = {dimension(0)},
+                  .dtype = at::kLong,
+                  .limit = o.vocabulary,
+                  .padding = kNoLabel}},
+      .dimensions = {{"length", o.nominal_length}},
+      .counts = {"tokens"}};
+  Builder builder(model, o);
+  builder.embed();
+  for (std::int64_t i = 0; i < o.layers; ++i) builder.layer(i);
+  const std::string scores = builder.decode();
+  model.heads = {{"loss", token_cross_entropy_head({.ignored = kNoLabel}), {scores, "labels"}}};
+  return model;
+}
+
+}  // namespace millrace
