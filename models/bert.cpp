@@ -1,6 +1,7 @@
 // BERT for pre-training: a post-norm encoder, a head for masked tokens and one for the next sentence.
 
 #include "models/language_models.h"
+#include "models/model.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/sequence_layers.h"
 
@@ -89,7 +90,58 @@ std::int64_t nominal_masked(std::int64_t length) {
   return std::max<std::int64_t>(1, (15 * length + 50) / 100);
 }
 
+Result<LayeredModel> make_bert(const std::string& name, const ModelOptions& options) {
+  const BertOptions o{.name = name,
+                      .layers = options.integer("layers"),
+                      .hidden = options.integer("hidden"),
+                      .heads = options.integer("heads"),
+                      .feed_forward = options.integer("feed-forward"),
+                      .vocabulary = options.integer("vocabulary"),
+                      .positions = options.integer("positions"),
+                      .dropout = probability_or_else(options, "dropout", BertOptions().dropout),
+                      .gelu = options.text("gelu") == "tanh" ? GeluForm::Tanh : GeluForm::Erf,
+                      .nominal_length = options.integer("length")};
+  Problems problems;
+  if (o.hidden % o.heads != 0) problems.push_back(heads_problem(o.hidden, o.heads));
+  if (o.nominal_length > o.positions)
+    problems.push_back(
+        {"--length",
+         std::to_string(o.nominal_length) + " is above --positions " + std::to_string(o.positions),
+         {}});
+  if (!problems.empty()) return problems;
+  return bert_model(o);
+}
+
+std::vector<ModelOption> bert_options(const BertOptions& o) {
+  return {
+      integer_option("layers", o.layers, {1, 1000}, "Of the encoder."),
+      integer_option("hidden", o.hidden, {1, 1 << 16}, "Features of a token."),
+      heads_option(o.heads),
+      feed_forward_option(o.feed_forward),
+      vocabulary_option(o.vocabulary),
+      integer_option("positions", o.positions, {2, 1 << 20}, "Longest sequence that has embeddings."),
+      dropout_option(),
+      recorded(choice_option("gelu", "erf", {"erf", "tanh"}, "Hugging Face's, or MLPerf's and NVIDIA's.")),
+      length_option(o.nominal_length, "a pair of segments")};
+}
+
 }  // namespace
+
+std::vector<Model> bert_models() {
+  const std::string summary =
+      "Pre-training of a bidirectional transformer on masked tokens and next sentences "
+      "(arXiv 1810.04805)";
+  std::vector<Model> models;
+  for (const BertOptions& form :
+       {BertOptions{},
+        BertOptions{.name = "bert_large", .layers = 24, .hidden = 1024, .heads = 16, .feed_forward = 4096}}) {
+    models.push_back({{.name = form.name,
+                       .summary = summary + ", " + std::to_string(form.layers) + " layers.",
+                       .options = bert_options(form)},
+                      [name = form.name](const ModelOptions& options) { return make_bert(name, options); }});
+  }
+  return models;
+}
 
 LayeredModel bert_model(const BertOptions& o) {
   const auto integers = [](const char* name, Shape shape, std::int64_t limit) {

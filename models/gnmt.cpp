@@ -1,5 +1,6 @@
 // GNMT: an encoder of LSTMs (the first in both directions), a decoder of LSTMs that attends to it.
 #include "models/language_models.h"
+#include "models/model.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
@@ -43,7 +44,7 @@ class Builder {
     for (std::int64_t j = 0; j + 1 < o_.layers; ++j) {
       const std::string name = "decoder.rnn_layers." + std::to_string(j), residual = last_;
       if (!mlperf_) drop(name + ".dropout");
-      then(name + ".concatenate", concatenate(), {last_, context});
+      then(name + ".concatenate", concat_features(), {last_, context});
       if (mlperf_) drop(name + ".dropout");
       then(name, lstm(sizes(2 * o_.hidden)), {last_});
       if (j > 0) then(name + ".add", add(), {last_, residual});
@@ -84,7 +85,43 @@ class Builder {
   std::string last_;
 };
 
+Result<LayeredModel> make_gnmt(const std::string& name, const ModelOptions& options) {
+  const GnmtOptions defaults;
+  return gnmt_model(
+      {.name = name,
+       .layers = options.integer("layers"),
+       .hidden = options.integer("hidden"),
+       .vocabulary = options.integer("vocabulary"),
+       .dropout = probability_or_else(options, "dropout", defaults.dropout),
+       .smoothing = options.number("label-smoothing"),
+       .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+       .form = options.text("form") == "mlperf" ? GnmtForm::MLPerf : GnmtForm::PipeDream,
+       .nominal_length = options.integer("length")});
+}
+
 }  // namespace
+
+std::vector<Model> gnmt_models() {
+  const GnmtOptions defaults;
+  std::vector<Model> models;
+  for (const auto& [name, layers] : {std::pair<std::string, int>{"gnmt", 4}, {"gnmt_large", 8}}) {
+    models.push_back(
+        {{.name = name,
+          .summary = "Translation by LSTMs with attention, " + std::to_string(layers) + " + " +
+                     std::to_string(layers) + " layers (arXiv 1609.08144), as PipeDream and MLPerf have it.",
+          .options = {integer_option("layers", layers, {2, 1000}, "Of the encoder, and of the decoder."),
+                      integer_option("hidden", defaults.hidden, {1, 1 << 16}, "Units of an LSTM."),
+                      vocabulary_option(defaults.vocabulary), dropout_option(),
+                      recorded(number_option("label-smoothing", defaults.smoothing, {0, 0.999},
+                                             "Share of the loss that all labels have alike.")),
+                      embeddings_option("Of source and target: a matrix each (PipeDream), or one (MLPerf)."),
+                      choice_option("form", "pipedream", {"pipedream", "mlperf"},
+                                    "Initial values and places of dropout."),
+                      length_option(defaults.nominal_length, "a sentence, begin and end counted,")}},
+         [name = name](const ModelOptions& options) { return make_gnmt(name, options); }});
+  }
+  return models;
+}
 
 LayeredModel gnmt_model(const GnmtOptions& o) {
   const auto tokens = [&](const char* name, int d) {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "models/language_models.h"
+#include "models/model.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/sequence_layers.h"
 
@@ -70,7 +71,35 @@ class Builder {
   std::string last_;
 };
 
+Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {
+  const TransformerLmOptions o{
+      .layers = options.integer("layers"),
+      .features = options.integer("hidden"),
+      .heads = options.integer("heads"),
+      .feed_forward = options.integer("feed-forward"),
+      .vocabulary = options.integer("vocabulary"),
+      .dropout = probability_or_else(options, "dropout", TransformerLmOptions().dropout),
+      .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+      .nominal_length = options.integer("length")};
+  if (o.features % o.heads != 0) return heads_problem(o.features, o.heads);
+  if (o.features % 2 != 0) return Problem{"--hidden", "is odd: positions are pairs of sine and cosine", {}};
+  return transformer_lm_model(o);
+}
+
 }  // namespace
+
+std::vector<Model> transformer_lm_models() {
+  const TransformerLmOptions o;
+  return {{{.name = "transformer_lm",
+            .summary = "Causal transformer over words, as PyTorch's word_language_model example.",
+            .options = {integer_option("layers", o.layers, {1, 1000}, "Of the encoder."),
+                        integer_option("hidden", o.features, {2, 1 << 16}, "Features of a token."),
+                        heads_option(o.heads), feed_forward_option(o.feed_forward),
+                        vocabulary_option(o.vocabulary), dropout_option(),
+                        embeddings_option("Of input and output: a matrix each, or one."),
+                        length_option(o.nominal_length, "a window")}},
+           make_transformer_lm}};
+}
 
 LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
   constexpr std::int64_t kNoLabel = -100;

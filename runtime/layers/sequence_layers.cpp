@@ -165,9 +165,9 @@ class SinusoidalPositions final : public Layer {
   double scale_;
 };
 
-class Concatenate final : public Layer {
+class ConcatFeatures final : public Layer {
  public:
-  std::string kind() const override { return "concatenate"; }
+  std::string kind() const override { return "concat_features"; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape result = inputs[0];
     for (const Shape& x : inputs.subspan(1)) {
@@ -265,8 +265,8 @@ LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double
 LayerPtr sinusoidal_positions(std::int64_t features, double scale) {
   return std::make_shared<SinusoidalPositions>(features, scale);
 }
-LayerPtr concatenate() {
-  return std::make_shared<Concatenate>();
+LayerPtr concat_features() {
+  return std::make_shared<ConcatFeatures>();
 }
 LayerPtr first_token() {
   return std::make_shared<FirstToken>();

@@ -81,7 +81,7 @@ std::vector<Case> cases() {
       {"tanh", tanh_layer(), {{4, 9}}},
       {"learned_positions", learned_positions(7, 6, 0.5), {{3, 4, 6}}},
       {"sinusoidal_positions", sinusoidal_positions(6, 2.5), {{3, 4, 6}}},
-      {"concatenate", concatenate(), {{3, 4, 2}, {3, 4, 5}}},
+      {"concat_features", concat_features(), {{3, 4, 2}, {3, 4, 5}}},
       {"first_token", first_token(), {{3, 4, 5}}},
       {"gather_positions", gather_positions(), {{3, 4, 5}, {3, 6}}, {0, 4}},
       {"padded_embedding", embedding({.vocabulary = 5, .features = 4, .padding = 0}), {{3, 7}}, {5}},
