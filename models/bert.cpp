@@ -8,18 +8,18 @@
 namespace millrace {
 namespace {
 
-constexpr double kDeviation = 0.02, kEpsilon = 1e-12;
+constexpr double kBertDeviation = 0.02, kBertEpsilon = 1e-12;
 
-class Builder {
+class BertBuilder {
  public:
-  Builder(LayeredModel& model, const BertOptions& options) : model_(model), o_(options) {}
+  BertBuilder(LayeredModel& model, const BertOptions& options) : model_(model), o_(options) {}
 
   void embeddings() {
     const std::string name = "bert.embeddings.";
     const std::string words = then(name + "word_embeddings", embed(o_.vocabulary, 0), {"input_ids"});
     const std::string types = then(name + "token_type_embeddings", embed(2, -1), {"token_type_ids"});
     then(name + "add", add(), {words, types});
-    then(name + "position_embeddings", learned_positions(o_.positions, o_.hidden, kDeviation));
+    then(name + "position_embeddings", learned_positions(o_.positions, o_.hidden, kBertDeviation));
     then(name + "LayerNorm", norm());
     drop(name + "dropout");
   }
@@ -73,12 +73,12 @@ class Builder {
   }
   LayerPtr embed(std::int64_t vocabulary, std::int64_t padding) const {
     return embedding(
-        {.vocabulary = vocabulary, .features = o_.hidden, .deviation = kDeviation, .padding = padding});
+        {.vocabulary = vocabulary, .features = o_.hidden, .deviation = kBertDeviation, .padding = padding});
   }
   LayerPtr dense(std::int64_t in, std::int64_t out) const {
-    return linear(in, out, {.weight = Init::Normal, .weight_a = kDeviation});
+    return linear(in, out, {.weight = Init::Normal, .weight_a = kBertDeviation});
   }
-  LayerPtr norm() const { return layer_norm(o_.hidden, kEpsilon); }
+  LayerPtr norm() const { return layer_norm(o_.hidden, kBertEpsilon); }
 
   LayeredModel& model_;
   const BertOptions& o_;
@@ -155,7 +155,7 @@ LayeredModel bert_model(const BertOptions& o) {
                  integers("masked_labels", {dimension(1)}, o.vocabulary), integers("next_sentence", {}, 2)},
       .dimensions = {{"length", o.nominal_length}, {"masked", nominal_masked(o.nominal_length)}},
       .counts = {"masked"}};
-  Builder builder(model, o);
+  BertBuilder builder(model, o);
   builder.embeddings();
   for (std::int64_t i = 0; i < o.layers; ++i) builder.encoder_layer(i);
   const auto [tokens, next] = builder.heads();

@@ -10,9 +10,9 @@ namespace {
 
 constexpr double kMlperfRange = 0.1;
 
-class Builder {
+class GnmtBuilder {
  public:
-  Builder(LayeredModel& model, const GnmtOptions& options)
+  GnmtBuilder(LayeredModel& model, const GnmtOptions& options)
       : model_(model), o_(options), mlperf_(options.form == GnmtForm::MLPerf) {}
 
   /// Returns the encoder's output.
@@ -135,7 +135,7 @@ LayeredModel gnmt_model(const GnmtOptions& o) {
                      .fields = {tokens("source", 0), tokens("target", 1), tokens("labels", 1)},
                      .dimensions = {{"source_length", o.nominal_length}, {"target_length", o.nominal_length}},
                      .counts = {"tokens"}};
-  Builder builder(model, o);
+  GnmtBuilder builder(model, o);
   builder.decoder(builder.encoder());
   model.heads = {{"loss",
                   token_cross_entropy_head({.ignored = 0, .smoothing = o.smoothing}),

@@ -9,14 +9,15 @@
 namespace millrace {
 namespace {
 
-constexpr double kRange = 0.1;
+constexpr double kTransformerRange = 0.1;
 
-class Builder {
+class TransformerBuilder {
  public:
-  Builder(LayeredModel& model, const TransformerLmOptions& options) : model_(model), o_(options) {}
+  TransformerBuilder(LayeredModel& model, const TransformerLmOptions& options) : model_(model), o_(options) {}
 
   void embed() {
-    then("encoder", embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kRange}),
+    then("encoder",
+         embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kTransformerRange}),
          {"tokens"});
     then("pos_encoder", sinusoidal_positions(o_.features, std::sqrt(double(o_.features))));
     drop("pos_encoder.dropout");
@@ -45,7 +46,8 @@ class Builder {
   }
 
   std::string decode() {
-    then("decoder", linear(o_.features, o_.vocabulary, {.weight = Init::Uniform, .weight_a = kRange}));
+    then("decoder",
+         linear(o_.features, o_.vocabulary, {.weight = Init::Uniform, .weight_a = kTransformerRange}));
     if (o_.embeddings == Embeddings::Shared) model_.layers.back().tied = {{"weight", "encoder.weight"}};
     return last_;
   }
@@ -113,7 +115,7 @@ LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
                   .padding = kNoLabel}},
       .dimensions = {{"length", o.nominal_length}},
       .counts = {"tokens"}};
-  Builder builder(model, o);
+  TransformerBuilder builder(model, o);
   builder.embed();
   for (std::int64_t i = 0; i < o.layers; ++i) builder.layer(i);
   const std::string scores = builder.decode();

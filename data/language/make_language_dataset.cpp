@@ -12,13 +12,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Kind { Translation, LanguageModel, Bert };
+enum class TextKind { Translation, LanguageModel, Bert };
 
-std::optional<Kind> kind_of(const std::vector<FieldSpec>& fields) {
+std::optional<TextKind> text_kind_of(const std::vector<FieldSpec>& fields) {
   const auto has = [&](const char* name) { return field_index(fields, name) >= 0; };
-  if (has("source") && has("target") && has("labels")) return Kind::Translation;
-  if (has("input_ids") && has("masked_positions")) return Kind::Bert;
-  if (has("tokens") && has("labels") && fields.size() == 2) return Kind::LanguageModel;
+  if (has("source") && has("target") && has("labels")) return TextKind::Translation;
+  if (has("input_ids") && has("masked_positions")) return TextKind::Bert;
+  if (has("tokens") && has("labels") && fields.size() == 2) return TextKind::LanguageModel;
   return std::nullopt;
 }
 
@@ -38,7 +38,7 @@ Result<std::optional<std::int64_t>> synthetic_size(const std::string& path, bool
   return std::optional(train ? size : std::max<std::int64_t>(1, size / 8));
 }
 
-TokenSourcePtr synthetic_text(Kind kind, std::int64_t sentences, std::int64_t longest, std::int64_t first,
+TokenSourcePtr synthetic_text(TextKind kind, std::int64_t sentences, std::int64_t longest, std::int64_t first,
                               const DatasetOptions& options, const char* side) {
   const std::int64_t limit = options.fields[0].limit;
   return made_up_text({.sentences = sentences,
@@ -47,7 +47,7 @@ TokenSourcePtr synthetic_text(Kind kind, std::int64_t sentences, std::int64_t lo
                        .first = std::min(first, limit - 1),
                        .limit = limit,
                        .seed = derive_seed(options.seed, to_string(options.split) + side),
-                       .documents = kind == Kind::Bert});
+                       .documents = kind == TextKind::Bert});
 }
 
 /// FOLDER/SPLIT[.LANGUAGE].tokens; a test split is also called val or valid. Null: there is none.
@@ -90,18 +90,18 @@ BertTokens bert_tokens(std::int64_t vocabulary) {
 }  // namespace
 
 bool reads_text(const std::vector<FieldSpec>& fields) {
-  return kind_of(fields).has_value();
+  return text_kind_of(fields).has_value();
 }
 
 Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options) {
-  const Kind kind = *kind_of(options.fields);
+  const TextKind kind = *text_kind_of(options.fields);
   const bool train = options.split == DataSplit::Train;
   LanguageOptions language{.fields = options.fields, .seed = options.seed, .train = train};
   if (!options.dimensions.empty()) language.longest = options.dimensions[0].nominal;
   const Result<std::optional<std::int64_t>> synthetic = synthetic_size(options.path, train);
   if (!synthetic) return synthetic.problems();
   const std::int64_t limit = options.fields[0].limit;
-  if (kind == Kind::Translation) {
+  if (kind == TextKind::Translation) {
     constexpr std::int64_t kFirstWord = 4;
     if (*synthetic) {
       const std::int64_t longest =
@@ -121,17 +121,17 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
   }
   TokenSourcePtr text;
   if (*synthetic) {
-    const std::int64_t first = kind == Kind::Bert ? bert_tokens(limit).first_word : 0;
+    const std::int64_t first = kind == TextKind::Bert ? bert_tokens(limit).first_word : 0;
     text = synthetic_text(kind, **synthetic,
-                          kind == Kind::Bert ? std::max<std::int64_t>(3, language.longest / 4) : 40, first,
-                          options, "");
+                          kind == TextKind::Bert ? std::max<std::int64_t>(3, language.longest / 4) : 40,
+                          first, options, "");
   } else {
     const Result<TokenSourcePtr> file = split_file(options.path, options.split, "", limit);
     if (!file) return file.problems();
     if (!*file) return std::shared_ptr<const Dataset>();
     text = *file;
   }
-  if (kind == Kind::Bert) return bert_pairs(text, bert_tokens(limit), language);
+  if (kind == TextKind::Bert) return bert_pairs(text, bert_tokens(limit), language);
   return running_text(text, std::max<std::int64_t>(1, options.per_step), text->end(), language);
 }
 

@@ -25,7 +25,7 @@
 namespace millrace {
 namespace {
 
-at::Tensor rows(const at::Tensor& x) {
+at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
@@ -33,7 +33,7 @@ at::Tensor rows(const at::Tensor& x) {
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight) {
   Shape shape = x.sizes().vec();
   shape.back() = weight.size(0);
-  return at::mm(rows(x), weight.t()).view(shape);
+  return at::mm(rows_of(x), weight.t()).view(shape);
 }
 
 /// As GNMT's code; exp of it is 0, and a sentence without tokens still gives numbers.
@@ -79,7 +79,7 @@ class BahdanauAttention final : public Layer {
     std::vector<at::Tensor> parts;
     for_each_tile(q, k, [&](std::int64_t first, std::int64_t count) {
       const at::Tensor z = tanh_of(q, k, first, count);
-      parts.push_back(at::mv(rows(z), direction).view({count, e.size(0), e.size(1)}));
+      parts.push_back(at::mv(rows_of(z), direction).view({count, e.size(0), e.size(1)}));
     });
     const at::Tensor scores = at::cat(parts).masked_fill(padded, kNever);  // [T, S, B]
     at::Tensor probabilities = at::_softmax(scores, 1, false);
@@ -105,7 +105,7 @@ class BahdanauAttention final : public Layer {
     for_each_tile(q, k, [&](std::int64_t first, std::int64_t count) {
       at::Tensor z = tanh_of(q, k, first, count);                 // [t, S, B, H]
       const at::Tensor here = of_scores.narrow(0, first, count);  // [t, S, B]
-      of_direction.addmv_(rows(z).t(), here.reshape({-1}));
+      of_direction.addmv_(rows_of(z).t(), here.reshape({-1}));
       at::tanh_backward_out(z, here.unsqueeze(3).expand(z.sizes()), z);
       parts.push_back(at::mul(at::sum(z, 1), direction));
       of_k.add_(at::sum(z, 0));
@@ -126,13 +126,13 @@ class BahdanauAttention final : public Layer {
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     const auto& s = saved.tensors;
     const at::Tensor &of_q = s[2], &of_k = s[3], &of_direction = s[4], &v = s[5], &g = s[6];
-    grads[0].addmm_(rows(of_q).t(), rows(s[0]));
-    grads[1].addmm_(rows(of_k).t(), rows(s[1]));
+    grads[0].addmm_(rows_of(of_q).t(), rows_of(s[0]));
+    grads[1].addmm_(rows_of(of_k).t(), rows_of(s[1]));
     // direction = g v / |v|
     const at::Tensor norm = v.norm(), unit = at::div(v, norm), along = at::dot(of_direction, unit);
     grads[2].add_(at::mul(at::sub(of_direction, at::mul(unit, along)), at::div(g, norm)));
     grads[3].add_(along);
-    grads[4].add_(at::sum(rows(of_k), 0));
+    grads[4].add_(at::sum(rows_of(of_k), 0));
   }
 
  private:
