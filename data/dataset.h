@@ -31,6 +31,13 @@ using Sample = std::vector<FieldValue>;
 /// Which fields to load, by index in the model's fields. Reading fewer never changes the others.
 using Wanted = std::span<const char>;
 
+struct EpochOrder {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::int64_t per_step = 1;  ///< samples
+  bool shuffle = true;
+};
+
 /// const and thread-safe. `augment_seed` is a function of (seed, epoch, index).
 class Dataset {
  public:
@@ -43,6 +50,9 @@ class Dataset {
   /// it. Both spans are zero before. Data sets of samples of one size leave them so.
   virtual void measure(std::int64_t /*index*/, std::span<std::int64_t> /*lengths*/,
                        std::span<std::int64_t> /*counts*/) const {}
+  /// An order of its own for an epoch: a permutation of all samples, of which each `per_step` are a step.
+  /// Empty: the loader shuffles, or not. Pure.
+  virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
   /// What the samples are, whatever the path: the same text for the same files in the same order.
   virtual std::string fingerprint() const = 0;
   /// What a user should know of the set before it is used, one sentence each.
@@ -71,6 +81,8 @@ struct DatasetOptions {
   DataSplit split = DataSplit::Train;
   std::vector<FieldSpec> fields;  ///< of the model: what a sample has to have
   std::uint64_t seed = 0;
+  std::vector<Dimension> dimensions;  ///< of the model: the nominal length is the longest of text
+  std::int64_t per_step = 1;          ///< samples; text that runs on is cut into as many rows
 };
 /// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
 /// that the training set does not have, more classes than the model has, ...

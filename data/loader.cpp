@@ -150,8 +150,15 @@ class Loader final : public BatchSource {
     for (const auto& [known, order] : orders_) {
       if (known == epoch) return order;
     }
-    auto order =
-        std::make_shared<const Order>(epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle));
+    Order own =
+        dataset_->order({.seed = options_.seed,
+                         .epoch = epoch,
+                         .per_step = std::int64_t{options_.microbatch} * options_.microbatches_per_step,
+                         .shuffle = options_.shuffle});
+    MILLRACE_CHECK(own.empty() || static_cast<std::int64_t>(own.size()) == dataset_->size(),
+                   dataset_->describe());
+    if (own.empty()) own = epoch_order(dataset_->size(), options_.seed, epoch, options_.shuffle);
+    auto order = std::make_shared<const Order>(std::move(own));
     if (orders_.size() == 2) orders_.pop_front();
     orders_.emplace_back(epoch, order);
     return order;

@@ -1,6 +1,7 @@
 #include <charconv>
 
 #include "data/dataset.h"
+#include "data/language/language_datasets.h"
 #include "data/readers/image_folder.h"
 #include "data/synthetic/synthetic.h"
 
@@ -15,6 +16,7 @@ bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
 }  // namespace
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
+  if (reads_text(options.fields)) return make_language_dataset(options);
   if (!reads_labelled_tensors(options.fields)) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;

@@ -16,6 +16,31 @@ ModelOption dropout_option() {
       number_option("dropout", -1, {-1, 0.999}, "Dropout probability; -1: as in the paper.", "P"));
 }
 
+ModelOption heads_option(std::int64_t fallback) {
+  return recorded(integer_option("heads", fallback, {1, 1 << 12}, "Of attention; they divide --hidden."));
+}
+
+ModelOption feed_forward_option(std::int64_t fallback) {
+  return integer_option("feed-forward", fallback, {1, 1 << 18}, "Features inside of a feed-forward layer.");
+}
+
+Problem heads_problem(std::int64_t features, std::int64_t heads) {
+  return {"--heads", std::to_string(heads) + " do not divide --hidden " + std::to_string(features), {}};
+}
+
+ModelOption vocabulary_option(std::int64_t fallback) {
+  return integer_option("vocabulary", fallback, {8, 1 << 24}, "Tokens of the vocabulary.");
+}
+
+ModelOption length_option(std::int64_t fallback, const std::string& of) {
+  return integer_option("length", fallback, {2, 1 << 20},
+                        "Most tokens of " + of + " in training, and what a profile takes.");
+}
+
+ModelOption embeddings_option(const std::string& help) {
+  return choice_option("embeddings", "separate", {"separate", "shared"}, help);
+}
+
 std::vector<ModelOption> image_options() {
   return {classes_option(), image_size_option(), dropout_option()};
 }

@@ -23,6 +23,14 @@ ModelOption image_size_option();           ///< --image-size: 0 leaves it to the
 ModelOption dropout_option();              ///< --dropout: -1 leaves it to the model
 std::vector<ModelOption> image_options();  ///< all three
 
+ModelOption heads_option(std::int64_t fallback);         ///< --heads
+ModelOption feed_forward_option(std::int64_t fallback);  ///< --feed-forward
+/// A Problem for heads that do not divide the features.
+Problem heads_problem(std::int64_t features, std::int64_t heads);
+ModelOption vocabulary_option(std::int64_t fallback);                     ///< --vocabulary
+ModelOption length_option(std::int64_t fallback, const std::string& of);  ///< --length
+ModelOption embeddings_option(const std::string& help);                   ///< --embeddings separate|shared
+
 /// The value of `option` if it is not 0 (of a probability: not negative), else `fallback`.
 int or_else(const ModelOptions& options, const char* option, int fallback);
 double probability_or_else(const ModelOptions& options, const char* option, double fallback);

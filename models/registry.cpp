@@ -14,7 +14,10 @@
   FILE(squeezenet)                 \
   FILE(inception)                  \
   FILE(mobilenet_v2)               \
-  FILE(mobilenet_v3)
+  FILE(mobilenet_v3)               \
+  FILE(gnmt)                       \
+  FILE(bert)                       \
+  FILE(transformer_lm)
 
 namespace millrace {
 

@@ -85,7 +85,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(o.microbatch, 1, 1 << 20)},
       {.name = "data",
        .value = "PATH",
-       .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE].",
+       .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE]; of text: "
+                 "FOLDER:SOURCE-TARGET or FOLDER with token files.",
        .group = "Data",
        .target = into::text(f.data)},
       {.name = "workers",

@@ -218,7 +218,14 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
 }
 
 DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split) {
-  return {.path = spec.data, .split = split, .fields = spec.network.fields, .seed = spec.options.seed};
+  return {.path = spec.data,
+          .split = split,
+          .fields = spec.network.fields,
+          .seed = spec.options.seed,
+          .dimensions = spec.network.dimensions,
+          .per_step = split == DataSplit::Train
+                          ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.plan)
+                          : spec.options.microbatch};
 }
 
 struct Datasets {

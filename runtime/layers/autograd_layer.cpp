@@ -50,7 +50,7 @@ class AutogradLayer final : public Layer {
       if (leaf.requires_grad()) leaves.push_back(leaf);
     }
     auto found = torch::autograd::grad({graph->output}, leaves, {grad}, /*retain_graph=*/false,
-                                       /*create_graph=*/false, /*allow_unused=*/false);
+                                       /*create_graph=*/false, /*allow_unused=*/true);
     std::vector<at::Tensor> gradients;
     std::size_t next = 0;
     for (const at::Tensor& leaf : graph->leaves)
@@ -62,7 +62,10 @@ class AutogradLayer final : public Layer {
   }
 
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
-    for (std::size_t i = 0; i < grads.size(); ++i) grads[i].add_(saved.tensors[i]);
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      // A sequence of one step does not use the recurrent weights.
+      if (saved.tensors[i].defined()) grads[i].add_(saved.tensors[i]);
+    }
   }
 
  private:

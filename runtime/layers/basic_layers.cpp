@@ -4,7 +4,6 @@
 #include <cmath>
 #include <sstream>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/_adaptive_avg_pool2d.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
 #include <ATen/ops/add.h>
@@ -26,10 +25,13 @@
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/layers/dropout_mask.h"
 
 namespace millrace {
 namespace {
@@ -88,12 +90,10 @@ std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, st
 
 class Linear final : public Layer {
  public:
-  Linear(std::int64_t in, std::int64_t out, WeightInit init, double deviation)
-      : in_(in), out_(out), init_(init), deviation_(deviation) {}
+  Linear(std::int64_t in, std::int64_t out, std::vector<ParameterSpec> specs)
+      : in_(in), out_(out), specs_(std::move(specs)) {}
   std::string kind() const override { return "linear"; }
-  std::vector<ParameterSpec> parameters() const override {
-    return weight_and_bias({out_, in_}, in_, out_, out_, true, init_, deviation_);
-  }
+  std::vector<ParameterSpec> parameters() const override { return specs_; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() < 2 || inputs[0].back() != in_)
       bad_shape("linear", inputs[0], "[B, ..., " + std::to_string(in_) + "]");
@@ -129,8 +129,7 @@ class Linear final : public Layer {
   }
 
   std::int64_t in_, out_;
-  WeightInit init_;
-  double deviation_;
+  std::vector<ParameterSpec> specs_;
 };
 
 class Conv2d final : public Layer {
@@ -309,19 +308,21 @@ class Relu final : public Elementwise {
 
 class Gelu final : public Elementwise {
  public:
+  explicit Gelu(GeluForm form) : form_(form == GeluForm::Erf ? "none" : "tanh") {}
   std::string kind() const override { return "gelu"; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     const at::Tensor& x = inputs[0];
     if (saved) saved->tensors = {x};
-    if (!small(x)) return at::gelu(x);
-    return at::as_strided(at::gelu(interleaved(x)), x.sizes(), x.strides());
+    if (!small(x)) return at::gelu(x, form_);
+    return at::as_strided(at::gelu(interleaved(x), form_), x.sizes(), x.strides());
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
     const at::Tensor& x = saved.tensors[0];
-    if (!small(x) || grad.strides() != x.strides()) return {at::gelu_backward(grad, x)};
-    return {at::as_strided(at::gelu_backward(interleaved(grad), interleaved(x)), x.sizes(), x.strides())};
+    if (!small(x) || grad.strides() != x.strides()) return {at::gelu_backward(grad, x, form_)};
+    return {
+        at::as_strided(at::gelu_backward(interleaved(grad), interleaved(x), form_), x.sizes(), x.strides())};
   }
 
  private:
@@ -336,6 +337,23 @@ class Gelu final : public Elementwise {
   static at::Tensor interleaved(const at::Tensor& x) {
     return at::as_strided(x, {x.numel() / 2, 2}, {1, x.numel() / 2}, x.storage_offset());
   }
+
+  c10::string_view form_;  ///< of a literal
+};
+
+class Tanh final : public Elementwise {
+ public:
+  std::string kind() const override { return "tanh"; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    at::Tensor output = at::tanh(inputs[0]);
+    if (saved) saved->tensors = {output};
+    return output;
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
+    return {at::tanh_backward(grad, saved.tensors[0])};
+  }
 };
 
 class Dropout final : public Elementwise {
@@ -349,14 +367,7 @@ class Dropout final : public Elementwise {
       if (saved) saved->tensors.clear();
       return inputs[0];
     }
-    auto generator = at::detail::createCPUGenerator(context.random_seed);
-    // Drawn on the CPU whatever the device: the same mask everywhere. Page-locked, the copy stalls nobody.
-    const at::Device device = inputs[0].device();
-    const auto options = at::TensorOptions(at::kFloat).pinned_memory(!device.is_cpu());
-    at::Tensor mask = at::empty(inputs[0].sizes(), options)
-                          .bernoulli_(1 - p_, generator)
-                          .div_(1 - p_)
-                          .to(device, inputs[0].scalar_type(), /*non_blocking=*/true);
+    const at::Tensor mask = dropout_mask(inputs[0], p_, context.random_seed);
     if (saved) saved->tensors = {mask};
     return at::mul(inputs[0], mask);
   }
@@ -469,7 +480,23 @@ class Add final : public Layer {
 }  // namespace
 
 LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init, double deviation) {
-  return std::make_shared<Linear>(in, out, init, deviation);
+  return std::make_shared<Linear>(in, out,
+                                  weight_and_bias({out, in}, in, out, out, true, init, deviation));
+}
+LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial) {
+  return linear(in, out, initial, "weight", "bias");
+}
+LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial, std::string weight,
+                std::string bias) {
+  return std::make_shared<Linear>(
+      in, out,
+      std::vector<ParameterSpec>{
+          {.name = std::move(weight), .shape = {out, in}, .init = initial.weight, .a = initial.weight_a},
+          {.name = std::move(bias),
+           .shape = {out},
+           .init = initial.bias,
+           .a = initial.bias_a,
+           .kind = ParameterKind::Bias}});
 }
 LayerPtr conv2d(const ConvOptions& options) {
   return std::make_shared<Conv2d>(options);
@@ -480,8 +507,11 @@ LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options) {
 LayerPtr relu() {
   return std::make_shared<Relu>();
 }
-LayerPtr gelu() {
-  return std::make_shared<Gelu>();
+LayerPtr gelu(GeluForm form) {
+  return std::make_shared<Gelu>(form);
+}
+LayerPtr tanh_layer() {
+  return std::make_shared<Tanh>();
 }
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last) {
   return std::make_shared<MaxPool2d>(kernel, stride, padding, last);

@@ -39,6 +39,18 @@ struct ConvOptions {
   std::int64_t groups = 1;  ///< divides `in` and `out`; `in` of them: depthwise
   double deviation = 0;     ///< of WeightInit::Normal
 };
+/// Initial values of the caller's.
+struct InitialValues {
+  Init weight = Init::Zeros;
+  double weight_a = 0;
+  Init bias = Init::Zeros;
+  double bias_a = 0;
+};
+LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial);
+/// Parameters `weight` and `bias` under other names, for state_dicts that have them.
+LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial, std::string weight,
+                std::string bias);
+
 LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H', W']
 
 struct BatchNormOptions {
@@ -48,7 +60,10 @@ struct BatchNormOptions {
 LayerPtr batch_norm2d(std::int64_t channels,
                       const BatchNormOptions& options = {});  ///< statistics of the microbatch
 LayerPtr relu();
-LayerPtr gelu();  ///< exact (erf)
+/// erf, or its approximation by tanh (BERT's original).
+enum class GeluForm { Erf, Tanh };
+LayerPtr gelu(GeluForm form = GeluForm::Erf);
+LayerPtr tanh_layer();
 /// What becomes of a last window that does not fit whole: it is left out, or it counts (torch's ceil_mode).
 enum class LastWindow { LeftOut, Kept };
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,

@@ -32,7 +32,11 @@ std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std:
       case Init::Normal:
         value.normal_(0, spec.a, generator);
         break;
+      case Init::Constant:
+        value.fill_(spec.a);
+        break;
     }
+    if (spec.zero_row >= 0) value.select(0, spec.zero_row).zero_();
     values.push_back(std::move(value));
   }
   return values;

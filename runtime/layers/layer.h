@@ -24,8 +24,9 @@ struct TensorSpec {
 enum class Init {
   Zeros,
   Ones,
-  Uniform,  ///< [-a, a]
-  Normal,   ///< mean 0, standard deviation a
+  Uniform,   ///< [-a, a]
+  Normal,    ///< mean 0, standard deviation a
+  Constant,  ///< a
 };
 
 /// What a parameter is for: rules may leave some kinds out of weight decay or of layer-wise scaling.
@@ -42,6 +43,7 @@ struct ParameterSpec {
   bool is_buffer = false;
   bool is_counter = false;
   ParameterKind kind = ParameterKind::Weight;
+  std::int64_t zero_row = -1;  ///< a row that starts at zero: an embedding's padding
 };
 
 /// Joins the replicas of a stage. Their calls meet in the order in which each makes them.

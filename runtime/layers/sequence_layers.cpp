@@ -1,22 +1,26 @@
 #include "runtime/layers/sequence_layers.h"
 
-#include <sstream>
+#include <algorithm>
+#include <cmath>
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
-#include "runtime/base/error.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-[[noreturn]] void bad_shape(const std::string& layer, const Shape& found, const std::string& expected) {
-  std::ostringstream out;
-  out << layer << " got input " << c10::IntArrayRef(found) << ", expected " << expected;
-  throw ConfigError(out.str());
-}
 
 class Embedding final : public Layer {
  public:
@@ -27,7 +31,8 @@ class Embedding final : public Layer {
              .shape = {o_.vocabulary, o_.features},
              .init = o_.range > 0 ? Init::Uniform : Init::Normal,
              .a = o_.range > 0 ? o_.range : o_.deviation,
-             .kind = ParameterKind::Embedding}};
+             .kind = ParameterKind::Embedding,
+             .zero_row = o_.zero_padding ? o_.padding : -1}};
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape shape = inputs[0];
@@ -37,14 +42,14 @@ class Embedding final : public Layer {
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
-    return at::embedding(p[0], inputs[0]);
+    return at::embedding(p[0], inputs[0], o_.padding);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor&, std::span<const at::Tensor>, Saved&,
                                          std::span<const bool>) const override {
     return {at::Tensor()};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    grads[0].add_(at::embedding_dense_backward(grad, saved.tensors[0], o_.vocabulary, /*padding_idx=*/-1,
+    grads[0].add_(at::embedding_dense_backward(grad, saved.tensors[0], o_.vocabulary, o_.padding,
                                                /*scale_grad_by_freq=*/false));
   }
 
@@ -62,7 +67,7 @@ class LayerNorm final : public Layer {
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].empty() || inputs[0].back() != features_)
-      bad_shape("layer_norm", inputs[0], "[..., " + std::to_string(features_) + "]");
+      throw_bad_shape("layer_norm", inputs[0], "[..., " + std::to_string(features_) + "]");
     return inputs[0];
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
@@ -90,6 +95,162 @@ class LayerNorm final : public Layer {
   double epsilon_;
 };
 
+void check_sequence(const std::string& layer, const Shape& x, std::int64_t features) {
+  if (x.size() != 3 || x[2] != features)
+    throw_bad_shape(layer, x, "[B, T, " + std::to_string(features) + "]");
+}
+
+class LearnedPositions final : public Layer {
+ public:
+  LearnedPositions(std::int64_t positions, std::int64_t features, double deviation)
+      : positions_(positions), features_(features), deviation_(deviation) {}
+  std::string kind() const override { return "learned_positions"; }
+  std::vector<ParameterSpec> parameters() const override {
+    return {{.name = "weight",
+             .shape = {positions_, features_},
+             .init = Init::Normal,
+             .a = deviation_,
+             .kind = ParameterKind::Embedding}};
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    check_sequence(kind(), inputs[0], features_);
+    if (inputs[0][1] > positions_)
+      throw_bad_shape(kind(), inputs[0], "at most " + std::to_string(positions_) + " positions");
+    return inputs[0];
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved*) const override {
+    return at::add(inputs[0], p[0].narrow(0, 0, inputs[0].size(1)));
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {grad};
+  }
+  void backward_weight(const at::Tensor& grad, Saved&, std::span<at::Tensor> grads) const override {
+    grads[0].narrow(0, 0, grad.size(1)).add_(at::sum(grad, 0));
+  }
+
+ private:
+  std::int64_t positions_, features_;
+  double deviation_;
+};
+
+class SinusoidalPositions final : public Layer {
+ public:
+  SinusoidalPositions(std::int64_t features, double scale) : features_(features), scale_(scale) {}
+  std::string kind() const override { return "sinusoidal_positions"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    check_sequence(kind(), inputs[0], features_);
+    return inputs[0];
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved*) const override {
+    return at::add(table(inputs[0]), inputs[0], scale_);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {at::mul(grad, scale_)};
+  }
+
+ private:
+  /// [T, F]: sin of even features, cos of odd ones.
+  at::Tensor table(const at::Tensor& like) const {
+    const auto options = like.options();
+    const at::Tensor rate =  // [F / 2]
+        at::arange(0, features_, 2, options).mul(-std::log(10000.0) / double(features_)).exp();
+    const at::Tensor angle = at::arange(like.size(1), options).unsqueeze(1).mul(rate);
+    return at::stack({at::sin(angle), at::cos(angle)}, 2).view({like.size(1), features_});
+  }
+  std::int64_t features_;
+  double scale_;
+};
+
+class ConcatFeatures final : public Layer {
+ public:
+  std::string kind() const override { return "concat_features"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    Shape result = inputs[0];
+    for (const Shape& x : inputs.subspan(1)) {
+      if (x.size() != result.size() || !std::equal(x.begin(), x.end() - 1, result.begin()))
+        throw_bad_shape(kind(), x, "all but the last dimension of the first input");
+      result.back() += x.back();
+    }
+    return result;
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) {
+      saved->numbers.clear();
+      for (const at::Tensor& x : inputs) saved->numbers.push_back(x.size(-1));
+    }
+    return at::cat(std::vector(inputs.begin(), inputs.end()), -1);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    std::vector<at::Tensor> result;
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+      const std::int64_t width = saved.numbers[i];
+      result.push_back(needs[i] ? grad.narrow(-1, first, width).contiguous() : at::Tensor());
+      first += width;
+    }
+    return result;
+  }
+};
+
+class FirstToken final : public Layer {
+ public:
+  std::string kind() const override { return "first_token"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[B, T, F]");
+    return {inputs[0][0], inputs[0][2]};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->numbers = inputs[0].sizes().vec();
+    return inputs[0].select(1, 0).contiguous();
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
+    at::Tensor result = at::zeros(saved.numbers, grad.options());
+    result.select(1, 0).copy_(grad);
+    return {result};
+  }
+};
+
+class GatherPositions final : public Layer {
+ public:
+  std::string kind() const override { return "gather_positions"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[B, T, F]");
+    if (inputs.size() != 2 || inputs[1].size() != 2 || inputs[1][0] != inputs[0][0])
+      throw_bad_shape(kind(), inputs.back(), "positions [B, P] beside [B, T, F]");
+    return {inputs[0][0], inputs[1][1], inputs[0][2]};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const at::Tensor& x = inputs[0];
+    at::Tensor places = at::add(inputs[1], at::arange(x.size(0), inputs[1].options()).unsqueeze(1), x.size(1))
+                            .reshape({-1});  // [B * P], rows of [B * T, F]
+    at::Tensor output =
+        x.reshape({-1, x.size(2)}).index_select(0, places).view({x.size(0), inputs[1].size(1), x.size(2)});
+    if (saved) {
+      saved->numbers = x.sizes().vec();
+      saved->tensors = {std::move(places)};
+    }
+    return output;
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const std::int64_t features = saved.numbers[2];
+    at::Tensor result = at::zeros({saved.numbers[0] * saved.numbers[1], features}, grad.options());
+    result.index_add_(0, saved.tensors[0], grad.reshape({-1, features}));
+    std::vector<at::Tensor> all(needs.size());
+    all[0] = result.view(saved.numbers);
+    return all;
+  }
+};
+
 }  // namespace
 
 LayerPtr embedding(const EmbeddingOptions& options) {
@@ -97,6 +258,21 @@ LayerPtr embedding(const EmbeddingOptions& options) {
 }
 LayerPtr layer_norm(std::int64_t features, double epsilon) {
   return std::make_shared<LayerNorm>(features, epsilon);
+}
+LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double deviation) {
+  return std::make_shared<LearnedPositions>(positions, features, deviation);
+}
+LayerPtr sinusoidal_positions(std::int64_t features, double scale) {
+  return std::make_shared<SinusoidalPositions>(features, scale);
+}
+LayerPtr concat_features() {
+  return std::make_shared<ConcatFeatures>();
+}
+LayerPtr first_token() {
+  return std::make_shared<FirstToken>();
+}
+LayerPtr gather_positions() {
+  return std::make_shared<GatherPositions>();
 }
 
 }  // namespace millrace

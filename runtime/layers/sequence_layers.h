@@ -1,4 +1,5 @@
-// Layers over tokens and vectors. Parameter names and shapes are PyTorch's. V vocabulary, F features.
+// Layers over tokens and vectors. Parameter names and shapes are PyTorch's. V vocabulary, F features, B
+// microbatch, T positions, P chosen positions.
 #pragma once
 
 #include "runtime/layers/layer.h"
@@ -8,11 +9,22 @@ namespace millrace {
 struct EmbeddingOptions {
   std::int64_t vocabulary = 1;
   std::int64_t features = 1;
-  double deviation = 1;  ///< of the normal distribution of initial values; 0: see `range`
-  double range = 0;      ///< uniform in +-range
+  double deviation = 1;       ///< of the normal distribution of initial values; 0: see `range`
+  double range = 0;           ///< uniform in +-range
+  std::int64_t padding = -1;  ///< a row without gradient; -1: none
+  bool zero_padding = true;   ///< that row starts at zero
 };
 LayerPtr embedding(const EmbeddingOptions& options);  ///< int64 [...] in [0, V) -> [..., F]
 
 LayerPtr layer_norm(std::int64_t features, double epsilon = 1e-5);  ///< over the last dimension
+
+/// x [B, T, F] + weight[:T], T at most `positions`. Parameter weight [positions, F], normal of `deviation`.
+LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double deviation);
+/// scale * x [B, T, F] + sin and cos (arXiv 1706.03762, section 3.5), for any T; F is even.
+LayerPtr sinusoidal_positions(std::int64_t features, double scale);
+
+LayerPtr concat_features();       ///< [..., F1], [..., F2], ... -> [..., F1 + F2 + ...]
+LayerPtr first_token();       ///< [B, T, F] -> [B, F]
+LayerPtr gather_positions();  ///< [B, T, F], int64 [B, P] in [0, T) -> [B, P, F]
 
 }  // namespace millrace

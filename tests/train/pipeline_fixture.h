@@ -224,13 +224,14 @@ struct Alone final : Communicator {
 /// One process, by hand: the engine's layers, a list of past weights, no scheduler.
 class Reference {
  public:
-  Reference(const LayeredModel& model, const Plan& plan, const TrainOptions& options)
+  Reference(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
+            std::unique_ptr<BatchSource> batches = {})
       : layout_(*make_layout(model, plan, options.microbatch)),
         whole_(*make_layout(model,
                             uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB),
                             options.microbatch)),
         options_(options),
-        batches_(model, options.microbatch) {
+        batches_(batches ? std::move(batches) : std::make_unique<RandomBatches>(model, options.microbatch)) {
     for (int s = 0; s < layout_.num_stages(); ++s) {
       stores_.emplace_back(layout_, StageId(s), options.seed);
       rules_.push_back(make_update_rule(options.rule, stores_.back()));
@@ -244,13 +245,14 @@ class Reference {
     ParameterStore& store = stores_.at(0);
     StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
+    executor.set_extents([this](std::int64_t position) { return batches_->extent(position); });
     for (std::int64_t step = 0; step < steps; ++step) {
       executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
       at::Tensor sum;
       for (int replica = 0; replica < replicas; ++replica) {
         store.flat_gradient().zero_();
         for (int m = replica; m < microbatches; m += replicas) {
-          executor.feed(MicrobatchId(m), batches_.get(step * microbatches + m));
+          executor.feed(MicrobatchId(m), batches_->get(step * microbatches + m));
           executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
           executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
         }
@@ -319,12 +321,13 @@ class Reference {
     auto rule = make_update_rule(options_.rule, store);
     StageExecutor executor({whole_, StageId(0), store, *rule, alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
+    executor.set_extents([this](std::int64_t position) { return batches_->extent(position); });
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
     executor.begin(position, 0);
     for (int m = 0; m < microbatches; ++m) {
-      executor.feed(MicrobatchId(m), batches_.get(position + m));
+      executor.feed(MicrobatchId(m), batches_->get(position + m));
       executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
       executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
     }
@@ -348,7 +351,7 @@ class Reference {
 
   StageLayout layout_, whole_;
   TrainOptions options_;
-  RandomBatches batches_;
+  std::unique_ptr<BatchSource> batches_;
   std::vector<ParameterStore> stores_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   Alone alone_;

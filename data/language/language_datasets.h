@@ -1,0 +1,49 @@
+// Data sets of text: what each model over tokens reads. Fields are found by name.
+#pragma once
+
+#include "data/dataset.h"
+#include "data/language/token_source.h"
+
+namespace millrace {
+
+/// Numbers of GNMT's vocabulary files.
+struct TranslationTokens {
+  std::int64_t begin = 2, end = 3;
+};
+/// Of BERT's vocabularies.
+struct BertTokens {
+  std::int64_t begin = 101, separator = 102, mask = 103, first_word = 104;
+};
+
+struct LanguageOptions {
+  std::vector<FieldSpec> fields;     ///< of the model
+  std::int64_t longest = INT64_MAX;  ///< tokens of a sample, with begin and end
+  std::uint64_t seed = 0;
+  bool train = true;  ///< else nothing is left out
+};
+
+/// Pairs of sentences. Fields source (begin, tokens, end), target (begin, tokens), labels (tokens, end);
+/// lengths (source, target), count: labels. Pairs of which a side is too long are left out of training.
+/// Ordered by `bucketed_order`, key: both lengths; evaluation longest first.
+Result<std::shared_ptr<const Dataset>> parallel_text(TokenSourcePtr source, TokenSourcePtr target,
+                                                     const LanguageOptions& options);
+
+/// The whole text as one row of tokens, cut into `columns` rows of equal length (what is left over is
+/// dropped), each cut into windows of `longest` tokens, the last of which may be shorter: PyTorch's batchify.
+/// Sample w * columns + c is window w of row c: a step of `columns` samples reads all rows side by side.
+/// Fields tokens, labels (the tokens after). Never shuffled. `end`: appended to each sentence, or -1.
+Result<std::shared_ptr<const Dataset>> running_text(TokenSourcePtr text, std::int64_t columns,
+                                                    std::int64_t end, const LanguageOptions& options);
+
+/// BERT's pairs of segments, of documents that are separated by empty sentences: made once from the seed as
+/// create_pretraining_data does, masked when read, from (seed, epoch, index): 15 % of the tokens, of these
+/// 80 % [MASK], 10 % as they are, 10 % random. Fields input_ids, token_type_ids, masked_positions,
+/// masked_labels, next_sentence; lengths (tokens, masked), count: masked.
+Result<std::shared_ptr<const Dataset>> bert_pairs(TokenSourcePtr text, const BertTokens& tokens,
+                                                  const LanguageOptions& options);
+
+/// The data set of a model over tokens for `--data`: see docs/language.md. Null where there is no such split.
+bool reads_text(const std::vector<FieldSpec>& fields);
+Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,138 @@
+// `--data` for models over tokens: which files, or made-up text.
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "data/language/language_datasets.h"
+#include "data/language/samples.h"
+#include "runtime/base/random.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class TextKind { Translation, LanguageModel, Bert };
+
+std::optional<TextKind> text_kind_of(const std::vector<FieldSpec>& fields) {
+  const auto has = [&](const char* name) { return field_index(fields, name) >= 0; };
+  if (has("source") && has("target") && has("labels")) return TextKind::Translation;
+  if (has("input_ids") && has("masked_positions")) return TextKind::Bert;
+  if (has("tokens") && has("labels") && fields.size() == 2) return TextKind::LanguageModel;
+  return std::nullopt;
+}
+
+constexpr std::int64_t kTrainSentences = 4096;
+
+/// Sentences of "synthetic[:SIZE]"; nothing for another text.
+Result<std::optional<std::int64_t>> synthetic_size(const std::string& path, bool train) {
+  constexpr std::string_view kName = "synthetic";
+  if (path != kName && !path.starts_with("synthetic:")) return std::optional<std::int64_t>();
+  std::int64_t size = kTrainSentences;
+  if (path != kName) {
+    const std::string_view text = std::string_view(path).substr(kName.size() + 1);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > INT32_MAX)
+      return Problem{"--data", "'" + path + "' has no valid size", "for example synthetic:4096"};
+  }
+  return std::optional(train ? size : std::max<std::int64_t>(1, size / 8));
+}
+
+TokenSourcePtr synthetic_text(TextKind kind, std::int64_t sentences, std::int64_t longest, std::int64_t first,
+                              const DatasetOptions& options, const char* side) {
+  const std::int64_t limit = options.fields[0].limit;
+  return made_up_text({.sentences = sentences,
+                       .shortest = std::min<std::int64_t>(longest, 3),
+                       .longest = longest,
+                       .first = std::min(first, limit - 1),
+                       .limit = limit,
+                       .seed = derive_seed(options.seed, to_string(options.split) + side),
+                       .documents = kind == TextKind::Bert});
+}
+
+/// FOLDER/SPLIT[.LANGUAGE].tokens; a test split is also called val or valid. Null: there is none.
+Result<TokenSourcePtr> split_file(const fs::path& folder, DataSplit split, const std::string& language,
+                                  std::int64_t limit) {
+  std::vector<std::string> names{to_string(split)};
+  if (split == DataSplit::Test) names.insert(names.end(), {"val", "valid"});
+  for (const std::string& name : names) {
+    const fs::path path = folder / (name + (language.empty() ? "" : "." + language) + ".tokens");
+    if (fs::exists(path)) return tokens_in_file(path.string(), limit);
+  }
+  if (split != DataSplit::Train) return TokenSourcePtr();
+  return Problem{
+      "--data",
+      folder.string() + " has no " + names[0] + (language.empty() ? "" : "." + language) + ".tokens",
+      "`millrace data text encode` makes token files (docs/language.md)"};
+}
+
+/// "FOLDER:de-en" -> FOLDER, de, en.
+struct Languages {
+  std::string folder, source, target;
+};
+Result<Languages> languages_of(const std::string& path) {
+  const std::size_t colon = path.rfind(':'), dash = path.find('-', colon == std::string::npos ? 0 : colon);
+  if (colon == std::string::npos || dash == std::string::npos || dash == colon + 1 ||
+      dash + 1 == path.size()) {
+    return Problem{"--data", "'" + path + "' does not say which languages",
+                   "give FOLDER:SOURCE-TARGET, for example multi30k:de-en for train.de.tokens and "
+                   "train.en.tokens in multi30k; or synthetic"};
+  }
+  return Languages{path.substr(0, colon), path.substr(colon + 1, dash - colon - 1), path.substr(dash + 1)};
+}
+
+/// Of BERT's vocabularies, or of a small made-up one.
+BertTokens bert_tokens(std::int64_t vocabulary) {
+  if (vocabulary > 1000) return {};
+  return {.begin = 1, .separator = 2, .mask = 3, .first_word = 4};
+}
+
+}  // namespace
+
+bool reads_text(const std::vector<FieldSpec>& fields) {
+  return text_kind_of(fields).has_value();
+}
+
+Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options) {
+  const TextKind kind = *text_kind_of(options.fields);
+  const bool train = options.split == DataSplit::Train;
+  LanguageOptions language{.fields = options.fields, .seed = options.seed, .train = train};
+  if (!options.dimensions.empty()) language.longest = options.dimensions[0].nominal;
+  const Result<std::optional<std::int64_t>> synthetic = synthetic_size(options.path, train);
+  if (!synthetic) return synthetic.problems();
+  const std::int64_t limit = options.fields[0].limit;
+  if (kind == TextKind::Translation) {
+    constexpr std::int64_t kFirstWord = 4;
+    if (*synthetic) {
+      const std::int64_t longest =
+          std::max<std::int64_t>(1, std::min<std::int64_t>(language.longest, 1 << 20) - 2);
+      return parallel_text(synthetic_text(kind, **synthetic, longest, kFirstWord, options, "source"),
+                           synthetic_text(kind, **synthetic, longest, kFirstWord, options, "target"),
+                           language);
+    }
+    const Result<Languages> names = languages_of(options.path);
+    if (!names) return names.problems();
+    const Result<TokenSourcePtr> source = split_file(names->folder, options.split, names->source, limit);
+    if (!source) return source.problems();
+    const Result<TokenSourcePtr> target = split_file(names->folder, options.split, names->target, limit);
+    if (!target) return target.problems();
+    if (!*source || !*target) return std::shared_ptr<const Dataset>();
+    return parallel_text(*source, *target, language);
+  }
+  TokenSourcePtr text;
+  if (*synthetic) {
+    const std::int64_t first = kind == TextKind::Bert ? bert_tokens(limit).first_word : 0;
+    text = synthetic_text(kind, **synthetic,
+                          kind == TextKind::Bert ? std::max<std::int64_t>(3, language.longest / 4) : 40,
+                          first, options, "");
+  } else {
+    const Result<TokenSourcePtr> file = split_file(options.path, options.split, "", limit);
+    if (!file) return file.problems();
+    if (!*file) return std::shared_ptr<const Dataset>();
+    text = *file;
+  }
+  if (kind == TextKind::Bert) return bert_pairs(text, bert_tokens(limit), language);
+  return running_text(text, std::max<std::int64_t>(1, options.per_step), text->end(), language);
+}
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+// Where sentences of tokens come from: a token file, memory, or nowhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+using Tokens = std::vector<std::uint32_t>;
+
+/// const and thread-safe. Sentences carry neither begin nor end.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual std::int64_t size() const = 0;
+  virtual std::int64_t length(std::int64_t sentence) const = 0;
+  virtual void read(std::int64_t sentence, Tokens& tokens) const = 0;
+  virtual std::string describe() const = 0;
+  /// What ends a sentence in its vocabulary; -1: not known.
+  virtual std::int64_t end() const { return -1; }
+};
+using TokenSourcePtr = std::shared_ptr<const TokenSource>;
+
+TokenSourcePtr tokens_in_memory(std::vector<Tokens> sentences);
+
+/// A token file (`millrace data text encode`). Problem: it cannot be read, or its vocabulary is larger than
+/// the model's (`limit` tokens).
+Result<TokenSourcePtr> tokens_in_file(const std::string& path, std::int64_t limit);
+
+struct MadeUpText {
+  std::int64_t sentences = 0;
+  std::int64_t shortest = 1, longest = 1;  ///< tokens
+  std::int64_t first = 0, limit = 1;       ///< tokens lie in [first, limit)
+  std::uint64_t seed = 0;
+  bool documents = false;  ///< an empty sentence after every fourth or so
+};
+/// Sentences of random lengths. Small numbers are frequent, and a token is often the one before plus one, so
+/// that there is something to learn.
+TokenSourcePtr made_up_text(const MadeUpText& options);
+
+/// Of all lengths and of sentences here and there: different for different text, but for rare cases.
+std::string fingerprint_of(const TokenSource& source);
+
+}  // namespace millrace

@@ -1,0 +1,63 @@
+// The models over tokens, with their sizes. What the command line calls them: registry.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/layers/basic_layers.h"
+#include "runtime/stage/layered_model.h"
+
+namespace millrace {
+
+/// Two uses of one matrix: one parameter, or one each.
+enum class Embeddings { Separate, Shared };
+
+/// Initial values and places of dropout.
+enum class GnmtForm {
+  PipeDream,  ///< PyTorch's values; dropout before LSTMs only, not on the context
+  MLPerf,     ///< all uniform in +-0.1; dropout also on both embeddings and on the context
+};
+
+struct GnmtOptions {
+  std::string name = "gnmt";
+  std::int64_t layers = 4;  ///< of the encoder, and of the decoder; at least 2
+  std::int64_t hidden = 1024;
+  std::int64_t vocabulary = 32'320;  ///< of both languages
+  double dropout = 0.2;
+  double smoothing = 0.1;                        ///< of the labels
+  Embeddings embeddings = Embeddings::Separate;  ///< of source and target
+  GnmtForm form = GnmtForm::PipeDream;
+  std::int64_t nominal_length = 50;  ///< of source and target in a profile
+};
+/// GNMT as MLPerf and PipeDream have it (arXiv 1609.08144): names and shapes of their state_dict. Fields,
+/// time-major, padded with 0: source [S, B], target [T, B] (begins with BOS), labels [T, B] (ends in EOS).
+/// Head: cross-entropy over the labels that are no padding; count "tokens".
+LayeredModel gnmt_model(const GnmtOptions& options);
+
+struct BertOptions {
+  std::string name = "bert_base";
+  std::int64_t layers = 12, hidden = 768, heads = 12, feed_forward = 3072;
+  std::int64_t vocabulary = 30'522, positions = 512;
+  double dropout = 0.1;
+  GeluForm gelu = GeluForm::Erf;
+  std::int64_t nominal_length = 128;
+};
+/// BERT for pre-training (arXiv 1810.04805): names and shapes of Hugging Face's BertForPreTraining. The
+/// decoder of masked tokens is the word embedding. Fields, padded with 0: input_ids, token_type_ids [B, T],
+/// masked_positions, masked_labels [B, P], next_sentence [B] (1: the second part is not what followed).
+/// Heads: mlm (over masked labels that are not 0; count "masked") and nsp, added.
+LayeredModel bert_model(const BertOptions& options);
+
+struct TransformerLmOptions {
+  std::string name = "transformer_lm";
+  std::int64_t layers = 2, features = 128, heads = 2, feed_forward = 128;
+  std::int64_t vocabulary = 33'278;
+  double dropout = 0.2;
+  Embeddings embeddings = Embeddings::Separate;  ///< the decoder's matrix
+  std::int64_t nominal_length = 32;
+};
+/// A causal language model of post-norm encoder layers, as PyTorch's word_language_model example: names and
+/// shapes of its state_dict. Fields: tokens [B, T], labels [B, T] (the tokens after; -100: none).
+LayeredModel transformer_lm_model(const TransformerLmOptions& options);
+
+}  // namespace millrace

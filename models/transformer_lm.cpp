@@ -1,0 +1,126 @@
+// A causal transformer over words, as PyTorch's word_language_model example has it.
+#include <cmath>
+
+#include "models/language_models.h"
+#include "models/model.h"
+#include "runtime/layers/attention_layers.h"
+#include "runtime/layers/sequence_layers.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kTransformerRange = 0.1;
+
+class TransformerBuilder {
+ public:
+  TransformerBuilder(LayeredModel& model, const TransformerLmOptions& options) : model_(model), o_(options) {}
+
+  void embed() {
+    then("encoder",
+         embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kTransformerRange}),
+         {"tokens"});
+    then("pos_encoder", sinusoidal_positions(o_.features, std::sqrt(double(o_.features))));
+    drop("pos_encoder.dropout");
+  }
+
+  void layer(std::int64_t i) {
+    const std::string name = "transformer_encoder.layers." + std::to_string(i) + ".",
+                      self = name + "self_attn";
+    const std::string input = last_;
+    // Xavier's bound for [3F, F].
+    then(self, linear(o_.features, 3 * o_.features,
+                      {.weight = Init::Uniform, .weight_a = std::sqrt(6.0 / double(4 * o_.features))},
+                      "in_proj_weight", "in_proj_bias"));
+    then(self + ".attention",
+         self_attention({.heads = o_.heads, .dropout = o_.dropout, .causal = Causal::Yes, .packed = true}));
+    then(self + ".out_proj",
+         linear(o_.features, o_.features,
+                {.weight = Init::Uniform, .weight_a = 1 / std::sqrt(double(o_.features))}));
+    close(name, "1", input);
+    const std::string middle = last_;
+    then(name + "linear1", linear(o_.features, o_.feed_forward));
+    then(name + "relu", relu());
+    drop(name + "dropout");
+    then(name + "linear2", linear(o_.feed_forward, o_.features));
+    close(name, "2", middle);
+  }
+
+  std::string decode() {
+    then("decoder",
+         linear(o_.features, o_.vocabulary, {.weight = Init::Uniform, .weight_a = kTransformerRange}));
+    if (o_.embeddings == Embeddings::Shared) model_.layers.back().tied = {{"weight", "encoder.weight"}};
+    return last_;
+  }
+
+ private:
+  std::string then(const std::string& name, LayerPtr layer, std::vector<std::string> inputs = {}) {
+    if (inputs.empty()) inputs = {last_};
+    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
+    return last_ = name;
+  }
+  void drop(const std::string& name) {
+    if (o_.dropout > 0) then(name, dropout(o_.dropout));
+  }
+  /// norm(residual + dropout(x)).
+  void close(const std::string& name, const std::string& number, const std::string& residual) {
+    drop(name + "dropout" + number);
+    then(name + "add" + number, add(), {last_, residual});
+    then(name + "norm" + number, layer_norm(o_.features));
+  }
+
+  LayeredModel& model_;
+  const TransformerLmOptions& o_;
+  std::string last_;
+};
+
+Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {
+  const TransformerLmOptions o{
+      .layers = options.integer("layers"),
+      .features = options.integer("hidden"),
+      .heads = options.integer("heads"),
+      .feed_forward = options.integer("feed-forward"),
+      .vocabulary = options.integer("vocabulary"),
+      .dropout = probability_or_else(options, "dropout", TransformerLmOptions().dropout),
+      .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+      .nominal_length = options.integer("length")};
+  if (o.features % o.heads != 0) return heads_problem(o.features, o.heads);
+  if (o.features % 2 != 0) return Problem{"--hidden", "is odd: positions are pairs of sine and cosine", {}};
+  return transformer_lm_model(o);
+}
+
+}  // namespace
+
+std::vector<Model> transformer_lm_models() {
+  const TransformerLmOptions o;
+  return {{{.name = "transformer_lm",
+            .summary = "Causal transformer over words, as PyTorch's word_language_model example.",
+            .options = {integer_option("layers", o.layers, {1, 1000}, "Of the encoder."),
+                        integer_option("hidden", o.features, {2, 1 << 16}, "Features of a token."),
+                        heads_option(o.heads), feed_forward_option(o.feed_forward),
+                        vocabulary_option(o.vocabulary), dropout_option(),
+                        embeddings_option("Of input and output: a matrix each, or one."),
+                        length_option(o.nominal_length, "a window")}},
+           make_transformer_lm}};
+}
+
+LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
+  constexpr std::int64_t kNoLabel = -100;
+  LayeredModel model{
+      .name = o.name,
+      .fields = {{.name = "tokens", .shape = {dimension(0)}, .dtype = at::kLong, .limit = o.vocabulary},
+                 {.name = "labels",
+                  .shape = {dimension(0)},
+                  .dtype = at::kLong,
+                  .limit = o.vocabulary,
+                  .padding = kNoLabel}},
+      .dimensions = {{"length", o.nominal_length}},
+      .counts = {"tokens"}};
+  TransformerBuilder builder(model, o);
+  builder.embed();
+  for (std::int64_t i = 0; i < o.layers; ++i) builder.layer(i);
+  const std::string scores = builder.decode();
+  model.heads = {{"loss", token_cross_entropy_head({.ignored = kNoLabel}), {scores, "labels"}}};
+  return model;
+}
+
+}  // namespace millrace

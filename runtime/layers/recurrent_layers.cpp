@@ -1,0 +1,264 @@
+#include "runtime/layers/recurrent_layers.h"
+
+#include <cmath>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sigmoid_backward.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tanh_backward.h>
+#include <ATen/ops/where.h>
+
+#include "runtime/layers/shape_errors.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::size_t kWeights = 4;  // weight_ih, weight_hh, bias_ih, bias_hh
+
+std::vector<ParameterSpec> lstm_parameters(const LstmOptions& o, const std::string& suffix) {
+  const double a = o.range > 0 ? o.range : 1 / std::sqrt(double(o.hidden));
+  const std::int64_t rows = 4 * o.hidden;
+  return {
+      {.name = "weight_ih_l0" + suffix, .shape = {rows, o.in}, .init = Init::Uniform, .a = a},
+      {.name = "weight_hh_l0" + suffix, .shape = {rows, o.hidden}, .init = Init::Uniform, .a = a},
+      {.name = "bias_ih_l0" + suffix,
+       .shape = {rows},
+       .init = Init::Uniform,
+       .a = a,
+       .kind = ParameterKind::Bias},
+      {.name = "bias_hh_l0" + suffix,
+       .shape = {rows},
+       .init = o.zero_hidden_bias ? Init::Zeros : Init::Uniform,
+       .a = a,
+       .kind = ParameterKind::Bias},
+  };
+}
+
+/// What backward needs of a step: sigmoid of input and forget gate [B, 2H], tanh of the cell gate, sigmoid of
+/// the output gate, the state and its tanh, each [B, H].
+enum Kept : std::size_t { kInputForget, kCell, kOutput, kState, kStateTanh, kKeptPerStep };
+
+at::Tensor part(const at::Tensor& gates, std::int64_t first, std::int64_t count, std::int64_t hidden) {
+  return gates.narrow(1, first * hidden, count * hidden);
+}
+
+/// x [T, B, I] -> h [T, B, H]; appends each step's Kept to `kept` if there is one. Differentiable.
+at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<at::Tensor>* kept) {
+  const std::int64_t steps = x.size(0), batch = x.size(1), hidden = p[1].size(1);
+  const at::Tensor from_input =  // [T, B, 4H]
+      at::addmm(at::add(p[2], p[3]), x.reshape({steps * batch, x.size(2)}), p[0].t())
+          .view({steps, batch, 4 * hidden});
+  const at::Tensor weight = p[1].t();
+  std::vector<at::Tensor> outputs;
+  at::Tensor state, h;
+  for (std::int64_t t = 0; t < steps; ++t) {
+    const at::Tensor gates = t == 0 ? from_input[t] : at::addmm(from_input[t], h, weight);  // [B, 4H]
+    at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
+    at::Tensor cell = at::tanh(part(gates, 2, 1, hidden));
+    at::Tensor output = at::sigmoid(part(gates, 3, 1, hidden));
+    const at::Tensor input = part(input_forget, 0, 1, hidden);
+    state = t == 0 ? at::mul(input, cell)
+                   : at::addcmul(at::mul(part(input_forget, 1, 1, hidden), state), input, cell);
+    at::Tensor state_tanh = at::tanh(state);
+    h = at::mul(output, state_tanh);
+    outputs.push_back(h);
+    if (kept) {
+      for (at::Tensor* one : {&input_forget, &cell, &output}) kept->push_back(std::move(*one));
+      kept->push_back(state);
+      kept->push_back(std::move(state_tanh));
+    }
+  }
+  return at::stack(outputs);
+}
+
+/// Gradient of the gates before their functions [T, B, 4H], from that of the outputs [T, B, H].
+at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
+                          std::span<const at::Tensor> kept) {
+  const std::int64_t steps = grad.size(0), hidden = grad.size(2);
+  at::Tensor result = at::empty({steps, grad.size(1), 4 * hidden}, grad.options());
+  at::Tensor of_state;
+  for (std::int64_t t = steps; t-- > 0;) {
+    const std::span<const at::Tensor> step =
+        kept.subspan(static_cast<std::size_t>(t) * kKeptPerStep, kKeptPerStep);
+    const at::Tensor of_output = t + 1 == steps ? grad[t] : at::addmm(grad[t], result[t + 1], weight_hh);
+    const at::Tensor through_tanh = at::tanh_backward(at::mul(of_output, step[kOutput]), step[kStateTanh]);
+    of_state = of_state.defined() ? at::add(of_state, through_tanh) : through_tanh;
+    const at::Tensor here = result[t];
+    at::Tensor input = part(here, 0, 1, hidden), forget = part(here, 1, 1, hidden),
+               cell = part(here, 2, 1, hidden), output = part(here, 3, 1, hidden);
+    const at::Tensor input_gate = part(step[kInputForget], 0, 1, hidden),
+                     forget_gate = part(step[kInputForget], 1, 1, hidden);
+    at::sigmoid_backward_out(output, at::mul(of_output, step[kStateTanh]), step[kOutput]);
+    at::sigmoid_backward_out(input, at::mul(of_state, step[kCell]), input_gate);
+    at::tanh_backward_out(cell, at::mul(of_state, input_gate), step[kCell]);
+    if (t == 0) {
+      forget.zero_();
+      break;
+    }
+    const at::Tensor& state_before = kept[static_cast<std::size_t>(t - 1) * kKeptPerStep + kState];
+    at::sigmoid_backward_out(forget, at::mul(of_state, state_before), forget_gate);
+    of_state = at::mul(of_state, forget_gate);
+  }
+  return result;
+}
+
+at::Tensor rows(const at::Tensor& x) {
+  return x.reshape({-1, x.size(-1)});
+}
+
+at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_ih) {
+  return at::mm(rows(of_gates), weight_ih).view({of_gates.size(0), of_gates.size(1), weight_ih.size(1)});
+}
+
+/// `x` and `h` are the inputs and outputs of all steps. h before step 0 is zero.
+void add_weight_gradients(const at::Tensor& of_gates, const at::Tensor& x, const at::Tensor& h,
+                          std::span<at::Tensor> grads) {
+  const std::int64_t steps = x.size(0);
+  grads[0].addmm_(rows(of_gates).t(), rows(x));
+  if (steps > 1) grads[1].addmm_(rows(of_gates.narrow(0, 1, steps - 1)).t(), rows(h.narrow(0, 0, steps - 1)));
+  const at::Tensor bias = at::sum(rows(of_gates), 0);
+  grads[2].add_(bias);
+  grads[3].add_(bias);
+}
+
+void check_input(const char* layer, std::span<const Shape> inputs, std::int64_t in) {
+  if (inputs[0].size() != 3 || inputs[0][2] != in)
+    throw_bad_shape(layer, inputs[0], "[T, B, " + std::to_string(in) + "]");
+}
+
+class Lstm final : public Layer {
+ public:
+  explicit Lstm(const LstmOptions& options) : o_(options) {}
+  std::string kind() const override { return "lstm"; }
+  std::vector<ParameterSpec> parameters() const override { return lstm_parameters(o_, ""); }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    check_input("lstm", inputs, o_.in);
+    return {inputs[0][0], inputs[0][1], o_.hidden};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (!saved) return run(inputs[0], p, nullptr);
+    saved->tensors.clear();
+    at::Tensor output = run(inputs[0], p, &saved->tensors);
+    saved->tensors.push_back(inputs[0]);
+    saved->tensors.push_back(output);
+    return output;
+  }
+  /// Leaves the gates' gradients, the inputs and the outputs to backward_weight.
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const std::span<const at::Tensor> kept(saved.tensors);
+    at::Tensor of_gates = gate_gradients(grad, p[1], kept.first(kept.size() - 2));
+    saved.tensors.erase(saved.tensors.begin(), saved.tensors.end() - 2);
+    std::vector<at::Tensor> result{needs[0] ? input_gradient(of_gates, p[0]) : at::Tensor()};
+    saved.tensors.push_back(std::move(of_gates));
+    return result;
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    add_weight_gradients(saved.tensors[2], saved.tensors[0], saved.tensors[1], grads);
+  }
+
+ private:
+  LstmOptions o_;
+};
+
+/// Which rows of [T * B, F] stand where when each sentence is reversed within its length. Its own inverse.
+at::Tensor reversing_rows(const at::Tensor& lengths, std::int64_t steps) {
+  const std::int64_t batch = lengths.size(0);
+  const at::Tensor step = at::arange(steps, lengths.options()).unsqueeze(1);  // [T, 1]
+  const at::Tensor ends = lengths.unsqueeze(0);                               // [1, B]
+  const at::Tensor from = at::where(step.lt(ends), ends.sub(1).sub(step), step);
+  return from.mul(batch).add(at::arange(batch, lengths.options())).reshape({-1});
+}
+
+at::Tensor with_rows(const at::Tensor& x, const at::Tensor& from) {
+  return rows(x).index_select(0, from).view({x.size(0), x.size(1), x.size(2)});
+}
+
+class BidirectionalLstm final : public Layer {
+ public:
+  BidirectionalLstm(const LstmOptions& options, std::int64_t padding) : o_(options), padding_(padding) {}
+  std::string kind() const override { return "bidirectional_lstm"; }
+  std::vector<ParameterSpec> parameters() const override {
+    std::vector<ParameterSpec> specs = lstm_parameters(o_, "");
+    for (ParameterSpec& spec : lstm_parameters(o_, "_reverse")) specs.push_back(std::move(spec));
+    return specs;
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    check_input("bidirectional_lstm", inputs, o_.in);
+    if (inputs.size() != 2 || inputs[1] != Shape{inputs[0][0], inputs[0][1]})
+      throw_bad_shape("bidirectional_lstm", inputs.back(), "tokens [T, B] beside [T, B, I]");
+    return {inputs[0][0], inputs[0][1], 2 * o_.hidden};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const at::Tensor& x = inputs[0];
+    const at::Tensor lengths = inputs[1].ne(padding_).sum(0);  // [B]
+    const at::Tensor mask =                                    // [T, B, 1]
+        at::arange(x.size(0), lengths.options())
+            .unsqueeze(1)
+            .lt(lengths.unsqueeze(0))
+            .to(x.scalar_type())
+            .unsqueeze(2);
+    const at::Tensor from = reversing_rows(lengths, x.size(0));
+    const at::Tensor reversed = with_rows(x, from);
+    std::vector<at::Tensor> kept, kept_reverse;
+    const at::Tensor forward = run(x, p.first(kWeights), saved ? &kept : nullptr);
+    const at::Tensor backward = run(reversed, p.subspan(kWeights), saved ? &kept_reverse : nullptr);
+    if (saved) {
+      saved->numbers = {static_cast<std::int64_t>(kept.size())};
+      saved->tensors = {mask, from, x, reversed, forward, backward};
+      for (auto* list : {&kept, &kept_reverse})
+        saved->tensors.insert(saved->tensors.end(), list->begin(), list->end());
+    }
+    return at::mul(at::cat({forward, with_rows(backward, from)}, 2), mask);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const at::Tensor masked = at::mul(grad, saved.tensors[0]);
+    const at::Tensor from = saved.tensors[1];
+    const std::span<const at::Tensor> kept = std::span<const at::Tensor>(saved.tensors).subspan(6);
+    const auto steps = static_cast<std::size_t>(saved.numbers[0]);
+    at::Tensor gates = gate_gradients(masked.narrow(2, 0, o_.hidden), p[1], kept.first(steps));
+    at::Tensor gates_reverse = gate_gradients(with_rows(masked.narrow(2, o_.hidden, o_.hidden), from),
+                                              p[kWeights + 1], kept.subspan(steps));
+    std::vector<at::Tensor> result(needs.size());
+    if (needs[0]) {
+      result[0] =
+          at::add(input_gradient(gates, p[0]), with_rows(input_gradient(gates_reverse, p[kWeights]), from));
+    }
+    saved.tensors = {saved.tensors[2], saved.tensors[3], saved.tensors[4],
+                     saved.tensors[5], std::move(gates), std::move(gates_reverse)};
+    return result;
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    const auto& s = saved.tensors;
+    add_weight_gradients(s[4], s[0], s[2], grads.first(kWeights));
+    add_weight_gradients(s[5], s[1], s[3], grads.subspan(kWeights));
+  }
+
+ private:
+  LstmOptions o_;
+  std::int64_t padding_;
+};
+
+}  // namespace
+
+LayerPtr lstm(const LstmOptions& options) {
+  return std::make_shared<Lstm>(options);
+}
+LayerPtr bidirectional_lstm(const LstmOptions& options, std::int64_t padding) {
+  return std::make_shared<BidirectionalLstm>(options, padding);
+}
+
+}  // namespace millrace

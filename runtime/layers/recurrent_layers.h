@@ -1,0 +1,26 @@
+// LSTMs over whole sequences. Parameter names and shapes are PyTorch's. T steps, B microbatch, I inputs, H
+// hidden units; tensors are time-major, states start at zero.
+#pragma once
+
+#include "runtime/layers/layer.h"
+
+namespace millrace {
+
+struct LstmOptions {
+  std::int64_t in = 1, hidden = 1;
+  double range = 0;               ///< initial values are uniform in +-range; 0: 1/sqrt(hidden), as PyTorch's
+  bool zero_hidden_bias = false;  ///< bias_hh starts at zero (MLPerf's GNMT)
+};
+
+/// [T, B, I] -> [T, B, H]. Parameters weight_ih_l0 [4H, I], weight_hh_l0 [4H, H], bias_ih_l0, bias_hh_l0
+/// [4H]; gates in the order input, forget, cell, output. The weight gradient is one matrix product for each
+/// weight over all steps.
+LayerPtr lstm(const LstmOptions& options);
+
+/// [T, B, I], tokens int64 [T, B] -> [T, B, 2H]: an LSTM over each sentence, and one over each sentence read
+/// from its last token back, side by side. A sentence ends where the `padding` tokens begin; outputs there
+/// are zero, and what the input holds there does not matter: torch's LSTM over packed sequences. Parameters
+/// as lstm's, then the same with "_reverse".
+LayerPtr bidirectional_lstm(const LstmOptions& options, std::int64_t padding = 0);
+
+}  // namespace millrace

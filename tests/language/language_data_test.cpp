@@ -1,0 +1,217 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "data/language/bucketing.h"
+#include "data/text/token_file.h"
+#include "tests/language/language_fixture.h"
+
+namespace millrace {
+namespace {
+
+using Order = std::vector<std::int64_t>;
+
+TEST(TorchGenerator, PermutesAsTorchDoes) {
+  TorchGenerator generator(0);
+  EXPECT_EQ(generator.permutation(10), (Order{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}));
+  EXPECT_EQ(generator.permutation(10), (Order{3, 9, 4, 2, 7, 8, 6, 0, 5, 1}));
+}
+
+TEST(BucketedOrder, IsPipeDreamsSampler) {
+  const auto key = [](std::int64_t i) { return (7 * i * i + 3 * i) % 23 + 4; };
+  // Batches of 4 for two workers, by turns; what 22 leaves over comes last.
+  Order order = bucketed_order(22, {.per_step = 8}, key, 0);
+  ASSERT_EQ(order.size(), 22u);
+  order.resize(16);
+  EXPECT_EQ(order, (Order{4, 15, 2, 8, 10, 9, 7, 18, 0, 16, 3, 13, 11, 5, 20, 19}));
+  order = bucketed_order(22, {.per_step = 8, .steps_per_shard = 1}, key, 0);
+  Order all = order;
+  std::ranges::sort(all);
+  Order identity(22);
+  std::iota(identity.begin(), identity.end(), 0);
+  EXPECT_EQ(all, identity);
+  order.resize(16);
+  EXPECT_EQ(order, (Order{0, 16, 13, 19, 2, 8, 7, 18, 3, 11, 5, 20, 4, 15, 10, 9}));
+}
+
+LanguageOptions options_for(const LayeredModel& model, std::int64_t longest = 1 << 20, bool train = true) {
+  return {.fields = model.fields, .longest = longest, .seed = 3, .train = train};
+}
+
+std::vector<std::int64_t> values(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.contiguous();
+  return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
+}
+
+TEST(ParallelText, PutsBeginAndEndAndPadsToTheMicrobatchsOwnLongest) {
+  const LayeredModel model = small_gnmt(0);
+  const auto data =
+      *parallel_text(tokens_in_memory({{5, 6}, {7}, {8, 9, 10}, {}}),
+                     tokens_in_memory({{15}, {16, 17, 18}, {19, 20}, {21}}), options_for(model));
+  LoaderOptions options{.microbatch = 2, .microbatches_per_step = 1, .shuffle = false, .workers = 0};
+  options.read_for(model);
+  const auto loader = std::move(*make_loader(data, options));
+  // Longest source first: 2, 0, then 1, 3.
+  EXPECT_EQ(loader->extent(0), (BatchExtent{2, {5, 3}, {5}}));
+  EXPECT_EQ(loader->extent(1), (BatchExtent{2, {3, 4}, {6}}));
+  const Batch first = loader->get(0), second = loader->get(1);
+  EXPECT_EQ(values(first.fields[0].t()), (Order{2, 8, 9, 10, 3, 2, 5, 6, 3, 0}));
+  EXPECT_EQ(values(first.fields[1].t()), (Order{2, 19, 20, 2, 15, 0}));
+  EXPECT_EQ(values(first.fields[2].t()), (Order{19, 20, 3, 15, 3, 0}));
+  EXPECT_EQ(values(second.fields[0].t()), (Order{2, 7, 3, 2, 3, 0}));
+  EXPECT_EQ(values(second.fields[2].t()), (Order{16, 17, 18, 3, 21, 3, 0, 0}));
+}
+
+TEST(ParallelText, LeavesLongPairsOutOfTrainingOnly) {
+  const LayeredModel model = small_gnmt(0);
+  const auto source = tokens_in_memory({{5, 6, 7}, {5}}), target = tokens_in_memory({{5}, {5, 6, 7}});
+  EXPECT_EQ((*parallel_text(source, target, options_for(model, 5)))->size(), 2);
+  const auto train = *parallel_text(source, target, options_for(model, 4));
+  EXPECT_EQ(train->size(), 0);
+  ASSERT_EQ(train->notes().size(), 1u);
+  EXPECT_NE(train->notes()[0].find("2 pairs of more than 4 tokens"), std::string::npos);
+  EXPECT_EQ((*parallel_text(source, target, options_for(model, 4, false)))->size(), 2);
+  EXPECT_FALSE(parallel_text(source, tokens_in_memory({{1}}), options_for(model)));
+}
+
+/// Every rank knows of every microbatch what it will hold; and an epoch's samples come once each.
+TEST(ParallelText, ExtentsSayWhatBatchesHold) {
+  const LayeredModel model = small_gnmt(0);
+  const auto ahead = text_batches(model, 3, 4), loader = text_batches(model, 3, 4);
+  std::int64_t padded = 0, tokens = 0;
+  for (std::int64_t position = 0; position < 40; ++position) {
+    const BatchExtent extent = ahead->extent(position);
+    const Batch batch = loader->get(position);
+    for (std::size_t f = 0; f < model.fields.size(); ++f)
+      EXPECT_EQ(batch.fields[f].sizes().vec(), field_shape(model.fields[f], extent)) << position;
+    EXPECT_EQ(batch.fields[2].ne(0).sum().item().toLong(), extent.counts[0]) << position;
+    // No padding that all sentences share.
+    EXPECT_GT(batch.fields[0][extent.lengths[0] - 1].ne(0).sum().item().toLong(), 0);
+    EXPECT_GT(batch.fields[2][extent.lengths[1] - 1].ne(0).sum().item().toLong(), 0);
+    padded += batch.fields[0].numel();
+    tokens += batch.fields[0].ne(0).sum().item().toLong();
+  }
+  EXPECT_LT(double(padded), 1.3 * double(tokens));
+}
+
+TEST(ParallelText, GoesOnAtTheSameSentence) {
+  for (const LayeredModel& model : {small_gnmt(0), small_bert(0), small_lm(0)}) {
+    const auto one = text_batches(model, 3, 2), other = text_batches(model, 3, 2);
+    for (std::int64_t position = 0; position < 23; ++position) one->get(position);
+    const Batch a = one->get(23), b = other->get(23);
+    for (std::size_t f = 0; f < a.fields.size(); ++f)
+      EXPECT_TRUE(at::equal(a.fields[f], b.fields[f])) << model.name;
+  }
+}
+
+TEST(RunningText, IsPyTorchsBatchify) {
+  const LayeredModel model = small_lm(0);
+  std::vector<Tokens> sentences{{0, 1, 2}, {}, {3, 4, 5, 6, 7, 8, 9, 10}, {11, 12, 13, 14, 15, 16}};
+  const auto data = *running_text(tokens_in_memory(sentences), 2, -1, options_for(model, 3));
+  // 17 tokens in 2 rows of 8, windows of 3, 3 and 1.
+  EXPECT_EQ(data->size(), 6);
+  LoaderOptions options{.microbatch = 2, .microbatches_per_step = 1, .workers = 0};
+  options.read_for(model);
+  const auto loader = std::move(*make_loader(data, options));
+  const std::vector<Order> tokens{{0, 1, 2, 8, 9, 10}, {3, 4, 5, 11, 12, 13}, {6, 14}},
+      labels{{1, 2, 3, 9, 10, 11}, {4, 5, 6, 12, 13, 14}, {7, 15}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Batch batch = loader->get(static_cast<std::int64_t>(i));
+    EXPECT_EQ(values(batch.fields[0]), tokens[i]);
+    EXPECT_EQ(values(batch.fields[1]), labels[i]);
+  }
+  const auto ended = *running_text(tokens_in_memory({{5}, {6, 7}}), 1, 3, options_for(model, 9));
+  const std::vector<char> wanted{1, 1};
+  EXPECT_EQ(values(ended->get(0, 0, wanted)[0].tensor), (Order{5, 3, 6, 7}));
+  EXPECT_FALSE(running_text(tokens_in_memory({{1}}), 4, -1, options_for(model, 3)));
+}
+
+TEST(BertPairs, AreMaskedAnewInEachEpochAndOtherwiseTheText) {
+  const LayeredModel model = small_bert(0);
+  std::vector<Tokens> sentences;
+  for (std::uint32_t d = 0; d < 6; ++d) {
+    for (std::uint32_t s = 0; s < 5; ++s)
+      sentences.push_back({4 + d * 5 + s, 4 + d * 5 + s, 4 + d * 5 + s, 30});
+    sentences.push_back({});
+  }
+  const auto data =
+      *bert_pairs(tokens_in_memory(sentences), {.begin = 1, .separator = 2, .mask = 3, .first_word = 4},
+                  options_for(model, 20));
+  ASSERT_GT(data->size(), 5);
+  const std::vector<char> wanted(5, 1);
+  std::int64_t masks = 0, labels = 0, random_next = 0;
+  bool differs = false;
+  for (std::int64_t i = 0; i < data->size(); ++i) {
+    std::int64_t lengths[2] = {}, counts[1] = {};
+    data->measure(i, lengths, counts);
+    const Sample one = data->get(i, 11, wanted), again = data->get(i, 11, wanted),
+                 other = data->get(i, 12, wanted);
+    for (std::size_t f = 0; f < 4; ++f) EXPECT_TRUE(at::equal(one[f].tensor, again[f].tensor));
+    differs = differs || !at::equal(one[2].tensor, other[2].tensor);
+    Order ids = values(one[0].tensor), types = values(one[1].tensor);
+    EXPECT_EQ(static_cast<std::int64_t>(ids.size()), lengths[0]);
+    EXPECT_LE(lengths[0], 20);
+    const Order positions = values(one[2].tensor), originals = values(one[3].tensor);
+    EXPECT_EQ(static_cast<std::int64_t>(positions.size()), lengths[1]);
+    EXPECT_EQ(counts[0], lengths[1]);
+    for (std::size_t k = 0; k < positions.size(); ++k) {
+      masks += ids[static_cast<std::size_t>(positions[k])] == 3;
+      ++labels;
+      ids[static_cast<std::size_t>(positions[k])] = originals[k];
+    }
+    EXPECT_EQ(ids.front(), 1);
+    EXPECT_EQ(ids.back(), 2);
+    EXPECT_EQ(std::ranges::count(ids, 2), 2);
+    // Unmasked, the same sentences whatever the epoch; the first segment's types are 0.
+    Order restored = values(other[0].tensor);
+    const Order places = values(other[2].tensor), words = values(other[3].tensor);
+    for (std::size_t k = 0; k < places.size(); ++k) restored[static_cast<std::size_t>(places[k])] = words[k];
+    EXPECT_EQ(ids, restored);
+    const auto first = std::ranges::find(ids, 2) - ids.begin();
+    EXPECT_EQ(std::ranges::count(types, 0), first + 1);
+    random_next += one[4].number;
+  }
+  EXPECT_TRUE(differs);
+  EXPECT_GT(masks, labels / 2);
+  EXPECT_GT(random_next, 0);
+  EXPECT_LT(random_next, data->size());
+}
+
+TEST(LanguageData, ReadsTokenFilesOfAFolder) {
+  char name[] = "/tmp/millrace-language-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  const auto vocabulary = *Vocabulary::parse("a\nb\nc\n", TokenKind::Bpe, "v", 8);
+  for (const char* file : {"train.de.tokens", "train.en.tokens", "train.tokens"}) {
+    TokenFileWriter writer(folder / file, vocabulary, 8);
+    for (std::uint32_t i = 0; i < 6; ++i) writer.write(std::vector<std::uint32_t>(1 + i, 4 + i % 3));
+    writer.commit();
+  }
+  const auto open = [&](const LayeredModel& model, const std::string& path,
+                        DataSplit split = DataSplit::Train) {
+    return make_dataset(
+        {.path = path, .split = split, .fields = model.fields, .dimensions = model.dimensions});
+  };
+  const auto pairs = open(small_gnmt(0), folder.string() + ":de-en");
+  ASSERT_TRUE(pairs) << to_string(pairs.problems());
+  EXPECT_EQ((*pairs)->size(), 6);
+  const auto running = open(small_lm(0), folder.string());
+  ASSERT_TRUE(running) << to_string(running.problems());
+  const auto none = open(small_gnmt(0), folder.string() + ":de-en", DataSplit::Test);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(*none, nullptr);
+  EXPECT_NE(to_string(open(small_gnmt(0), folder.string()).problems()).find("FOLDER:SOURCE-TARGET"),
+            std::string::npos);
+  EXPECT_NE(to_string(open(small_gnmt(0), folder.string() + ":de-fr").problems()).find("train.fr.tokens"),
+            std::string::npos);
+  EXPECT_NE(to_string(open(transformer_lm_model({.vocabulary = 8}), folder.string()).problems())
+                .find("--vocabulary"),
+            std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace millrace

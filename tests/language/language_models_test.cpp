@@ -1,0 +1,98 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "models/language_models.h"
+#include "models/registry.h"
+#include "runtime/plan/plan.h"
+#include "runtime/stage/stage_layout.h"
+
+namespace millrace {
+namespace {
+
+std::map<std::string, Shape> own_parameters(const LayeredModel& model) {
+  std::map<std::string, Shape> shapes;
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      const bool tied =
+          std::ranges::any_of(layer.tied, [&](const auto& tie) { return tie.first == spec.name; });
+      if (!tied) shapes[layer.name + "." + spec.name] = spec.shape;
+    }
+  }
+  return shapes;
+}
+
+TEST(LanguageModels, HaveTheKnownParameterCounts) {
+  const std::tuple<const char*, GivenOptions, std::int64_t> counts[] = {
+      {"gnmt", {}, 193'766'977},
+      {"gnmt", {{"embeddings", "shared"}}, 160'671'297},
+      {"gnmt_large", {}, 277'718'593},
+      {"gnmt_large", {{"embeddings", "shared"}}, 244'622'913},
+      {"gnmt",
+       {{"layers", "2"}, {"hidden", "256"}, {"vocabulary", "7976"}, {"embeddings", "shared"}},
+       7'379'241},
+      {"bert_base", {}, 110'106'428},
+      {"bert_large", {}, 336'226'108},
+      {"transformer_lm", {}, 8'751'614},
+  };
+  for (const auto& [name, options, count] : counts) {
+    const auto model = make_model(name, options);
+    ASSERT_TRUE(model) << to_string(model.problems());
+    EXPECT_EQ(model->num_parameters(), count) << name;
+  }
+}
+
+TEST(LanguageModels, GnmtHasMlperfsNamesAndShapes) {
+  const auto found = own_parameters(gnmt_model({.layers = 3, .hidden = 5, .vocabulary = 11}));
+  std::map<std::string, Shape> expected{{"encoder.embedder.weight", {11, 5}},
+                                        {"decoder.embedder.weight", {11, 5}},
+                                        {"decoder.att_rnn.attn.linear_q.weight", {5, 5}},
+                                        {"decoder.att_rnn.attn.linear_k.weight", {5, 5}},
+                                        {"decoder.att_rnn.attn.linear_att", {5}},
+                                        {"decoder.att_rnn.attn.normalize_scalar", {1}},
+                                        {"decoder.att_rnn.attn.normalize_bias", {5}},
+                                        {"decoder.classifier.classifier.weight", {11, 5}},
+                                        {"decoder.classifier.classifier.bias", {11}}};
+  const auto lstm = [&](const std::string& name, std::int64_t in, const std::string& suffix = "") {
+    expected[name + ".weight_ih_l0" + suffix] = {20, in};
+    expected[name + ".weight_hh_l0" + suffix] = {20, 5};
+    expected[name + ".bias_ih_l0" + suffix] = expected[name + ".bias_hh_l0" + suffix] = {20};
+  };
+  lstm("encoder.rnn_layers.0", 5);
+  lstm("encoder.rnn_layers.0", 5, "_reverse");
+  lstm("encoder.rnn_layers.1", 10);
+  lstm("encoder.rnn_layers.2", 5);
+  lstm("decoder.att_rnn.rnn", 5);
+  lstm("decoder.rnn_layers.0", 10);
+  lstm("decoder.rnn_layers.1", 10);
+  EXPECT_EQ(found, expected);
+}
+
+TEST(LanguageModels, AreWholeInEveryForm) {
+  std::vector<LayeredModel> models;
+  for (const Embeddings embeddings : {Embeddings::Separate, Embeddings::Shared}) {
+    for (const GnmtForm form : {GnmtForm::PipeDream, GnmtForm::MLPerf})
+      models.push_back(gnmt_model({.hidden = 8, .vocabulary = 30, .embeddings = embeddings, .form = form}));
+    models.push_back(transformer_lm_model({.embeddings = embeddings}));
+  }
+  models.push_back(bert_model({.layers = 2, .hidden = 16, .heads = 4, .gelu = GeluForm::Tanh}));
+  for (const LayeredModel& model : models) {
+    EXPECT_TRUE(validate(model).empty()) << to_string(validate(model));
+    const auto layout =
+        make_layout(model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::GPipe), 2);
+    ASSERT_TRUE(layout) << to_string(layout.problems());
+  }
+}
+
+TEST(LanguageModels, RefuseSizesThatDoNotFit) {
+  EXPECT_NE(to_string(make_model("bert_base", {{"heads", "7"}}).problems()).find("--heads"),
+            std::string::npos);
+  EXPECT_NE(to_string(make_model("bert_base", {{"length", "600"}}).problems()).find("--positions"),
+            std::string::npos);
+  EXPECT_FALSE(make_model("transformer_lm", {{"hidden", "7"}, {"heads", "1"}}));
+  EXPECT_FALSE(make_model("gnmt", {{"layers", "1"}}));
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,164 @@
+// Models over tokens, sentences of all lengths and dropout, through every kind of schedule: the weights of
+// one process bit for bit. And one process against PyTorch: tests/reference/compare_language.py.
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/full.h>
+
+#include <cstdlib>
+
+#include "tests/language/language_fixture.h"
+
+namespace millrace {
+namespace {
+
+class Language : public Pipeline {
+ protected:
+  static constexpr int kMicrobatches = 4;
+  static constexpr double kDropout = 0.2;
+
+  Outcome run(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
+              int microbatches = kMicrobatches) {
+    make_batches_ = [microbatches](const LayeredModel& model) {
+      return text_batches(model, kMicrobatch, microbatches);
+    };
+    return train(model, plan, options);
+  }
+  static Plan straight(const LayeredModel& model, int stages, ScheduleKind kind,
+                       int microbatches = kMicrobatches) {
+    return plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches, kind);
+  }
+  static std::vector<LayeredModel> all() {
+    return {small_gnmt(kDropout), small_gnmt(kDropout, Embeddings::Shared, GnmtForm::MLPerf),
+            small_bert(kDropout), small_lm(kDropout), small_lm(kDropout, Embeddings::Shared)};
+  }
+};
+
+TEST_F(Language, PipelinesThatFlushEqualOneProcessBitForBit) {
+  for (const LayeredModel& model : all()) {
+    const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3, "adam"));
+    for (const ScheduleKind kind :
+         {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZeroBubbleH1}) {
+      for (int stages : {2, 3, 4})
+        expect_equal(run(model, straight(model, stages, kind), options(3, "adam")), one,
+                     model.name + " " + to_string(kind) + " " + std::to_string(stages));
+    }
+    for (const ScheduleKind kind :
+         {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV})
+      expect_equal(run(model, uniform_plan(model.name, model.layer_names(), 4, 1, kMicrobatches, kind, 2),
+                       options(3, "adam")),
+                   one, model.name + " " + to_string(kind));
+    Plan again = straight(model, 3, ScheduleKind::OneFOneB);
+    for (PlanStage& stage : again.stages) stage.recompute = true;
+    expect_equal(run(model, again, options(3, "adam")), one, model.name + " recompute");
+  }
+}
+
+TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_lm(kDropout)}) {
+    for (int stages : {2, 3, 4}) {
+      const Plan plan = straight(model, stages, ScheduleKind::PipeDream, 1);
+      const TrainOptions settings = options(8);
+      const Outcome ours = run(model, plan, settings, 1);
+      Reference reference(model, plan, settings, text_batches(model, kMicrobatch, 1));
+      const auto expected =
+          reference.delayed(8, 1, [&](int stage, std::int64_t t) { return t - (stages - 1 - stage); });
+      for (const auto& [name, tensor] : expected)
+        EXPECT_TRUE(at::equal(ours.weights.at(name), tensor)) << model.name << " " << stages << " " << name;
+    }
+  }
+}
+
+TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout)}) {
+    const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3));
+    for (const auto& replicas : {std::vector<int>{2}, {2, 1}, {1, 2}, {2, 2}}) {
+      const Outcome many =
+          run(model, plan_for(model, replicas, kMicrobatches, ScheduleKind::OneFOneB), options(3));
+      // Gradients are float32 sums in another order.
+      for (const auto& [name, tensor] : one.weights)
+        EXPECT_TRUE(at::allclose(many.weights.at(name), tensor, 1e-4, 1e-5))
+            << model.name << " " << ::testing::PrintToString(replicas) << " " << name;
+      for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5);
+    }
+    // The whole model on two ranks: bitwise that of one process that adds in the replicas' order.
+    const Plan two = plan_for(model, {2}, kMicrobatches, ScheduleKind::OneFOneB);
+    const Outcome parallel = run(model, two, options(3));
+    const auto expected = Reference(model, straight(model, 1, ScheduleKind::OneFOneB), options(3),
+                                    text_batches(model, kMicrobatch, kMicrobatches))
+                              .replicated(3, 2, kMicrobatches);
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(parallel.weights.at(name), tensor)) << model.name << " " << name;
+  }
+}
+
+TEST_F(Language, RunsResumeAtTheSameSentence) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout)}) {
+    const Outcome whole = run(model, straight(model, 2, ScheduleKind::OneFOneB), options(6, "adam"));
+    TrainOptions first = options(3, "adam");
+    first.learning_rate.total_steps = 6;
+    first.output_dir = (folder_ / model.name).string();
+    first.checkpoint_every = 3;
+    run(model, straight(model, 2, ScheduleKind::OneFOneB), first);
+    TrainOptions rest = options(6, "adam");
+    rest.resume = first.output_dir;
+    const Outcome resumed = run(model, straight(model, 3, ScheduleKind::GPipe), rest);
+    for (const auto& [name, tensor] : whole.weights)
+      EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << model.name << " " << name;
+  }
+}
+
+/// One step of two microbatches in one process: fields, weights, gradients and loss, as a file.
+void write_step(const LayeredModel& model, const std::string& path, const std::shared_ptr<Device>& device) {
+  at::NoGradGuard no_grad;
+  constexpr int kSamples = 3, kTogether = 2;
+  const Plan plan = uniform_plan(model.name, model.layer_names(), 1, 1, kTogether, ScheduleKind::OneFOneB);
+  const StageLayout layout = *make_layout(model, plan, kSamples);
+  ParameterStore store(layout, StageId(0), 7);
+  auto rule = make_update_rule({}, store.flat_weights());
+  Alone alone;
+  StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device},
+                         {.seed = 7, .microbatches_per_update = kTogether});
+  const auto batches = text_batches(model, kSamples, kTogether);
+  executor.begin(0, 0);
+  executor.set_extents([&](std::int64_t position) { return batches->extent(position); });
+  NamedTensors tensors;
+  for (int m = 0; m < kTogether; ++m) {
+    const Batch batch = batches->get(m);
+    for (std::size_t f = 0; f < model.fields.size(); ++f)
+      tensors.emplace_back("field/" + std::to_string(m) + "/" + model.fields[f].name,
+                           batch.fields[f].contiguous());
+    executor.feed(MicrobatchId(m), batch);
+    executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
+    executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+  }
+  const LossSums losses = executor.take_losses();
+  tensors.emplace_back("loss", at::full({1}, losses.values[0].second, at::kFloat));
+  for (const TiedUse& use : store.tied())
+    store.add_tied_gradient(static_cast<std::size_t>(use.slot), use.gradient);
+  for (std::size_t i = 0; i < store.slots().size(); ++i) {
+    const std::string& name = store.slots()[i].name;
+    tensors.emplace_back("weight/" + name, store.view(store.flat_weights(), i).clone());
+    tensors.emplace_back("gradient/" + name, store.view(store.flat_gradient(), i).clone());
+  }
+  write_safetensors(path, tensors);
+}
+
+TEST_F(Language, LossAndGradientsArePyTorchs) {
+  const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
+  if (!python) GTEST_SKIP() << "tests/reference/install makes it";
+  const std::pair<const char*, LayeredModel> models[] = {
+      {"gnmt", small_gnmt(0)},
+      {"gnmt_shared", small_gnmt(0, Embeddings::Shared, GnmtForm::MLPerf)},
+      {"gnmt_deep",
+       gnmt_model(
+           {.layers = 4, .hidden = 16, .vocabulary = kVocabulary, .dropout = 0, .nominal_length = 20})},
+      {"bert", small_bert(0)},
+      {"transformer_lm", small_lm(0)}};
+  for (const auto& [name, model] : models)
+    write_step(model, (folder_ / (std::string(name) + ".safetensors")).string(), device_);
+  const std::string command = std::string(python) + " " + MILLRACE_SOURCE_DIR +
+                              "/tests/reference/compare_language.py " + folder_.string();
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,257 @@
+// The layers of language models against figures worked out elsewhere, and against LibTorch's own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_pack_padded_sequence.h>
+#include <ATen/ops/_pad_packed_sequence.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "runtime/layers/attention_layers.h"
+#include "runtime/layers/basic_layers.h"
+#include "runtime/layers/initialise.h"
+#include "runtime/layers/recurrent_layers.h"
+#include "runtime/layers/sequence_layers.h"
+
+namespace millrace {
+namespace {
+
+at::Tensor doubles(std::initializer_list<double> values, at::IntArrayRef shape) {
+  return at::tensor(std::vector<double>(values), at::kDouble).view(shape);
+}
+
+at::Tensor integers(std::initializer_list<std::int64_t> values, at::IntArrayRef shape) {
+  return at::tensor(std::vector<std::int64_t>(values), at::kLong).view(shape);
+}
+
+at::Tensor output_of(const LayerPtr& layer, std::vector<at::Tensor> inputs,
+                     std::vector<at::Tensor> parameters) {
+  at::NoGradGuard no_grad;
+  return layer->forward(inputs, parameters, {}, {.training = false}, nullptr);
+}
+
+std::vector<at::Tensor> initial(const LayerPtr& layer, at::ScalarType dtype = at::kFloat) {
+  std::vector<at::Tensor> values;
+  for (at::Tensor& value : initialise(layer->parameters(), 3, "x")) values.push_back(value.to(dtype));
+  return values;
+}
+
+TEST(BahdanauAttention, HasTheWorkedExamplesContext) {
+  const LayerPtr layer = bahdanau_attention({.features = 2});
+  const std::vector<at::Tensor> parameters{doubles({.1, .2, .3, -.4}, {2, 2}),
+                                           doubles({.5, -.1, .2, .3}, {2, 2}), doubles({.6, -.8}, {2}),
+                                           doubles({std::sqrt(.5)}, {1}), doubles({.05, -.05}, {2})};
+  const at::Tensor y = doubles({.5, -1}, {1, 1, 2}), e = doubles({1, 0, .5, .5, -1, 2}, {3, 1, 2});
+  EXPECT_TRUE(at::allclose(output_of(layer, {y, e, integers({5, 6, 7}, {3, 1})}, parameters).view({2}),
+                           doubles({.336734296, .663265704}, {2}), 0, 1e-9));
+  // Two tokens.
+  EXPECT_TRUE(at::allclose(output_of(layer, {y, e, integers({5, 6, 0}, {3, 1})}, parameters).view({2}),
+                           doubles({.767014358, .232985642}, {2}), 0, 1e-9));
+}
+
+TEST(BidirectionalLstm, IsOneLstmEachWayOverEachSentenceAlone) {
+  const LayerPtr both = bidirectional_lstm({.in = 3, .hidden = 4}), one = lstm({.in = 3, .hidden = 4});
+  const std::vector<at::Tensor> p = initial(both, at::kDouble);
+  const std::int64_t lengths[] = {5, 2, 1}, longest = 5;
+  const at::Tensor x = at::randn({longest, 3, 3}, at::kDouble);
+  at::Tensor tokens = at::zeros({longest, 3}, at::kLong);
+  for (std::int64_t b = 0; b < 3; ++b) tokens.select(1, b).narrow(0, 0, lengths[b]).fill_(7);
+  const at::Tensor output = output_of(both, {x, tokens}, p);
+  for (std::int64_t b = 0; b < 3; ++b) {
+    const at::Tensor alone = x.narrow(1, b, 1).narrow(0, 0, lengths[b]);
+    const at::Tensor forward = output_of(one, {alone}, {p.begin(), p.begin() + 4});
+    const at::Tensor backward = output_of(one, {alone.flip(0)}, {p.begin() + 4, p.end()}).flip(0);
+    const at::Tensor here = output.narrow(1, b, 1);
+    EXPECT_TRUE(at::allclose(here.narrow(0, 0, lengths[b]).narrow(2, 0, 4), forward, 0, 1e-12));
+    EXPECT_TRUE(at::allclose(here.narrow(0, 0, lengths[b]).narrow(2, 4, 4), backward, 0, 1e-12));
+    EXPECT_EQ(here.narrow(0, lengths[b], longest - lengths[b]).abs().sum().item<double>(), 0);
+  }
+}
+
+TEST(SinusoidalPositions, HaveTheKnownSecondRow) {
+  const at::Tensor x = at::zeros({1, 2, 8}, at::kDouble);
+  EXPECT_TRUE(at::allclose(
+      output_of(sinusoidal_positions(8, 1), {x}, {})[0][1],
+      doubles({.841471, .540302, .099833, .995004, .010000, .999950, .001000, 1.000000}, {8}), 0, 1e-6));
+}
+
+TEST(Gelu, HasBothForms) {
+  const at::Tensor one = doubles({1}, {1});
+  EXPECT_NEAR(output_of(gelu(), {one}, {}).item<double>(), .841344746, 1e-9);
+  EXPECT_NEAR(output_of(gelu(GeluForm::Tanh), {one}, {}).item<double>(), .841191991, 1e-9);
+}
+
+TEST(SelfAttention, LooksAtNothingLaterAndAtNoPadding) {
+  const at::Tensor x = at::randn({1, 4, 12});
+  const LayerPtr causal = self_attention({.heads = 2, .causal = Causal::Yes, .packed = true});
+  at::Tensor changed = x.clone();
+  changed.select(1, 3).add_(1);
+  EXPECT_TRUE(at::equal(output_of(causal, {x}, {}).narrow(1, 0, 3),
+                        output_of(causal, {changed}, {}).narrow(1, 0, 3)));
+  EXPECT_FALSE(at::equal(output_of(causal, {x}, {}), output_of(causal, {changed}, {})));
+  const LayerPtr masked = self_attention({.heads = 2, .packed = true, .masked = true});
+  const at::Tensor tokens = integers({5, 6, 7, 0}, {1, 4});
+  EXPECT_TRUE(at::equal(output_of(masked, {x, tokens}, {}).narrow(1, 0, 3),
+                        output_of(masked, {changed, tokens}, {}).narrow(1, 0, 3)));
+}
+
+TEST(Embedding, PaddingStartsAtZeroAndStays) {
+  const LayerPtr layer = embedding({.vocabulary = 5, .features = 4, .padding = 2});
+  const std::vector<at::Tensor> p = initial(layer);
+  EXPECT_EQ(p[0][2].abs().sum().item<float>(), 0);
+  EXPECT_GT(p[0][1].abs().sum().item<float>(), 0);
+  at::NoGradGuard no_grad;
+  Saved saved;
+  layer->forward(std::vector{integers({2, 1, 2}, {3})}, p, {}, {}, &saved);
+  std::vector<at::Tensor> grads{at::zeros({5, 4})};
+  layer->backward_weight(at::ones({3, 4}), saved, grads);
+  EXPECT_EQ(grads[0].sum().item<float>(), 4);
+  EXPECT_EQ(grads[0][1].sum().item<float>(), 4);
+}
+
+// -- LibTorch's own kernels, outputs and all gradients
+// ---------------------------------------------------------
+
+struct Outcome {
+  at::Tensor output;
+  std::vector<at::Tensor> gradients;  // of floating inputs, then of parameters
+};
+
+Outcome ours(const LayerPtr& layer, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& p,
+             const at::Tensor& grad) {
+  at::NoGradGuard no_grad;
+  Saved saved;
+  Outcome result{.output = layer->forward(inputs, p, {}, {}, &saved)};
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& one : p) sums.push_back(at::zeros_like(one));
+  bool needs[8] = {};
+  for (std::size_t i = 0; i < inputs.size(); ++i) needs[i] = inputs[i].is_floating_point();
+  for (at::Tensor& one : layer->backward_input(grad, p, saved, {needs, inputs.size()})) {
+    if (one.defined()) result.gradients.push_back(std::move(one));
+  }
+  layer->backward_weight(grad, saved, sums);
+  result.gradients.insert(result.gradients.end(), sums.begin(), sums.end());
+  return result;
+}
+
+/// `leaves`: those that gradients are asked for.
+template <class Function>
+Outcome theirs(std::vector<at::Tensor> leaves, const at::Tensor& grad, Function&& function) {
+  for (at::Tensor& leaf : leaves) leaf = leaf.detach().clone().requires_grad_(true);
+  const at::Tensor output = function(leaves);
+  auto gradients = torch::autograd::grad({output}, leaves, {grad});
+  return {output.detach(), {gradients.begin(), gradients.end()}};
+}
+
+void expect_near(const Outcome& a, const Outcome& b, at::ScalarType dtype) {
+  const double tolerance = dtype == at::kDouble ? 1e-10 : 1e-5;
+  const auto near = [&](const at::Tensor& x, const at::Tensor& y, const std::string& what) {
+    ASSERT_EQ(x.sizes(), y.sizes()) << what;
+    EXPECT_LE(x.sub(y).abs().max().item().toDouble(), tolerance * y.abs().max().item().toDouble())
+        << what << " " << dtype;
+  };
+  near(a.output, b.output, "output");
+  ASSERT_EQ(a.gradients.size(), b.gradients.size());
+  for (std::size_t i = 0; i < a.gradients.size(); ++i)
+    near(a.gradients[i], b.gradients[i], "gradient " + std::to_string(i));
+}
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble};
+
+TEST(Lstm, EqualsLibTorchs) {
+  for (const at::ScalarType dtype : kTypes) {
+    const LayerPtr layer = lstm({.in = 7, .hidden = 12});
+    const std::vector<at::Tensor> p = initial(layer, dtype);
+    const at::Tensor x = at::randn({9, 4, 7}, dtype), grad = at::randn({9, 4, 12}, dtype);
+    const at::Tensor zero = at::zeros({1, 4, 12}, dtype);
+    const Outcome torch = theirs({x, p[0], p[1], p[2], p[3]}, grad, [&](const auto& leaves) {
+      const std::vector<at::Tensor> weights(leaves.begin() + 1, leaves.end()), states{zero, zero};
+      return std::get<0>(at::lstm(leaves[0], states, weights, true, 1, 0.0, true, false, false));
+    });
+    expect_near(ours(layer, {x}, p, grad), torch, dtype);
+  }
+}
+
+TEST(BidirectionalLstm, EqualsLibTorchsOverPackedSentences) {
+  for (const at::ScalarType dtype : kTypes) {
+    const LayerPtr layer = bidirectional_lstm({.in = 7, .hidden = 6});
+    const std::vector<at::Tensor> p = initial(layer, dtype);
+    const at::Tensor x = at::randn({9, 4, 7}, dtype), grad = at::randn({9, 4, 12}, dtype);
+    const at::Tensor lengths = integers({9, 6, 6, 1}, {4});
+    at::Tensor tokens = at::zeros({9, 4}, at::kLong);
+    for (std::int64_t b = 0; b < 4; ++b)
+      tokens.select(1, b).narrow(0, 0, lengths[b].item().toLong()).fill_(7);
+    std::vector<at::Tensor> leaves{x};
+    leaves.insert(leaves.end(), p.begin(), p.end());
+    const at::Tensor zero = at::zeros({2, 4, 6}, dtype);
+    const Outcome torch = theirs(leaves, grad, [&](const auto& all) {
+      const std::vector<at::Tensor> weights(all.begin() + 1, all.end()), states{zero, zero};
+      const auto [data, sizes] = at::_pack_padded_sequence(all[0], lengths, false);
+      const at::Tensor packed = std::get<0>(at::lstm(data, sizes, states, weights, true, 1, 0.0, true, true));
+      return std::get<0>(at::_pad_packed_sequence(packed, sizes, false, 0, 9));
+    });
+    expect_near(ours(layer, {x, tokens}, p, grad), torch, dtype);
+  }
+}
+
+TEST(SelfAttention, EqualsLibTorchs) {
+  for (const at::ScalarType dtype : kTypes) {
+    for (const Causal causal : {Causal::No, Causal::Yes}) {
+      const LayerPtr layer = self_attention({.heads = 3, .causal = causal, .masked = causal == Causal::No});
+      const at::Tensor q = at::randn({2, 5, 12}, dtype), k = at::randn({2, 5, 12}, dtype),
+                       v = at::randn({2, 5, 12}, dtype), grad = at::randn({2, 5, 12}, dtype);
+      const at::Tensor tokens = integers({1, 2, 3, 0, 0, 1, 2, 3, 4, 5}, {2, 5});
+      const Outcome torch = theirs({q, k, v}, grad, [&](const auto& leaves) {
+        const auto heads = [](const at::Tensor& x) { return x.view({2, 5, 3, 4}).transpose(1, 2); };
+        std::optional<at::Tensor> mask;
+        if (causal == Causal::No) mask = tokens.ne(0).view({2, 1, 1, 5}).expand({2, 3, 5, 5});
+        return at::scaled_dot_product_attention(heads(leaves[0]), heads(leaves[1]), heads(leaves[2]), mask,
+                                                0.0, causal == Causal::Yes)
+            .transpose(1, 2)
+            .reshape({2, 5, 12});
+      });
+      std::vector<at::Tensor> inputs{q, k, v};
+      if (causal == Causal::No) inputs.push_back(tokens);
+      expect_near(ours(layer, inputs, {}, grad), torch, dtype);
+    }
+  }
+}
+
+/// The formula as a whole tensor, without tiles.
+TEST(BahdanauAttention, EqualsTheFormulaInLibTorchsOperations) {
+  for (const at::ScalarType dtype : kTypes) {
+    const LayerPtr layer = bahdanau_attention({.features = 32});
+    const std::vector<at::Tensor> p = initial(layer, dtype);
+    const at::Tensor y = at::randn({40, 8, 32}, dtype), e = at::randn({70, 8, 32}, dtype),
+                     grad = at::randn({40, 8, 32}, dtype);
+    at::Tensor tokens = at::ones({70, 8}, at::kLong);
+    for (std::int64_t b = 0; b < 8; ++b) tokens.select(1, b).narrow(0, 70 - 7 * b, 7 * b).zero_();
+    std::vector<at::Tensor> leaves{y, e};
+    leaves.insert(leaves.end(), p.begin(), p.end());
+    const Outcome torch = theirs(leaves, grad, [&](const auto& l) {
+      const at::Tensor q = at::matmul(l[0], l[2].t()),
+                       k = at::matmul(l[1], l[3].t());  // [T, B, H], [S, B, H]
+      const at::Tensor z = at::tanh(q.unsqueeze(1).add(k.unsqueeze(0)).add(l[6]));
+      const at::Tensor s =
+          at::matmul(z, l[4].div(l[4].norm()).mul(l[5])).masked_fill(tokens.eq(0).unsqueeze(0), -65504.0);
+      return at::softmax(s, 1).unsqueeze(3).mul(l[1].unsqueeze(0)).sum(1);
+    });
+    expect_near(ours(layer, {y, e, tokens}, p, grad), torch, dtype);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
