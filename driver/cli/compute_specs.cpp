@@ -86,7 +86,7 @@ CommandSpec train_spec(TrainFlags& f) {
       {.name = "data",
        .value = "PATH",
        .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE]; of text: "
-                 "FOLDER:SOURCE-TARGET or FOLDER with token files.",
+               "FOLDER:SOURCE-TARGET or FOLDER with token files.",
        .group = "Data",
        .target = into::text(f.data)},
       {.name = "workers",

@@ -224,7 +224,7 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split) {
           .seed = spec.options.seed,
           .dimensions = spec.network.dimensions,
           .per_step = split == DataSplit::Train
-                          ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.plan)
+                          ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
                           : spec.options.microbatch};
 }
 

@@ -34,21 +34,22 @@ class Language : public Pipeline {
 
 TEST_F(Language, PipelinesThatFlushEqualOneProcessBitForBit) {
   for (const LayeredModel& model : all()) {
-    const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3, "adam"));
+    const Outcome one =
+        run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3, UpdateRuleKind::Adam));
     for (const ScheduleKind kind :
          {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZeroBubbleH1}) {
       for (int stages : {2, 3, 4})
-        expect_equal(run(model, straight(model, stages, kind), options(3, "adam")), one,
+        expect_equal(run(model, straight(model, stages, kind), options(3, UpdateRuleKind::Adam)), one,
                      model.name + " " + to_string(kind) + " " + std::to_string(stages));
     }
     for (const ScheduleKind kind :
          {ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleV, ScheduleKind::DualPipeV})
       expect_equal(run(model, uniform_plan(model.name, model.layer_names(), 4, 1, kMicrobatches, kind, 2),
-                       options(3, "adam")),
+                       options(3, UpdateRuleKind::Adam)),
                    one, model.name + " " + to_string(kind));
     Plan again = straight(model, 3, ScheduleKind::OneFOneB);
     for (PlanStage& stage : again.stages) stage.recompute = true;
-    expect_equal(run(model, again, options(3, "adam")), one, model.name + " recompute");
+    expect_equal(run(model, again, options(3, UpdateRuleKind::Adam)), one, model.name + " recompute");
   }
 }
 
@@ -92,13 +93,14 @@ TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
 
 TEST_F(Language, RunsResumeAtTheSameSentence) {
   for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout)}) {
-    const Outcome whole = run(model, straight(model, 2, ScheduleKind::OneFOneB), options(6, "adam"));
-    TrainOptions first = options(3, "adam");
+    const Outcome whole =
+        run(model, straight(model, 2, ScheduleKind::OneFOneB), options(6, UpdateRuleKind::Adam));
+    TrainOptions first = options(3, UpdateRuleKind::Adam);
     first.learning_rate.total_steps = 6;
     first.output_dir = (folder_ / model.name).string();
     first.checkpoint_every = 3;
     run(model, straight(model, 2, ScheduleKind::OneFOneB), first);
-    TrainOptions rest = options(6, "adam");
+    TrainOptions rest = options(6, UpdateRuleKind::Adam);
     rest.resume = first.output_dir;
     const Outcome resumed = run(model, straight(model, 3, ScheduleKind::GPipe), rest);
     for (const auto& [name, tensor] : whole.weights)
@@ -113,7 +115,7 @@ void write_step(const LayeredModel& model, const std::string& path, const std::s
   const Plan plan = uniform_plan(model.name, model.layer_names(), 1, 1, kTogether, ScheduleKind::OneFOneB);
   const StageLayout layout = *make_layout(model, plan, kSamples);
   ParameterStore store(layout, StageId(0), 7);
-  auto rule = make_update_rule({}, store.flat_weights());
+  auto rule = make_update_rule({}, store);
   Alone alone;
   StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device},
                          {.seed = 7, .microbatches_per_update = kTogether});
