@@ -66,11 +66,12 @@ constexpr auto names_of(DataSplit) {
 }
 
 struct DatasetOptions {
-  std::string path =
-      "synthetic";  ///< "synthetic", "synthetic:SIZE", or an image folder (has train/CLASS or CLASS)
+  std::string path = "synthetic";  ///< "synthetic", "synthetic:SIZE", "arrays:TRAIN.npz[,TEST.npz]", or an
+                                   ///< image folder (has train/CLASS or CLASS)
   DataSplit split = DataSplit::Train;
   std::vector<FieldSpec> fields;  ///< of the model: what a sample has to have
   std::uint64_t seed = 0;
+  std::vector<std::int64_t> lengths{};  ///< nominal, by the model's dimensions: of synthetic samples
 };
 /// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
 /// that the training set does not have, more classes than the model has, ...

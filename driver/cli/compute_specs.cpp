@@ -86,7 +86,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(o.microbatch, 1, 1 << 20)},
       {.name = "data",
        .value = "PATH",
-       .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE].",
+       .help = "Folder with train/CLASS/*.jpg and test/ or val/; arrays:TRAIN.npz[,TEST.npz], an array for "
+               "each input of the model; or synthetic[:SIZE].",
        .group = "Data",
        .target = into::text(f.data)},
       {.name = "workers",
@@ -193,7 +194,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::text(o.output_dir)},
       {.name = "save-weights",
        .value = "FILE",
-       .help = "The whole model's final weights by parameter name (safetensors).",
+       .help = "The whole model's final weights by parameter name (safetensors); FILE.pt2: an exported model "
+               "again, with these weights.",
        .group = "Output",
        .target = into::text(o.save_weights)},
       {.name = "checkpoint-every",

@@ -35,8 +35,10 @@ struct CheckpointInfo {
 /// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and
 /// "rule/STATE/NAME").
 NamedTensors stage_state(const ParameterStore& store, UpdateRule& rule);
-/// Weights and buffers in the model's order (state_dict).
+/// Weights and buffers in the model's order.
 NamedTensors stage_weights(const ParameterStore& store);
+/// The same with tied parameters under all their names (state_dict).
+NamedTensors stage_state_dict(const ParameterStore& store);
 /// The first tensor that holds NaN or Inf, for a message ("conv1.weight holds nan"); empty: all are finite.
 std::string non_finite_in(const NamedTensors& tensors);
 

@@ -795,7 +795,7 @@ void Trainer::Impl::run_training() {
     return;
   }
   if (options.save_weights.empty()) return;
-  const auto weights = mine([](const HeldStage& h) { return stage_weights(*h.store); });
+  const auto weights = mine([](const HeldStage& h) { return stage_state_dict(*h.store); });
   require_finite(weights);
   const auto problem = save_weights(world.communicator, options.save_weights, plan.num_stages(), weights,
                                     options.checkpoint_deadline);

@@ -42,7 +42,8 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"runtime/checkpoint", {"runtime/stage"}},
       {"runtime/train", {"runtime/fusion", "runtime/checkpoint", "runtime/metrics"}},
       {"optimizer", {"runtime/schedule"}},
-      {"models", {"runtime/train"}},
+      {"models", {"runtime/train", "models/archive"}},
+      {"models/archive", {"data/files"}},
       {"data/files", {"runtime/base"}},
       {"data/generate", {"data/files"}},
       {"data/text", {"data/files"}},
@@ -74,10 +75,9 @@ std::string folder_of(const std::string& path) {
   const std::string top = path.substr(0, first);
   const std::size_t second = path.find('/', first + 1);
   const std::string nested = second == std::string::npos ? top : path.substr(0, second);
-  // The torch-free half of `data` is folders of their own.
-  return top == "runtime" || nested == "data/files" || nested == "data/generate" || nested == "data/text"
-             ? nested
-             : top;
+  // The torch-free parts of `data` and `models` are folders of their own.
+  static const std::set<std::string> apart{"data/files", "data/generate", "data/text", "models/archive"};
+  return top == "runtime" || apart.count(nested) != 0 ? nested : top;
 }
 
 bool starts_with(const std::string& text, const std::string& prefix) {
@@ -99,7 +99,7 @@ bool is_torch_free(const std::string& path) {
   static const std::set<std::string> folders{"runtime/base",  "runtime/metrics", "runtime/plan",
                                              "runtime/trace", "runtime/drawing", "runtime/schedule",
                                              "optimizer",     "data/files",      "data/generate",
-                                             "data/text",     "experiments"};
+                                             "data/text",     "models/archive",  "experiments"};
   const std::string folder = folder_of(path);
   if (folder != "driver") return folders.count(folder) != 0;
   return !starts_with(path, "driver/worker/");
