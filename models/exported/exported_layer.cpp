@@ -59,7 +59,8 @@ class ExportedLayer final : public MultiLayer {
                                       const CallContext& context, Saved* saved) const override {
     const SymbolValues symbols = bind(shapes_of(inputs));
     CallPass pass{.symbols = &symbols, .training = context.training, .random_seed = context.random_seed};
-    if (!saved) return plain(parts_.calls->run(given(inputs, parameters, buffers), pass));
+    if (!context.training) return plain(parts_.calls->run(given(inputs, parameters, buffers), pass));
+    // Under autograd even if nothing is kept (recompute): LibTorch takes other kernels for an LSTM without it.
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
     for (const at::Tensor& input : inputs)
@@ -69,7 +70,7 @@ class ExportedLayer final : public MultiLayer {
     pass.pending = &graph->pending;
     graph->outputs = parts_.calls->run(given(graph->inputs, graph->parameters, buffers), pass);
     std::vector<at::Tensor> outputs = plain(graph->outputs);
-    saved->extra = std::move(graph);
+    if (saved) saved->extra = std::move(graph);
     return outputs;
   }
 

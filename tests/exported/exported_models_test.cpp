@@ -60,7 +60,7 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   const auto layout = make_layout(model, plan, static_cast<int>(extent.samples));
   ASSERT_TRUE(layout) << to_string(layout.problems());
   ParameterStore store(*layout, StageId(0), 1);
-  auto rule = std::move(*make_update_rule({}, store.flat_weights()));
+  auto rule = make_update_rule({}, store.flat_weights());
   Alone alone;
   StageExecutor executor({*layout, StageId(0), store, *rule, alone}, {.seed = 1});
   executor.set_extents([&](std::int64_t) { return extent; });
