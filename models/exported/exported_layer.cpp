@@ -60,7 +60,8 @@ class ExportedLayer final : public MultiLayer {
     const SymbolValues symbols = bind(shapes_of(inputs));
     CallPass pass{.symbols = &symbols, .training = context.training, .random_seed = context.random_seed};
     if (!context.training) return plain(parts_.calls->run(given(inputs, parameters, buffers), pass));
-    // Under autograd even if nothing is kept (recompute): LibTorch takes other kernels for an LSTM without it.
+    // Under autograd even if nothing is kept (recompute): LibTorch takes other kernels for an LSTM without
+    // it.
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
     for (const at::Tensor& input : inputs)

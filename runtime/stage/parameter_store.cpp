@@ -40,8 +40,8 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string name = layer.parameter_name(specs[i]);
       if (specs[i].is_buffer) {
-        own_buffers.push_back(
-            values[i].to(values[i].scalar_type() == at::kFloat ? options : values[i].options().device(device)));
+        own_buffers.push_back(values[i].to(
+            values[i].scalar_type() == at::kFloat ? options : values[i].options().device(device)));
         own_buffer_names.push_back(name);
         continue;
       }

@@ -62,7 +62,8 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   ParameterStore store(*layout, StageId(0), 1);
   auto rule = make_update_rule({}, store.flat_weights());
   Alone alone;
-  StageExecutor executor({*layout, StageId(0), store, *rule, alone}, {.seed = 1});
+  const auto device = make_cpu_device();
+  StageExecutor executor({*layout, StageId(0), store, *rule, alone, nullptr, *device}, {.seed = 1});
   executor.set_extents([&](std::int64_t) { return extent; });
   executor.begin(0, 0);
   executor.feed(MicrobatchId(0), batch);
