@@ -76,13 +76,14 @@ constexpr auto names_of(DataSplit) {
 }
 
 struct DatasetOptions {
-  std::string path =
-      "synthetic";  ///< "synthetic", "synthetic:SIZE", or an image folder (has train/CLASS or CLASS)
+  std::string path = "synthetic";  ///< "synthetic", "synthetic:SIZE", "arrays:TRAIN.npz[,TEST.npz]", or an
+                                   ///< image folder (has train/CLASS or CLASS)
   DataSplit split = DataSplit::Train;
   std::vector<FieldSpec> fields;  ///< of the model: what a sample has to have
   std::uint64_t seed = 0;
-  std::vector<Dimension> dimensions;  ///< of the model: the nominal length is the longest of text
-  std::int64_t per_step = 1;          ///< samples; text that runs on is cut into as many rows
+  std::vector<Dimension>
+      dimensions;  ///< of the model: the nominal length is the longest of text and that of synthetic samples
+  std::int64_t per_step = 1;  ///< samples; text that runs on is cut into as many rows
 };
 /// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
 /// that the training set does not have, more classes than the model has, ...

@@ -1,32 +1,40 @@
+#include <algorithm>
 #include <charconv>
 
 #include "data/dataset.h"
 #include "data/language/language_datasets.h"
+#include "data/readers/array_file.h"
 #include "data/readers/image_folder.h"
 #include "data/synthetic/synthetic.h"
 
 namespace millrace {
 
 namespace {
-/// "input", floating, and one integer label: what classifiers read.
+/// "input", floating, and one integer label of known classes: what classifiers read.
 bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
   return fields.size() == 2 && at::isFloatingType(fields[0].dtype) && fields[1].shape.empty() &&
-         fields[1].dtype == at::kLong;
+         fields[1].dtype == at::kLong && fields[1].limit > 0 &&
+         std::ranges::all_of(fields[0].shape, [](std::int64_t d) { return d >= 0; });
 }
 }  // namespace
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
+  constexpr std::string_view kArrays = "arrays:";
+  if (options.path.starts_with(kArrays)) return make_array_file(options, options.path.substr(kArrays.size()));
   if (reads_text(options.fields)) return make_language_dataset(options);
-  if (!reads_labelled_tensors(options.fields)) {
+  const bool labelled = reads_labelled_tensors(options.fields);
+  if (!labelled && !options.path.starts_with("synthetic")) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
     return Problem{"--data", "the model reads " + names + "; " + options.path + " has inputs and labels",
-                   "give a data set made for this model"};
+                   "--data arrays:FILE.npz with these arrays, or synthetic"};
   }
   constexpr std::string_view kSynthetic = "synthetic";
   constexpr std::int64_t kTrain = 8192, kTest = 1024;
-  if (options.path == kSynthetic)
-    return make_synthetic(options, options.split == DataSplit::Train ? kTrain : kTest);
+  const auto make = [&](std::int64_t size) {
+    return labelled ? make_synthetic(options, size) : make_synthetic_fields(options, size);
+  };
+  if (options.path == kSynthetic) return make(options.split == DataSplit::Train ? kTrain : kTest);
   if (options.path.starts_with("synthetic:")) {
     const std::string_view text = std::string_view(options.path).substr(kSynthetic.size() + 1);
     std::int64_t size = 0;
@@ -34,8 +42,7 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     if (error != std::errc() || end != text.data() + text.size() || size < 1) {
       return Problem{"--data", "'" + options.path + "' has no valid size", "for example synthetic:4096"};
     }
-    return make_synthetic(options,
-                          options.split == DataSplit::Train ? size : std::max<std::int64_t>(1, size / 8));
+    return make(options.split == DataSplit::Train ? size : std::max<std::int64_t>(1, size / 8));
   }
   return make_image_folder(options);
 }

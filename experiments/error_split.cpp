@@ -35,7 +35,7 @@ Result<ErrorSplit> split_error(const RunData& run) {
 }
 
 std::string error_split_text(const ErrorSplit& split) {
-  std::string text = "error: ";
+  std::string text = "prediction: ";
   if (split.predicted_s > 0) text += "predicted " + duration_text(split.predicted_s) + " | ";
   text += "simulated again from this run's times " + duration_text(split.simulated_s) +
           ", from each action's own " + duration_text(split.replayed_s) + " | measured " +

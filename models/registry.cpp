@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/exported/exported_model.h"
 #include "models/model.h"
 
 // One line a file: what it is called here is the name of its function, `FILE_models`.
@@ -36,21 +37,52 @@ std::vector<Model> all_models() {
   return all;
 }
 
+constexpr int kEveryCall = 64;
+
+ModelDescription exported_description() {
+  return {
+      .name = kExportedModels,
+      .summary = "A model exported by PyTorch, any file of that ending (docs/pytorch-models.md).",
+      .options = {choice_option("head", "auto", {"auto", "loss", "cross-entropy", "mean-squared-error"},
+                                "How it ends: a loss computed inside, or a head on its scores; auto: the "
+                                "first that fits."),
+                  integer_option("granularity", -1, {-1, kEveryCall},
+                                 "How deep into its modules layers are cut, 0: one layer, 64: every call is "
+                                 "one, -1: the least depth with 16 layers.",
+                                 "DEPTH")}};
+}
+
+ExportedOptions exported_options(const ModelOptions& options) {
+  const std::int64_t depth = options.integer("granularity");
+  return {.head = options.text("head"),
+          .granularity = depth < 0             ? "auto"
+                         : depth == kEveryCall ? "call"
+                                               : std::to_string(depth)};
+}
+
 }  // namespace
 
 std::vector<ModelDescription> model_descriptions() {
   std::vector<ModelDescription> descriptions;
   for (Model& model : all_models()) descriptions.push_back(std::move(model.description));
+  descriptions.push_back(exported_description());
   return descriptions;
 }
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const ModelDescription& model : model_descriptions()) names.push_back(model.name);
+  for (const ModelDescription& model : model_descriptions()) {
+    if (model.name != kExportedModels) names.push_back(model.name);
+  }
   return names;
 }
 
 Result<LayeredModel> make_model(const std::string& name, const GivenOptions& given) {
+  if (is_exported_model(name)) {
+    const Result<ModelOptions> options = options_for(exported_description(), given);
+    if (!options) return options.problems();
+    return make_exported_model(name, exported_options(*options));
+  }
   const std::vector<Model> models = all_models();
   const auto found = std::ranges::find(models, name, [](const Model& m) { return m.description.name; });
   if (found == models.end()) return find_model(model_descriptions(), name).problems();

@@ -12,8 +12,9 @@
 namespace millrace {
 
 std::vector<ModelDescription> model_descriptions();
-std::vector<std::string> model_names();
-/// Problem for an unknown name, an option that the model does not have (nearest as hint) or cannot take.
+std::vector<std::string> model_names();  ///< of those that are made here, not of FILE.pt2
+/// `name`: one of them, or the path of an exported program (FILE.pt2). Problem for an unknown name, an option
+/// that the model does not have (nearest as hint) or cannot take.
 Result<LayeredModel> make_model(const std::string& name, const GivenOptions& options = {});
 /// (name, value) of what checkpoints record of the options of a model that can be made so.
 std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,

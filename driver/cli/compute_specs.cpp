@@ -85,8 +85,10 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(o.microbatch, 1, 1 << 20)},
       {.name = "data",
        .value = "PATH",
-       .help = "Folder with train/CLASS/*.jpg and test/ or val/, or synthetic[:SIZE]; of text: "
-               "FOLDER:SOURCE-TARGET or FOLDER with token files.",
+       .help =
+           "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
+           "token "
+           "files; arrays:TRAIN.npz[,TEST.npz], an array for each input of the model; or synthetic[:SIZE].",
        .group = "Data",
        .target = into::text(f.data)},
       {.name = "workers",
@@ -139,7 +141,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::text(o.output_dir)},
       {.name = "save-weights",
        .value = "FILE",
-       .help = "The whole model's final weights by parameter name (safetensors).",
+       .help = "The whole model's final weights by parameter name (safetensors); FILE.pt2: an exported model "
+               "again, with these weights.",
        .group = "Output",
        .target = into::text(o.save_weights)},
       {.name = "checkpoint-every",

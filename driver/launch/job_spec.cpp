@@ -352,7 +352,7 @@ class JobReader {
     const std::string* model = job.find("model");
     if (!model && !plan->model.empty()) {
       job.train.insert(job.train.begin(), {"model", plan->model});
-    } else if (model && !plan->model.empty() && *model != plan->model) {
+    } else if (model && !plan->model.empty() && named_in_plans(*model) != plan->model) {
       problems_.push_back(
           {path, "is a plan for " + plan->model + ", the job trains " + *model, "plan again for " + *model});
     }
@@ -367,6 +367,11 @@ class JobReader {
         {ranks_where_,
          "ranks is " + std::to_string(*ranks_) + ", but " + what + " " + std::to_string(job.ranks),
          "leave ranks out, or plan again with --ranks " + std::to_string(*ranks_)});
+  }
+
+  /// An exported model is named after its file, wherever that is.
+  static std::string named_in_plans(const std::string& model) {
+    return model.ends_with(".pt2") ? std::filesystem::path(model).filename().string() : model;
   }
 
   static int count_of(const JobSpec& job, std::string_view flag) {

@@ -14,6 +14,7 @@
 #include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
+#include "models/exported/exported_model.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
@@ -55,6 +56,7 @@ struct TrainSpec : TrainFlags {
   LayeredModel network;
   Plan pipeline;
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
+  std::string archive{}, trained_archive{};    ///< the model's, and what to write with its weights replaced
 };
 
 Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
@@ -164,6 +166,9 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--sync-batch-norm", "LibTorch's autograd does not see through the sum over replicas",
                         "leave out --autograd"});
   append(problems, conflicts(o.learning_rate, f.rate_in_epochs));
+  if (o.sync_batch_norm && is_exported_model(f.model.name))
+    problems.push_back({"--sync-batch-norm", "an exported model normalises as it was exported",
+                        "leave it out: each replica takes the statistics of its own microbatches"});
   if (!o.init_from_ignore.empty() && o.init_from.empty())
     problems.push_back({"--init-from-ignore", "says nothing without --init-from", "give --init-from PATH"});
   if (o.checkpoint_every > 0 && o.output_dir.empty())
@@ -188,7 +193,9 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
   }
   TrainSpec spec{std::move(flags), *std::move(model), {}};
   if (spec.autograd) {
-    for (NamedLayer& named : spec.network.layers) named.layer = through_autograd(named.layer);
+    for (NamedLayer& named : spec.network.layers) {
+      if (!dynamic_cast<const MultiLayer*>(named.layer.get())) named.layer = through_autograd(named.layer);
+    }
   }
   TrainOptions& o = spec.options;
   Result<Plan> plan = plan_from(spec, spec.network, o.schedule);
@@ -197,6 +204,14 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
     problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
                         "only with --schedule pipedream or pipedream-vsync"});
   append(problems, conflicts(spec));
+  if (is_exported_model(o.save_weights)) {
+    spec.archive = spec.model.name;
+    spec.trained_archive = o.save_weights;
+    o.save_weights += ".safetensors";  // until the archive is written
+    if (!is_exported_model(spec.archive))
+      problems.push_back({"--save-weights", "writes a .pt2 of an exported model only, not of " + spec.archive,
+                          "give FILE.safetensors"});
+  }
   if (!plan) append(problems, plan.problems());
   append(problems, validate(o.rule));
   append(problems, validate(o.rule, o.clip, plan && is_asynchronous(plan->schedule)));
@@ -387,6 +402,18 @@ void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
   print_result(report);
 }
 
+/// The trained weights in an archive as the model's: what --save-weights FILE.pt2 asks for.
+void write_archive(const TrainSpec& spec, RunReport& report, RankId rank) {
+  if (spec.trained_archive.empty() || rank != RankId(0) || report.stopped || !report.lost.empty()) return;
+  const Status written = write_trained_archive(spec.archive, spec.options.save_weights, spec.trained_archive);
+  if (!written) {
+    report.lost.push_back("the trained archive (" + to_string(written.problems()) + ")");
+    return;
+  }
+  std::error_code ignored;
+  std::filesystem::remove(spec.options.save_weights, ignored);
+}
+
 /// 75 only if there is a checkpoint of the step at which it stopped.
 ExitCode exit_code_of(const RunReport& report) {
   if (report.lost_checkpoint) return ExitCode::Checkpoint;
@@ -400,6 +427,7 @@ ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& c
   Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
                   batches_of(spec, sets));
   RunReport report = trainer.run();
+  write_archive(spec, report, communicator.rank());
   publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
   return exit_code_of(report);
 }

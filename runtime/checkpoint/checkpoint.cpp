@@ -379,6 +379,15 @@ NamedTensors stage_weights(const ParameterStore& store) {
   return result;
 }
 
+NamedTensors stage_state_dict(const ParameterStore& store) {
+  NamedTensors result = stage_weights(store);
+  const at::Tensor flat = store.flat_weights();
+  for (std::size_t i = 0; i < store.slots().size(); ++i) {
+    for (const std::string& name : store.slots()[i].also) result.emplace_back(name, store.view(flat, i));
+  }
+  return result;
+}
+
 NamedTensors whole_stage_state(const ParameterStore& store, UpdateRule& rule) {
   NamedTensors result = stage_weights(store);
   for (const auto& [state, flat] : rule.whole_state()) {

@@ -37,8 +37,10 @@ struct CheckpointInfo {
 NamedTensors whole_stage_state(const ParameterStore& store, UpdateRule& rule);
 /// The names of those tensors, on any replica.
 std::vector<std::string> stage_state_names(const ParameterStore& store, const UpdateRule& rule);
-/// Weights and buffers in the model's order (state_dict).
+/// Weights and buffers in the model's order.
 NamedTensors stage_weights(const ParameterStore& store);
+/// The same with tied parameters under all their names (state_dict).
+NamedTensors stage_state_dict(const ParameterStore& store);
 /// The first tensor that holds NaN or Inf, for a message ("conv1.weight holds nan"); empty: all are finite.
 std::string non_finite_in(const NamedTensors& tensors);
 

@@ -47,7 +47,7 @@ std::map<std::string, Wanted> tensors_of(const LayeredModel& model) {
   for (const NamedLayer& layer : model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       const bool tied = std::ranges::any_of(layer.tied, [&](const auto& t) { return t.first == spec.name; });
-      if (!tied) wanted[layer.name + "." + spec.name] = {spec.shape, spec.is_counter};
+      if (!tied) wanted[layer.parameter_name(spec)] = {spec.shape, spec.is_counter};
     }
   }
   return wanted;

@@ -21,6 +21,15 @@ namespace {
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 
+struct NamedType {
+  at::ScalarType type;
+  const char* name;
+};
+constexpr NamedType kTypes[] = {{at::kFloat, "F32"},    {at::kLong, "I64"},   {at::kBool, "BOOL"},
+                                {at::kInt, "I32"},      {at::kShort, "I16"},  {at::kChar, "I8"},
+                                {at::kByte, "U8"},      {at::kDouble, "F64"}, {at::kHalf, "F16"},
+                                {at::kBFloat16, "BF16"}};
+
 class OutputFile {
  public:
   OutputFile(std::string path, std::int64_t bytes)
@@ -79,17 +88,15 @@ std::string header_of(const NamedTensors& tensors) {
   Json header = Json::object();
   std::int64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const bool is_float = tensor.scalar_type() == at::kFloat;
-    if (!is_float && tensor.scalar_type() != at::kLong)
-      throw CheckpointError(name + ": only float32 and int64 can be saved");
+    const auto* type = std::ranges::find(kTypes, tensor.scalar_type(), &NamedType::type);
+    if (type == std::end(kTypes)) throw CheckpointError(name + " is of a type that cannot be saved");
     Json shape = Json::array();
     for (std::int64_t d : tensor.sizes()) shape.push_back(d);
     const std::int64_t end = offset + static_cast<std::int64_t>(tensor.nbytes());
     Json offsets = Json::array();
     offsets.push_back(offset);
     offsets.push_back(end);
-    header[name] =
-        Json::object({{"dtype", is_float ? "F32" : "I64"}, {"shape", shape}, {"data_offsets", offsets}});
+    header[name] = Json::object({{"dtype", type->name}, {"shape", shape}, {"data_offsets", offsets}});
     offset = end;
   }
   std::string text = header.dump();
@@ -157,10 +164,11 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     const Json* offsets = in.array("data_offsets");
     in.finish();
     if (!problems.empty()) return problems;
-    if (dtype != "F32" && dtype != "I64")
-      return Problem{path, name + ": dtype " + dtype + " is not supported", "expected F32 or I64"};
-    entry.is_float = dtype == "F32";
-    std::uint64_t bytes = entry.is_float ? 4 : 8;
+    const auto* type = std::ranges::find_if(kTypes, [&](const NamedType& t) { return dtype == t.name; });
+    if (type == std::end(kTypes))
+      return Problem{path, name + ": dtype " + dtype + " is not supported", "expected F32, I64, ..., BOOL"};
+    entry.type = type->type;
+    std::uint64_t bytes = c10::elementSize(entry.type);
     for (const Json& d : shape->items()) {
       if (d.kind() != Json::Kind::Int || d.as_int() < 0) return Problem{path, name + ": bad shape", {}};
       entry.shape.push_back(d.as_int());
@@ -222,7 +230,7 @@ SafetensorsFile::~SafetensorsFile() {
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   const Entry& entry = entries_.at(name);
-  at::Tensor result = at::empty(entry.shape, entry.is_float ? at::kFloat : at::kLong);
+  at::Tensor result = at::empty(entry.shape, entry.type);
   std::memcpy(result.mutable_data_ptr(), data_ + payload_ + entry.begin, entry.end - entry.begin);
   return result;
 }

@@ -22,9 +22,9 @@ struct FileDigest {
   Hash128 hash;  ///< XXH3-128 of the whole file
 };
 
-/// Writes `path.tmp.<pid>`, fsyncs and renames. Tensors are float32 or int64 (others: CheckpointError), in
-/// the order given, which fixes the bytes. Throws CheckpointError with errno and, on a full disk, the bytes
-/// that are needed and free.
+/// Writes `path.tmp.<pid>`, fsyncs and renames. Tensors are float16 to float64, bfloat16, integers or bool
+/// (others: CheckpointError), in the order given, which fixes the bytes. Throws CheckpointError with errno
+/// and, on a full disk, the bytes that are needed and free.
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors);
 
 /// A read-only mapped file. Every length, offset and shape is checked before a tensor is made.
@@ -38,15 +38,15 @@ class SafetensorsFile {
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
   std::vector<std::int64_t> shape(const std::string& name) const { return entries_.at(name).shape; }
-  bool is_float(const std::string& name) const { return entries_.at(name).is_float; }  ///< else int64
-  at::Tensor tensor(const std::string& name) const;                                    ///< a copy
+  bool is_float(const std::string& name) const { return entries_.at(name).type == at::kFloat; }  ///< float32
+  at::Tensor tensor(const std::string& name) const;                                              ///< a copy
   FileDigest digest() const;  ///< reads the whole file
   std::int64_t bytes() const { return static_cast<std::int64_t>(size_); }
   const std::string& path() const { return path_; }
 
  private:
   struct Entry {
-    bool is_float = true;
+    at::ScalarType type = at::kFloat;
     std::vector<std::int64_t> shape;
     std::uint64_t begin = 0, end = 0;
   };

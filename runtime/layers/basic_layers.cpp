@@ -480,8 +480,7 @@ class Add final : public Layer {
 }  // namespace
 
 LayerPtr linear(std::int64_t in, std::int64_t out, WeightInit init, double deviation) {
-  return std::make_shared<Linear>(in, out,
-                                  weight_and_bias({out, in}, in, out, out, true, init, deviation));
+  return std::make_shared<Linear>(in, out, weight_and_bias({out, in}, in, out, out, true, init, deviation));
 }
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial) {
   return linear(in, out, initial, "weight", "bias");

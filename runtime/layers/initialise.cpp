@@ -13,6 +13,10 @@ std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std:
                                    const std::string& layer_name) {
   std::vector<at::Tensor> values;
   for (const ParameterSpec& spec : specs) {
+    if (spec.value.defined()) {
+      values.push_back(spec.value.clone(at::MemoryFormat::Contiguous));
+      continue;
+    }
     if (spec.is_counter) {
       values.push_back(at::zeros(spec.shape, at::kLong));
       continue;

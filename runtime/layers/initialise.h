@@ -1,4 +1,4 @@
-// Initial values: a function of (seed, parameter name) only.
+// Initial values: a function of (seed, parameter name) only, or what the description holds.
 #pragma once
 
 #include <cstdint>

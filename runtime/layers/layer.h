@@ -34,7 +34,8 @@ enum class ParameterKind { Weight, Bias, Norm, Embedding };
 
 /// A trainable parameter, or a buffer (running statistics: updated in forward, not versioned, not trained).
 /// Name and shape equal torchvision's state_dict entry after the layer's name ("weight", "bias",
-/// "running_mean"). float32 except `is_counter` (int64 scalar, e.g. num_batches_tracked).
+/// "running_mean"). float32 except `is_counter` (int64 scalar, e.g. num_batches_tracked) and buffers whose
+/// `value` is of another type.
 struct ParameterSpec {
   std::string name;
   Shape shape;
@@ -44,6 +45,9 @@ struct ParameterSpec {
   bool is_counter = false;
   ParameterKind kind = ParameterKind::Weight;
   std::int64_t zero_row = -1;  ///< a row that starts at zero: an embedding's padding
+  at::Tensor value{};          ///< what it starts with, instead of `init`; on the CPU, never written to
+  /// Full names under which weights are written once more: a state_dict names a tied parameter at each place.
+  std::vector<std::string> also{};
 };
 
 /// Joins the replicas of a stage. Their calls meet in the order in which each makes them.

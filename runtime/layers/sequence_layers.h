@@ -23,7 +23,7 @@ LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double
 /// scale * x [B, T, F] + sin and cos (arXiv 1706.03762, section 3.5), for any T; F is even.
 LayerPtr sinusoidal_positions(std::int64_t features, double scale);
 
-LayerPtr concat_features();       ///< [..., F1], [..., F2], ... -> [..., F1 + F2 + ...]
+LayerPtr concat_features();   ///< [..., F1], [..., F2], ... -> [..., F1 + F2 + ...]
 LayerPtr first_token();       ///< [B, T, F] -> [B, F]
 LayerPtr gather_positions();  ///< [B, T, F], int64 [B, P] in [0, T) -> [B, P, F]
 

@@ -170,6 +170,9 @@ std::vector<std::pair<std::string, std::string>> recorded_values(const ModelDesc
 Result<ModelDescription> find_model(const std::vector<ModelDescription>& models, const std::string& name) {
   const auto found = std::ranges::find(models, name, &ModelDescription::name);
   if (found != models.end()) return *found;
+  if (const auto exported = std::ranges::find(models, kExportedModels, &ModelDescription::name);
+      exported != models.end() && name.ends_with(".pt2"))
+    return *exported;
   std::vector<std::string> names;
   std::string all;
   for (const ModelDescription& model : models) {

@@ -76,7 +76,11 @@ Result<ModelOptions> options_for(const ModelDescription& model, const GivenOptio
 std::vector<std::pair<std::string, std::string>> recorded_values(const ModelDescription& model,
                                                                  const ModelOptions& options);
 
-/// Problem: there is none of that name (nearest as hint).
+/// The name under which all exported programs are described: they are known by their path.
+inline constexpr const char* kExportedModels = "FILE.pt2";
+
+/// The description of FILE.pt2 for every name of that ending. Problem: there is none of that name (nearest as
+/// hint).
 Result<ModelDescription> find_model(const std::vector<ModelDescription>& models, const std::string& name);
 
 /// What is wrong with descriptions together: a name twice, one option name with two kinds.

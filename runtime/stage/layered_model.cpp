@@ -60,11 +60,10 @@ BatchExtent LayeredModel::nominal_extent(std::int64_t samples) const {
 std::optional<ParameterPlace> find_parameter(const LayeredModel& model, const std::string& full_name) {
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const NamedLayer& layer = model.layers[l];
-    if (!full_name.starts_with(layer.name + ".")) continue;
-    const std::string own = full_name.substr(layer.name.size() + 1);
+    if (!layer.full_names && !full_name.starts_with(layer.name + ".")) continue;
     const auto specs = layer.layer->parameters();
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      if (specs[i].name == own && !is_tied(layer, own))
+      if (layer.parameter_name(specs[i]) == full_name && !is_tied(layer, specs[i].name))
         return ParameterPlace{static_cast<int>(l), static_cast<int>(i)};
     }
   }

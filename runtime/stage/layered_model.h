@@ -49,7 +49,11 @@ struct NamedLayer {
   /// (own parameter, full name of another layer's parameter): the other layer owns it. Both use the same
   /// values; gradients of all uses are summed, the owner's first, then by layer.
   std::vector<std::pair<std::string, std::string>> tied;
+  bool full_names = false;  ///< its specs' names are full already: its parameters are not below one module
 
+  std::string parameter_name(const ParameterSpec& spec) const {
+    return full_names ? spec.name : name + "." + spec.name;
+  }
   std::vector<std::string> output_names() const { return outputs.empty() ? std::vector{name} : outputs; }
 };
 

@@ -38,10 +38,10 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     auto& own_buffer_names = buffer_names_.emplace_back();
     const std::int64_t begin = total;
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      const std::string name = layer.name + "." + specs[i].name;
+      const std::string name = layer.parameter_name(specs[i]);
       if (specs[i].is_buffer) {
-        own_buffers.push_back(
-            values[i].to(specs[i].is_counter ? values[i].options().device(device) : options));
+        own_buffers.push_back(values[i].to(
+            values[i].scalar_type() == at::kFloat ? options : values[i].options().device(device)));
         own_buffer_names.push_back(name);
         continue;
       }
@@ -53,7 +53,8 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
         continue;
       }
       own_slots.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back({name, specs[i].shape, total, element_count(specs[i].shape), specs[i].kind});
+      slots_.push_back(
+          {name, specs[i].shape, total, element_count(specs[i].shape), specs[i].kind, specs[i].also});
       initial.emplace_back(slots_.size() - 1, values[i]);
       total += round_up(slots_.back().elements);
     }

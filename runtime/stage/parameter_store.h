@@ -26,6 +26,7 @@ struct ParameterSlot {
   std::int64_t offset = 0;
   std::int64_t elements = 0;
   ParameterKind kind = ParameterKind::Weight;
+  std::vector<std::string> also{};  ///< ParameterSpec::also
 };
 
 /// A layer of this stage uses a parameter that another layer owns. Its gradient is kept by itself, whether

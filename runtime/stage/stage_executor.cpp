@@ -28,13 +28,13 @@ bool is_gradient(Op op) {
   return op == Op::SendGradient || op == Op::RecvGradient;
 }
 
-/// Throws DataError where an integer field holds a value outside its limit.
+/// Throws DataError where an integer field holds a value outside its limit that is not its padding either.
 void check_limit(const FieldSpec& field, const at::Tensor& values) {
   if (field.limit <= 0 || values.scalar_type() != at::kLong || !values.device().is_cpu()) return;
   const at::Tensor flat = values.contiguous();
   const std::int64_t* value = flat.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < flat.numel(); ++i) {
-    if (value[i] >= 0 && value[i] < field.limit) continue;
+    if ((value[i] >= 0 && value[i] < field.limit) || value[i] == field.padding) continue;
     throw DataError(field.name + " " + std::to_string(value[i]) + " is outside the model's " +
                         std::to_string(field.limit) + (field.name == "target" ? " classes" : " values"),
                     field.name == "target" ? "give --classes N as the data set has"

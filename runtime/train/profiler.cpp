@@ -40,7 +40,8 @@ class Pass final : private LayerObserver {
         runner_(program_, store, options.seed),
         store_(store),
         clock_(clock),
-        device_(device) {
+        device_(device),
+        growth_(layout.model.layers.size()) {
     runner_.set_observer(this);
     for (const auto& made : layout.makes) {
       Bytes& bytes = output_bytes_.emplace_back();
@@ -68,10 +69,8 @@ class Pass final : private LayerObserver {
 
  private:
   void before(Phase phase, std::size_t) override {
-    if (phase == Phase::BackwardInput && !counted_) {
-      memory_before_ = device_.memory().current;
-      device_.reset_peak_memory();
-    }
+    if (phase != Phase::BackwardWeight && !counted_) memory_before_ = device_.memory().current;
+    if (phase == Phase::BackwardInput && !counted_) device_.reset_peak_memory();
     start_ = clock_.now();
   }
 
@@ -82,6 +81,7 @@ class Pass final : private LayerObserver {
                     : phase == Phase::BackwardInput ? s.backward_input
                                                     : s.backward_weight;
     if (counted_) into.push_back(Seconds(clock_.now() - start_).count());
+    if (phase == Phase::Forward && !counted_) growth_[step] = device_.memory().current - memory_before_;
     // The gradient that came in is there before, and counts as the layer's.
     if (phase != Phase::Forward && !counted_)
       workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
@@ -122,6 +122,8 @@ class Pass final : private LayerObserver {
         if (t.defined() && seen.insert(t.storage().data()).second)
           saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
       }
+      // Autograd's graph does not say what it keeps: what the forward left in memory, its outputs included.
+      if (slot_.saved[i].extra) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
     }
   }
 
@@ -135,6 +137,7 @@ class Pass final : private LayerObserver {
   std::int64_t memory_before_ = 0;
   LayerSlot slot_;
   std::vector<Bytes> output_bytes_;  ///< by layer
+  std::vector<Bytes> growth_;        ///< by layer: memory after its forward less that before
 };
 
 /// Seconds a byte of an update in place, and of one that leaves the version before to a microbatch.

@@ -804,7 +804,7 @@ void Trainer::Impl::run_training() {
   }
   if (options.save_weights.empty()) return;
   stages->set_training(false);  // what was evaluated, if it is not the newest
-  const auto weights = mine([](const HeldStage& h) { return stage_weights(*h.store); });
+  const auto weights = mine([](const HeldStage& h) { return stage_state_dict(*h.store); });
   require_finite(weights);
   const auto problem = save_weights(world.communicator, options.save_weights, plan.num_stages(), weights,
                                     options.checkpoint_deadline);

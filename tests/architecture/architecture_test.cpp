@@ -43,7 +43,8 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"runtime/checkpoint", {"runtime/stage"}},
       {"runtime/train", {"runtime/fusion", "runtime/checkpoint", "runtime/metrics"}},
       {"optimizer", {"runtime/rules", "runtime/schedule"}},
-      {"models", {"runtime/train"}},
+      {"models", {"runtime/train", "models/archive"}},
+      {"models/archive", {"data/files"}},
       {"data/files", {"runtime/base"}},
       {"data/generate", {"data/files"}},
       {"data/text", {"data/files"}},
@@ -75,10 +76,9 @@ std::string folder_of(const std::string& path) {
   const std::string top = path.substr(0, first);
   const std::size_t second = path.find('/', first + 1);
   const std::string nested = second == std::string::npos ? top : path.substr(0, second);
-  // The torch-free half of `data` is folders of their own.
-  return top == "runtime" || nested == "data/files" || nested == "data/generate" || nested == "data/text"
-             ? nested
-             : top;
+  // The torch-free parts of `data` and `models` are folders of their own.
+  static const std::set<std::string> apart{"data/files", "data/generate", "data/text", "models/archive"};
+  return top == "runtime" || apart.count(nested) != 0 ? nested : top;
 }
 
 bool starts_with(const std::string& text, const std::string& prefix) {
@@ -97,10 +97,10 @@ bool is_program(const std::string& path) {
 
 /// The files of targets that do not link LibTorch (CMakeLists.txt has the same rule for driver/).
 bool is_torch_free(const std::string& path) {
-  static const std::set<std::string> folders{"runtime/base",     "runtime/rules", "runtime/metrics",
-                                             "runtime/plan",     "runtime/trace", "runtime/drawing",
-                                             "runtime/schedule", "optimizer",     "data/files",
-                                             "data/generate",    "data/text",     "experiments"};
+  static const std::set<std::string> folders{
+      "runtime/base",    "runtime/rules",    "runtime/metrics", "runtime/plan", "runtime/trace",
+      "runtime/drawing", "runtime/schedule", "optimizer",       "data/files",   "data/generate",
+      "data/text",       "models/archive",   "experiments"};
   const std::string folder = folder_of(path);
   if (folder != "driver") return folders.count(folder) != 0;
   return !starts_with(path, "driver/worker/");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "driver/cli/cli.h"
 #include "driver/cli/compute_specs.h"
@@ -40,9 +41,13 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
   for (const Flag& flag : train_spec().flags) {
     if (flag.name == "dry-run" || flag.name == "model") continue;
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
-    const std::string value = flag.value.empty()            ? "true"
-                              : flag.default_text().empty() ? flag.value
-                                                            : flag.default_text();
+    // Of flags without a default, something that their values' names allow.
+    const std::map<std::string, std::string> allowed{{"F", "0.5"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}};
+    const auto named = allowed.find(flag.value);
+    const std::string value = flag.value.empty()             ? "true"
+                              : !flag.default_text().empty() ? flag.default_text()
+                              : named != allowed.end()       ? named->second
+                                                             : flag.value;
     std::string key = flag.name;
     for (const bool underscores : {false, true}) {
       if (underscores) std::replace(key.begin(), key.end(), '-', '_');

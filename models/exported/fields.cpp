@@ -1,0 +1,222 @@
+#include "models/exported/fields.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+struct UserInput {
+  std::string name;
+  const ExportedTensor* tensor;
+};
+
+std::string advice_for(const std::vector<UserInput>& inputs) {
+  std::string each;
+  for (std::size_t i = 0; i < inputs.size(); ++i) each += "{0: torch.export.Dim.DYNAMIC}, ";
+  return "export with a dynamic batch dimension: torch.export.export(model, args, dynamic_shapes=(" + each +
+         "))";
+}
+
+/// Where a dynamic length stands in every input, with one value in the example.
+std::optional<int> common_batch_dimension(const ExportedProgram& program,
+                                          const std::vector<UserInput>& inputs) {
+  for (std::size_t place = 0; place < 2; ++place) {
+    std::set<std::int64_t> hints;
+    const bool everywhere = std::ranges::all_of(inputs, [&](const UserInput& input) {
+      if (input.tensor->sizes.size() <= place || !input.tensor->sizes[place].is_symbol()) return false;
+      const auto hint = program.hints.find(input.tensor->sizes[place].symbol());
+      hints.insert(hint == program.hints.end() ? 0 : hint->second);
+      return true;
+    });
+    if (everywhere && hints.size() == 1) return static_cast<int>(place);
+  }
+  // Frozen at the export: the layers refuse other sizes.
+  std::set<std::int64_t> sizes;
+  const bool frozen = std::ranges::all_of(inputs, [&](const UserInput& input) {
+    if (input.tensor->sizes.empty() || !input.tensor->sizes[0].is_number()) return false;
+    sizes.insert(input.tensor->sizes[0].number());
+    return true;
+  });
+  return frozen && sizes.size() == 1 ? std::optional(0) : std::nullopt;
+}
+
+/// `length` is fixed in one input at place `d` and dynamic in another, of one size in the example.
+bool is_frozen(const ExportedProgram& program, const std::vector<UserInput>& inputs, std::size_t d,
+               std::int64_t length) {
+  bool fixed = false, dynamic = false;
+  for (const UserInput& input : inputs) {
+    if (input.tensor->sizes.size() <= d) continue;
+    const SizeExpression& size = input.tensor->sizes[d];
+    fixed = fixed || (size.is_number() && size.number() == length);
+    const auto hint = program.hints.find(size.symbol());
+    dynamic = dynamic || (size.is_symbol() && hint != program.hints.end() && hint->second == length);
+  }
+  return fixed && dynamic;
+}
+
+/// A call has the length among its arguments, or makes as many tensors: it would be wrong for others.
+bool is_named(const FlatProgram& flat, std::int64_t length) {
+  return std::ranges::any_of(flat.calls, [&](const FlatCall& call) {
+    const auto is_length = [&](const SizeExpression& s) { return s.is_number() && s.number() == length; };
+    return std::ranges::any_of(
+               call.arguments,
+               [&](const auto& a) { return std::ranges::any_of(a.second.sizes, is_length); }) ||
+           std::ranges::any_of(call.outputs, [&](const ExportedArgument& output) {
+             return static_cast<std::int64_t>(output.names.size()) == length;
+           });
+  });
+}
+
+/// Least bound of the integers in each user input, and what pads it, by what reads them.
+class Limits {
+ public:
+  Limits(const FlatProgram& flat, std::vector<FieldSpec>& fields) : flat_(flat), fields_(fields) {
+    for (std::size_t f = 0; f < fields.size(); ++f)
+      if (!at::isFloatingType(fields[f].dtype)) from_[fields[f].name] = f;
+    for (const FlatCall& call : flat.calls) look_at(call);
+  }
+
+ private:
+  void look_at(const FlatCall& call) {
+    if (call.op == "aten::embedding") return bound(call, "indices", rows_of(call, "weight", 0), 0);
+    if (call.op == "aten::cross_entropy_loss" || call.op == "aten::nll_loss" ||
+        call.op == "aten::nll_loss_nd") {
+      const ExportedArgument* ignored = call.argument("ignore_index");
+      return bound(call, "target", rows_of(call, "self", 1),
+                   ignored && !ignored->sizes.empty() ? ignored->sizes[0].number() : -100);
+    }
+    if (call.op == "aten::one_hot") {
+      const ExportedArgument* classes = call.argument("num_classes");
+      if (classes && !classes->sizes.empty() && classes->sizes[0].is_number() &&
+          classes->sizes[0].number() > 0)
+        bound(call, "self", classes->sizes[0].number(), 0);
+      return;
+    }
+    static const std::set<std::string> kSameValues{
+        "aten::view",      "aten::reshape",  "aten::flatten",         "aten::slice",
+        "aten::select",    "aten::to",       "aten::contiguous",      "aten::clone",
+        "aten::unsqueeze", "aten::squeeze",  "aten::expand",          "aten::transpose",
+        "aten::permute",   "aten::detach",   "aten::constant_pad_nd", "aten::pad",
+        "aten::alias",     "aten::_to_copy", "aten::lift_fresh_copy", "aten::t"};
+    const std::vector<std::string> reads = call.reads(), makes = call.makes();
+    if (reads.empty() || makes.empty() || !kSameValues.contains(call.op)) return;
+    if (const auto found = from_.find(reads[0]); found != from_.end()) from_[makes[0]] = found->second;
+  }
+
+  /// Size of an argument along a dimension; 0: not fixed.
+  std::int64_t rows_of(const FlatCall& call, const char* name, std::size_t dimension) const {
+    const ExportedArgument* argument = call.argument(name);
+    const auto tensor = argument ? flat_.tensors.find(argument->text) : flat_.tensors.end();
+    if (tensor == flat_.tensors.end()) return 0;
+    const auto& sizes = tensor->second.sizes;
+    return sizes.size() > dimension && sizes[dimension].is_number() ? sizes[dimension].number() : 0;
+  }
+
+  void bound(const FlatCall& call, const char* name, std::int64_t limit, std::int64_t padding) {
+    const ExportedArgument* argument = call.argument(name);
+    const auto found = argument ? from_.find(argument->text) : from_.end();
+    if (found == from_.end() || limit <= 0) return;
+    FieldSpec& field = fields_[found->second];
+    field.limit = field.limit == 0 ? limit : std::min(field.limit, limit);
+    if (padding != 0) field.padding = padding;
+  }
+
+  const FlatProgram& flat_;
+  std::vector<FieldSpec>& fields_;
+  std::map<std::string, std::size_t> from_;
+};
+
+}  // namespace
+
+at::ScalarType scalar_type_of(const ExportedTensor& tensor) {
+  return torch_type(tensor.scalar_type);
+}
+
+Result<ExportedFields> find_fields(const ExportedProgram& program, const FlatProgram& flat,
+                                   const std::string& archive) {
+  std::vector<UserInput> inputs;
+  for (const ExportedInput& input : program.inputs)
+    if (input.kind == ExportedInput::Kind::User)
+      inputs.push_back({input.value, &program.graph.tensors.at(input.value)});
+  if (inputs.empty()) return Problem{archive, "takes no tensors: there is nothing to train on", {}};
+  ExportedFields result{.symbols = std::make_shared<SymbolTable>()};
+  SymbolTable& symbols = *result.symbols;
+  symbols.ranges = program.ranges;
+  symbols.advice = advice_for(inputs);
+  const std::optional<int> batch = common_batch_dimension(program, inputs);
+  if (!batch) {
+    std::string shapes;
+    for (const UserInput& input : inputs) {
+      std::string sizes;
+      for (const SizeExpression& size : input.tensor->sizes)
+        sizes += (sizes.empty() ? "" : ", ") + size.text();
+      shapes += (shapes.empty() ? "" : ", ") + escaped(input.name) + " [" + sizes + "]";
+    }
+    return Problem{archive, "its inputs " + shapes + " have no batch dimension in common", symbols.advice};
+  }
+  result.batch_dimension = *batch;
+  std::vector<std::string> of_batch;
+  std::map<std::int64_t, std::vector<std::string>> lengths;  // by their value in the example
+  std::vector<std::int64_t> order;
+  Problems problems;
+  for (const UserInput& input : inputs) {
+    const SizeExpression& rows = input.tensor->sizes[static_cast<std::size_t>(*batch)];
+    if (rows.is_symbol()) of_batch.push_back(rows.symbol());
+  }
+  for (const UserInput& input : inputs) {
+    FieldSpec field{.name = input.name, .dtype = scalar_type_of(*input.tensor), .batch_dimension = *batch};
+    if (field.dtype != at::kFloat && field.dtype != at::kBool && !(at::isIntegralType(field.dtype, false)))
+      problems.push_back(
+          {archive, "input " + escaped(input.name) + " is of " + scalar_type_name(input.tensor->scalar_type),
+           "export with float32, integers or bool"});
+    for (std::size_t d = 0; d < input.tensor->sizes.size(); ++d) {
+      if (static_cast<int>(d) == *batch) continue;
+      const SizeExpression& size = input.tensor->sizes[d];
+      const auto hint = program.hints.find(size.symbol());
+      const bool known = size.is_symbol() && hint != program.hints.end();
+      const std::int64_t length = known ? hint->second : size.number();
+      const bool frozen = (known || size.is_number()) && is_frozen(program, inputs, d, length);
+      if (frozen && !is_named(flat, length)) symbols.frozen.insert(length);
+      if ((frozen && !symbols.frozen.contains(length)) || (size.is_number() && !frozen)) {
+        field.shape.push_back(length);
+        continue;
+      }
+      if (!known && !frozen) {
+        problems.push_back({archive,
+                            "dimension " + std::to_string(d) + " of input " + escaped(input.name) + " is " +
+                                size.text() + ", which is no length of its own",
+                            "export it as a dynamic dimension by itself, or as a fixed one"});
+        continue;
+      }
+      if (known && std::ranges::count(of_batch, size.symbol())) {
+        problems.push_back({archive,
+                            "dimension " + std::to_string(d) + " of input " + escaped(input.name) +
+                                " is the batch's length too",
+                            "give them different sizes in the example"});
+        continue;
+      }
+      auto number = static_cast<std::size_t>(std::ranges::find(order, length) - order.begin());
+      if (number == order.size()) {
+        order.push_back(length);
+        result.dimensions.push_back({input.name + "." + std::to_string(d), length});
+      }
+      if (known) lengths[length].push_back(size.symbol());
+      field.shape.push_back(dimension(static_cast<int>(number)));
+    }
+    result.fields.push_back(std::move(field));
+  }
+  if (!problems.empty()) return problems;
+  const auto join = [&](const std::vector<std::string>& same) {
+    for (const std::string& symbol : same) symbols.same[symbol] = same;
+  };
+  join(of_batch);
+  for (const auto& [hint, same] : lengths) join(same);
+  Limits(flat, result.fields);
+  return result;
+}
+
+}  // namespace millrace

@@ -1,0 +1,93 @@
+// From an archive to trained weights that Python loads again: profile, plan, launch, the user's own tensors.
+#include "tests/exported/archives.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class ExportedJobs : public Jobs {
+ protected:
+  void take(const std::string& name) {
+    fs::copy_file(folder_with(name) / (name + ".pt2"), folder_ / "m.pt2");
+  }
+  /// What PyTorch finds in files that were written here.
+  std::string python(const std::string& arguments) {
+    const std::string log = (folder_ / "python.log").string();
+    const int status = run_reference(arguments, log);
+    const auto text = read_file(log);
+    return (status == 0 ? "" : "failed: ") + (text ? *text : "");
+  }
+};
+
+TEST_F(ExportedJobs, ProfilePlanLaunchAndBackToPython) {
+  MILLRACE_NEEDS_REFERENCE();
+  take("bert_dropout");
+  const Ran profile =
+      run("profile --model m.pt2 --microbatch 2 --repetitions 1 --blocks 1 --warmup 1 --out profile.json");
+  ASSERT_EQ(profile.code, 0) << profile.output;
+  EXPECT_NE(profile.output.find("bert.encoder.layer.1"), std::string::npos) << profile.output;
+  const Ran plan = run(
+      "plan --profile profile.json --stages 2 --straight --microbatches 4 --schedule 1f1b --out plan.json");
+  ASSERT_EQ(plan.code, 0) << plan.output;
+  write("job.yaml",
+        "model: ./m.pt2\nplan: plan.json\nmicrobatch: 2\ndata: synthetic:64\nsteps: 4\nlr: "
+        "0.05\nno-evaluation: true\n"
+        "save-weights: out/trained.pt2\noutput-dir: run\n");
+  const Ran launch = run("launch job.yaml");
+  ASSERT_EQ(launch.code, 0) << launch.output;
+  const Ran one =
+      run("train --model m.pt2 --microbatch 2 --microbatches 4 --data synthetic:64 --steps 4 --lr 0.05 "
+          "--no-evaluation --save-weights one.safetensors");
+  ASSERT_EQ(one.code, 0) << one.output;
+  const Ran packed =
+      run("train --model m.pt2 --microbatch 2 --microbatches 4 --data synthetic:64 --steps 4 --lr 0.05 "
+          "--no-evaluation --save-weights one.pt2");
+  ASSERT_EQ(packed.code, 0) << packed.output;
+  EXPECT_EQ(bytes("one.pt2"), bytes("out/trained.pt2"));
+  EXPECT_FALSE(fs::exists(folder_ / "one.pt2.safetensors"));
+  const std::string found = python("--check bert_dropout " + (folder_ / "one.safetensors").string() + " " +
+                                   (folder_ / "one.pt2").string());
+  EXPECT_NE(found.find("strict load: ok"), std::string::npos) << found;
+  EXPECT_NE(found.find("archive: ok"), std::string::npos) << found;
+  // A trained archive trains on.
+  const Ran again = run("train --model one.pt2 --microbatch 2 --data synthetic:64 --steps 1 --no-evaluation");
+  EXPECT_EQ(again.code, 0) << again.output;
+}
+
+TEST_F(ExportedJobs, TheUsersTensorsAreRead) {
+  MILLRACE_NEEDS_REFERENCE();
+  take("lstm");
+  ASSERT_EQ(python("--arrays lstm " + (folder_ / "d.npz").string()), "");
+  const std::string common =
+      "train --model m.pt2 --microbatch 4 --microbatches 2 --steps 3 --no-evaluation --data arrays:";
+  const Ran ran = run(common + "d.npz");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const Ran tested =
+      run("train --model m.pt2 --microbatch 4 --microbatches 2 --steps 3 --data arrays:d.npz,d.npz");
+  ASSERT_EQ(tested.code, 0) << tested.output;
+  EXPECT_NE(tested.output.find("evaluation: loss"), std::string::npos) << tested.output;
+  const Ran absent = run(common + "nowhere.npz");
+  EXPECT_EQ(absent.code, 3) << absent.output;
+  ASSERT_EQ(python("--arrays mlp " + (folder_ / "other.npz").string()), "");
+  const Ran other = run(common + "other.npz");
+  EXPECT_EQ(other.code, 3) << other.output;
+  EXPECT_NE(other.output.find("has no array tokens; it has x.npy"), std::string::npos) << other.output;
+}
+
+TEST_F(ExportedJobs, WrongUseIsRefusedWithExitCodeTwo) {
+  MILLRACE_NEEDS_REFERENCE();
+  take("frozen_batch");
+  const Ran other = run("train --model m.pt2 --microbatch 8 --steps 1 --data synthetic:64");
+  EXPECT_EQ(other.code, 2) << other.output;
+  EXPECT_NE(other.output.find("torch.export.Dim.DYNAMIC"), std::string::npos) << other.output;
+  const Ran same = run("train --model m.pt2 --microbatch 6 --steps 1 --data synthetic:64 --no-evaluation");
+  EXPECT_EQ(same.code, 0) << same.output;
+  const Ran absent = run("profile --model nowhere.pt2");
+  EXPECT_EQ(absent.code, 2) << absent.output;
+  EXPECT_EQ(run("train --model m.pt2 --width 3 --steps 1").code, 2);
+  const Ran built_in = run("train --model mlp --steps 1 --save-weights w.pt2");
+  EXPECT_EQ(built_in.code, 2) << built_in.output;
+}
+
+}  // namespace
+}  // namespace millrace

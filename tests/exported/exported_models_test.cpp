@@ -1,0 +1,231 @@
+// Models exported by PyTorch: one step is Python's, and every plan is one process.
+#include <ATen/ops/ones_like.h>
+
+#include <cmath>
+
+#include "models/exported/exported_model.h"
+#include "runtime/stage/stage_executor.h"
+#include "tests/exported/archives.h"
+#include "tests/train/pipeline_fixture.h"
+
+namespace millrace {
+namespace {
+
+LayeredModel load(const std::string& name, const ExportedOptions& options = {}) {
+  const auto model = make_exported_model((folder_with(name) / (name + ".pt2")).string(), options);
+  EXPECT_TRUE(model) << (model ? "" : to_string(model.problems()));
+  return model ? *model : LayeredModel{};
+}
+
+/// Distance as a share of the larger norm, or of `least` where both are less: a gradient that is zero but for
+/// rounding (of an attention's key bias) has no digits to agree in.
+double distance(const at::Tensor& found, const at::Tensor& expected, double least = 0) {
+  const at::Tensor a = found.to(at::kDouble), b = expected.to(at::kDouble);
+  const double size = std::max({a.norm().item<double>(), b.norm().item<double>(), least});
+  return size == 0 ? 0 : a.sub(b).norm().item<double>() / size;
+}
+
+struct StepCase {
+  const char* name;
+  const char* granularity = "auto";
+  double tolerance = 1e-6;  ///< of the loss, and of each gradient's norm
+};
+std::ostream& operator<<(std::ostream& out, const StepCase& c) {
+  return out << c.name;
+}
+
+class EveryExportedModel : public ::testing::TestWithParam<StepCase> {};
+
+TEST_P(EveryExportedModel, TakesPythonsStep) {
+  MILLRACE_NEEDS_REFERENCE();
+  at::NoGradGuard no_grad;
+  at::set_num_threads(1);
+  const std::string name = GetParam().name;
+  const LayeredModel model = load(name, {.granularity = GetParam().granularity});
+  ASSERT_FALSE(model.layers.empty());
+  const auto step = SafetensorsFile::open((folder_with(name) / (name + ".step.safetensors")).string());
+  ASSERT_TRUE(step) << to_string(step.problems());
+  Batch batch;
+  BatchExtent extent;
+  extent.lengths.resize(model.dimensions.size());
+  for (const FieldSpec& field : model.fields) {
+    batch.fields.push_back(step->tensor("input/" + field.name).to(field.dtype));
+    extent.samples = batch.fields.back().size(field.batch_dimension);
+    std::vector<std::int64_t> lengths = batch.fields.back().sizes().vec();
+    lengths.erase(lengths.begin() + field.batch_dimension);
+    for (std::size_t d = 0; d < lengths.size(); ++d)
+      if (field.shape[d] < 0) extent.lengths[static_cast<std::size_t>(-1 - field.shape[d])] = lengths[d];
+  }
+  const Plan plan = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  const auto layout = make_layout(model, plan, static_cast<int>(extent.samples));
+  ASSERT_TRUE(layout) << to_string(layout.problems());
+  ParameterStore store(*layout, StageId(0), 1);
+  auto rule = make_update_rule({}, store);
+  Alone alone;
+  const auto device = make_cpu_device();
+  StageExecutor executor({*layout, StageId(0), store, *rule, alone, nullptr, *device}, {.seed = 1});
+  executor.set_extents([&](std::int64_t) { return extent; });
+  executor.begin(0, 0);
+  executor.feed(MicrobatchId(0), batch);
+  executor.execute({Op::Forward, StageId(0), MicrobatchId(0)});
+  executor.execute({Op::Backward, StageId(0), MicrobatchId(0)});
+  for (const TiedUse& use : store.tied())
+    store.add_tied_gradient(static_cast<std::size_t>(use.slot), use.gradient);
+
+  const double loss = executor.take_losses().mean_loss();
+  const double expected = step->tensor("loss").item<double>();
+  EXPECT_NEAR(loss, expected, GetParam().tolerance * std::abs(expected));
+  std::set<std::string> seen;
+  double worst = 0;
+  const double total = store.flat_gradient().norm().item<double>();
+  for (std::size_t i = 0; i < store.slots().size(); ++i) {
+    const ParameterSlot& slot = store.slots()[i];
+    std::vector<std::string> names = slot.also;
+    names.push_back(slot.name);
+    for (const std::string& one : names) {
+      ASSERT_TRUE(step->contains("grad/" + one)) << one << " has no gradient in Python";
+      seen.insert("grad/" + one);
+      const double far =
+          distance(store.view(store.flat_gradient(), i), step->tensor("grad/" + one), 0.01 * total);
+      worst = std::max(worst, far);
+      EXPECT_LT(far, GetParam().tolerance) << one;
+    }
+  }
+  for (const auto& [buffer, value] : store.named_buffers()) {
+    if (!step->contains("buffer/" + buffer)) continue;
+    seen.insert("buffer/" + buffer);
+    EXPECT_LT(distance(value, step->tensor("buffer/" + buffer)), 1e-6) << buffer;
+  }
+  for (const std::string& one : step->names()) {
+    if (one.starts_with("grad/") || one.starts_with("buffer/")) EXPECT_TRUE(seen.contains(one)) << one;
+  }
+  std::printf("%s: %zu layers, loss %.9g (Python %.9g), gradients differ by at most %.2g\n", name.c_str(),
+              model.layers.size(), loss, expected, worst);
+}
+
+// ViT's last layer starts at zero: only it has a gradient, whose rows add up to zero and lose a digit in
+// that.
+INSTANTIATE_TEST_SUITE_P(
+    Models, EveryExportedModel,
+    testing::Values(StepCase{"mlp"}, StepCase{"mlp", "call"}, StepCase{"mlp", "0"}, StepCase{"corners"},
+                    StepCase{"corners", "call"}, StepCase{"frozen_batch"}, StepCase{"lstm"}, StepCase{"bert"},
+                    StepCase{"bert", "call"}, StepCase{"gpt2"}, StepCase{"llama"}, StepCase{"resnet18"},
+                    StepCase{"resnet50"}, StepCase{"vgg16"}, StepCase{"inception_v3"},
+                    StepCase{"efficientnet_b0"}, StepCase{"vit_b_16", "auto", 2e-6}, StepCase{"swin_t"}),
+    [](const auto& info) { return std::string(info.param.name) + "_" + info.param.granularity; });
+
+/// Integers without a limit (masks) are drawn from 0 and 1; the models have at most 64 positions.
+LayeredModel with_limits(LayeredModel model) {
+  for (FieldSpec& field : model.fields)
+    if (!at::isFloatingType(field.dtype) && field.limit == 0) field.limit = 2;
+  return model;
+}
+
+class ExportedPipeline : public Pipeline, public ::testing::WithParamInterface<StepCase> {};
+
+TEST_P(ExportedPipeline, EveryPlanEqualsOneProcess) {
+  MILLRACE_NEEDS_REFERENCE();
+  const LayeredModel model = with_limits(load(GetParam().name, {.granularity = GetParam().granularity}));
+  ASSERT_GE(model.layers.size(), 4u);
+  const int steps = 2, microbatches = 4;
+  const Outcome one =
+      train(model, plan_for(model, {1}, microbatches, ScheduleKind::OneFOneB), options(steps));
+  ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(steps));
+  for (double loss : one.losses) EXPECT_TRUE(std::isfinite(loss));
+  for (int stages : {2, 4}) {
+    const Plan plan = plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches,
+                               ScheduleKind::OneFOneB);
+    expect_equal(train(model, plan, options(steps)), one, std::to_string(stages) + " stages");
+  }
+  Plan recomputing = plan_for(model, {1, 1}, microbatches, ScheduleKind::OneFOneB);
+  for (PlanStage& stage : recomputing.stages) stage.recompute = true;
+  expect_equal(train(model, recomputing, options(steps)), one, "recompute");
+  if (model.layers.size() < 8) return;
+  const Plan v =
+      uniform_plan(model.name, model.layer_names(), 4, 1, microbatches, ScheduleKind::ZeroBubbleV, 2);
+  expect_equal(train(model, v, options(steps)), one, "zb-v, two ranks");
+  const Plan v4 =
+      uniform_plan(model.name, model.layer_names(), 8, 1, microbatches, ScheduleKind::ZeroBubbleV, 2);
+  expect_equal(train(model, v4, options(steps)), one, "zb-v, four ranks");
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExportedPipeline,
+                         testing::Values(StepCase{"mlp_dropout", "call"}, StepCase{"corners", "call"},
+                                         StepCase{"lstm_dropout", "call"}, StepCase{"bert_dropout"},
+                                         StepCase{"gpt2_dropout"}, StepCase{"llama_dropout"},
+                                         StepCase{"resnet18"}, StepCase{"efficientnet_b0_dropout"},
+                                         StepCase{"swin_t_dropout"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+using Exported = Pipeline;
+
+TEST_F(Exported, EvaluationDropsNothingAndLeavesBuffersAlone) {
+  MILLRACE_NEEDS_REFERENCE();
+  at::NoGradGuard no_grad;
+  for (const char* name : {"resnet18", "efficientnet_b0_dropout", "lstm_dropout"}) {
+    const LayeredModel model = load(name);
+    const auto layout = *make_layout(
+        model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 3);
+    ParameterStore store(layout, StageId(0), 1);
+    const auto before = store.copy_of_buffers();
+    const StageProgram program = compile_stage(layout, StageId(0));
+    const Batch batch = RandomBatches(model, 3).get(0);
+    std::vector<double> losses;
+    for (std::uint64_t seed : {1, 2}) {
+      LayerRunner runner(program, store, seed);
+      LayerSlot slot;
+      slot.values.resize(static_cast<std::size_t>(program.num_places));
+      for (const auto& [field, place] : program.fields)
+        slot.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+      runner.forward(slot, 0, store.current(), LayerRunner::Run::Evaluate);
+      losses.push_back(slot.values[static_cast<std::size_t>(program.heads[0].inputs[0])].item<double>());
+    }
+    EXPECT_EQ(losses[0], losses[1]) << name << " drew random numbers";
+    for (std::size_t l = 0; l < before.size(); ++l)
+      for (std::size_t b = 0; b < before[l].size(); ++b)
+        EXPECT_TRUE(at::equal(before[l][b], store.buffers(static_cast<int>(l))[b])) << name;
+  }
+}
+
+TEST_F(Exported, ZeroBubbleHasAWeightHalf) {
+  MILLRACE_NEEDS_REFERENCE();
+  // The input half must not compute weight gradients: those of linear maps wait for the weight half.
+  at::NoGradGuard no_grad;
+  const LayeredModel model = load("mlp");
+  const auto layout =
+      *make_layout(model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 3);
+  ParameterStore store(layout, StageId(0), 1);
+  const StageProgram program = compile_stage(layout, StageId(0));
+  const Batch batch = RandomBatches(model, 3).get(0);
+  LayerRunner runner(program, store, 1);
+  LayerSlot slot;
+  slot.values.resize(static_cast<std::size_t>(program.num_places));
+  slot.gradients.resize(static_cast<std::size_t>(program.num_places));
+  for (const auto& [field, place] : program.fields)
+    slot.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+  runner.forward(slot, 0, store.current(), LayerRunner::Run::Train);
+  const int scores = program.heads[0].inputs[0];
+  runner.add_gradient(slot, scores, program.heads[0].use,
+                      at::ones_like(slot.values[static_cast<std::size_t>(scores)]));
+  runner.backward_input(slot, store.current());
+  EXPECT_EQ(store.flat_gradient().abs().sum().item<double>(), 0);
+  runner.backward_weight(slot, [](int) {});
+  EXPECT_GT(store.flat_gradient().abs().sum().item<double>(), 0);
+}
+
+TEST_F(Exported, LayersFollowTheModules) {
+  MILLRACE_NEEDS_REFERENCE();
+  const LayeredModel model = load("bert", {.granularity = "3"});
+  const std::vector<std::string> names = model.layer_names();
+  for (const char* name : {"bert.encoder.layer.0", "bert.encoder.layer.1", "cls.predictions.transform"})
+    EXPECT_NE(std::ranges::find(names, name), names.end()) << name;
+  ASSERT_EQ(model.dimensions.size(), 1u);
+  ASSERT_NE(model.field("labels"), nullptr);
+  EXPECT_EQ(model.field("labels")->limit, 100);
+  EXPECT_EQ(model.field("labels")->padding, -100);
+  EXPECT_EQ(model.field("input_ids")->limit, 100);
+  EXPECT_EQ(load("bert", {.granularity = "0"}).layers.size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,252 @@
+"""Exports models of torchvision, transformers and a few of its own as millrace reads them.
+
+    export_models.py FOLDER NAME...        (no NAME: prints the names)
+
+For each: FOLDER/NAME.pt2, and FOLDER/NAME.step.safetensors: what PyTorch itself computes of one step from the archive's
+weights: "input/FIELD", "loss", "grad/PARAMETER", "buffer/BUFFER" after the step. Dropout is 0 in these, so that there is one
+answer, and left as it is in those whose name ends in _dropout, which only get an archive.
+"""
+import os
+import sys
+import warnings
+
+warnings.filterwarnings("ignore")
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+
+DYNAMIC = torch.export.Dim.DYNAMIC
+AUTO = torch.export.Dim.AUTO
+
+
+class WithLoss(nn.Module):
+    """A classifier of images and its loss in one graph; several outputs (Inception's auxiliary scores) all count."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images, labels):
+        scores = self.model(images)
+        if isinstance(scores, tuple):
+            return sum(w * nn.functional.cross_entropy(s, labels) for w, s in zip((1.0, 0.4), scores))
+        return nn.functional.cross_entropy(scores, labels)
+
+
+class Mlp(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(12, 32), nn.GELU(), nn.Dropout(dropout), nn.Linear(32, 32), nn.LayerNorm(32), nn.ReLU(inplace=True),
+            nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class LanguageModel(nn.Module):
+    """LSTM, decoder tied to the embedding, loss over the tokens that are not padding."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 24)
+        self.lstm = nn.LSTM(24, 24, num_layers=2, batch_first=True, dropout=dropout)
+        self.drop = nn.Dropout(dropout)
+        self.decoder = nn.Linear(24, 50)
+        self.decoder.weight = self.embedding.weight
+
+    def forward(self, tokens, labels):
+        hidden, _ = self.lstm(self.drop(self.embedding(tokens)))
+        scores = self.decoder(self.drop(hidden))
+        return nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+class Corners(nn.Module):
+    """What graphs of other models have too: a parameter and a buffer at the root, a frozen and an unused parameter, a constant,
+    views that are written to, split, shape arithmetic, a region without gradients, a shared weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1, 12), 1.5))
+        self.frozen = nn.Parameter(torch.ones(12), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.register_buffer("count", torch.zeros(2))
+        self.register_buffer("order", torch.arange(12).flip(0))
+        self.a = nn.Linear(12, 12)
+        self.b = nn.Linear(12, 12)
+        self.b.weight = self.a.weight
+        self.c = nn.Linear(6, 4)
+
+    def forward(self, x):
+        self.count.add_(1)
+        x = x * self.scale + self.frozen
+        mask = torch.zeros_like(x)
+        mask[:, 2:5] = 1
+        mask[:, 3].mul_(0.5)
+        x = self.a(x * mask)[:, self.order]
+        with torch.no_grad():
+            norm = x.abs().mean() + torch.tensor([0.5, 1.0]).sum()
+        y = self.b(torch.relu_(x / norm))
+        left, right = y.split(6, dim=1)
+        y = (left * right.sigmoid()).view(x.shape[0] * 2, 3).reshape(x.size(0), -1)
+        return self.c(y)
+
+
+def small(config, **values):
+    return config(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=100,
+                  max_position_embeddings=64, **values)
+
+
+def tokens(*names, rows=3, length=10):
+    values = {}
+    for name in names:
+        shape = (rows,) if name == "next_sentence_label" else (rows, length)
+        high = 2 if name in ("next_sentence_label", "token_type_ids") else 100
+        values[name] = torch.ones(shape, dtype=torch.long) if name == "attention_mask" else torch.randint(0, high, shape)
+    return (), values, {n: {d: AUTO for d in range(v.dim())} for n, v in values.items()}
+
+
+def images(size, classes=10, rows=4):
+    x, y = torch.randn(rows, 3, size, size), torch.randint(0, classes, (rows,))
+    return (x, y), {}, ({0: DYNAMIC}, {0: DYNAMIC})
+
+
+def vision(name, size, rows=4, **values):
+    def make(dropout):
+        model = getattr(torchvision.models, name)(weights=None, num_classes=10, **values)
+        for module in model.modules():
+            if dropout == 0 and isinstance(module, nn.Dropout):
+                module.p = 0.0
+            if dropout == 0 and isinstance(module, torchvision.ops.StochasticDepth):
+                module.p = 0.0
+            if dropout == 0 and isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+        return WithLoss(model), images(size, rows=rows)
+
+    return make
+
+
+def bert(dropout):
+    from transformers import BertConfig, BertForPreTraining
+
+    model = BertForPreTraining(small(BertConfig, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout))
+    return model, tokens("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")
+
+
+def gpt2(dropout):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=100, n_positions=64, resid_pdrop=dropout,
+                                       embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False))
+    return model, tokens("input_ids", "labels")
+
+
+def llama(dropout):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(small(LlamaConfig, num_key_value_heads=1, attention_dropout=dropout, use_cache=False))
+    return model, tokens("input_ids", "labels")
+
+
+def scores(model, *shape):
+    return model, ((torch.randn(*shape),), {}, ({0: DYNAMIC},))
+
+
+MODELS = {
+    "mlp": lambda dropout: scores(Mlp(dropout), 6, 12),
+    "corners": lambda dropout: scores(Corners(), 6, 12),
+    "frozen_batch": lambda dropout: (Mlp(dropout), ((torch.randn(6, 12),), {}, None)),
+    "resnet18": vision("resnet18", 32),
+    "resnet50": vision("resnet50", 64),
+    "vgg16": vision("vgg16", 32),
+    "inception_v3": vision("inception_v3", 299, rows=2, init_weights=False),
+    "efficientnet_b0": vision("efficientnet_b0", 64),
+    "vit_b_16": vision("vit_b_16", 64, image_size=64),
+    "swin_t": vision("swin_t", 64),
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "lstm": lambda dropout: (LanguageModel(dropout), tokens_of_lstm()),
+}
+
+
+def tokens_of_lstm():
+    x, y = torch.randint(0, 50, (5, 9)), torch.randint(0, 50, (5, 9))
+    y[2, 6:] = -100
+    return (x, y), {}, ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO})
+
+
+def loss_of(output, dropout_free_labels):
+    if isinstance(output, dict) or hasattr(output, "loss"):
+        return output["loss"]
+    if isinstance(output, torch.Tensor) and output.dim() == 0:
+        return output
+    return nn.functional.cross_entropy(output, dropout_free_labels)
+
+
+def export(folder, name):
+    torch.manual_seed(7)
+    with_dropout = name.endswith("_dropout")
+    model, (args, kwargs, dynamic) = MODELS[name.removesuffix("_dropout")](0.2 if with_dropout else 0.0)
+    if not kwargs and isinstance(dynamic, dict):
+        dynamic = tuple(dynamic.values())
+    model.train()
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic, strict=False)
+    path = os.path.join(folder, name + ".pt2")
+    torch.export.save(program, path + ".tmp.pt2")
+    if not with_dropout:
+        batch = (args[0] if args else next(iter(kwargs.values()))).shape[0]
+        target = torch.randint(0, 4, (batch,))
+        names = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+        values = dict(zip(names, list(args) + list(kwargs.values())))
+        output = model(*args, **kwargs)
+        loss = loss_of(output, target)
+        if isinstance(output, torch.Tensor) and output.dim() > 0:
+            values["target"] = target
+        loss.backward()
+        step = {"input/" + n: v.clone() for n, v in values.items()}
+        step["loss"] = loss.detach().reshape(1)
+        for n, p in model.named_parameters(remove_duplicate=False):
+            if p.grad is not None:
+                step["grad/" + n] = p.grad.clone().contiguous()
+        for n, b in model.state_dict().items():
+            if n not in dict(model.named_parameters(remove_duplicate=False)) and b.dtype in (torch.float32, torch.int64):
+                step["buffer/" + n] = b.clone().contiguous()
+        save_file(step, os.path.join(folder, name + ".step.safetensors"))
+    os.replace(path + ".tmp.pt2", path)
+
+
+def check(name, weights, archive):
+    """Loads what millrace has trained."""
+    from safetensors.torch import load_file
+
+    torch.manual_seed(7)
+    model = MODELS[name.removesuffix("_dropout")](0.2)[0]
+    found = load_file(weights)
+    print("strict load:", "ok" if not any(model.load_state_dict(found, strict=True)) else "differs")
+    stored = torch.export.load(archive).state_dict
+    same = all(torch.equal(found[n], v) for n, v in stored.items())
+    print("archive:", "ok" if same and set(stored) == set(found) else "differs")
+
+
+def arrays(name, path):
+    """A user's own data set for the model: 24 samples, the lengths of the example."""
+    import numpy
+
+    _, (args, kwargs, _) = MODELS[name](0.0)
+    values = dict(zip({"lstm": ("tokens", "labels"), "mlp": ("x",)}[name], args)) | kwargs
+    numpy.savez(path, **{n: numpy.repeat(v.numpy(), 24, axis=0)[:24] for n, v in values.items()})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--check"]:
+        sys.exit(check(*sys.argv[2:]))
+    if sys.argv[1:2] == ["--arrays"]:
+        sys.exit(arrays(*sys.argv[2:]))
+    if len(sys.argv) < 3:
+        print("\n".join(MODELS))
+    for name in sys.argv[2:]:
+        export(sys.argv[1], name)
+        print(name, flush=True)
