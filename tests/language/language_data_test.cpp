@@ -207,7 +207,7 @@ TEST(LanguageData, ReadsTokenFilesOfAFolder) {
             std::string::npos);
   EXPECT_NE(to_string(open(small_gnmt(0), folder.string() + ":de-fr").problems()).find("train.fr.tokens"),
             std::string::npos);
-  EXPECT_NE(to_string(open(transformer_lm_model({.vocabulary = 8}), folder.string()).problems())
+  EXPECT_NE(to_string(open(transformer_lm_model({.vocabulary = 7}), folder.string()).problems())
                 .find("--vocabulary"),
             std::string::npos);
   std::filesystem::remove_all(folder);

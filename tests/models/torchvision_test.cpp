@@ -15,8 +15,8 @@ class Torchvision : public Pipeline {
   void write_state_dicts() {
     Json all = Json::object();
     for (const std::string& name : model_names()) {
-      if (name == "mlp") continue;  // ours alone
       const LayeredModel model = *make_model(name);
+      if (model.fields.front().shape.size() != 3) continue;  // not over images
       Json& shapes = all[name] = Json::object();
       for (const NamedLayer& layer : model.layers) {
         for (const ParameterSpec& spec : layer.layer->parameters()) {

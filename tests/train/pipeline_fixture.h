@@ -239,26 +239,30 @@ class Reference {
   }
 
   /// One stage on `replicas` ranks, in one process: the gradients of each replica's microbatches (m mod
-  /// replicas) are added up in their order, then the replicas' sums in the order of ranks.
+  /// replicas) are added up in their order, then the replicas' sums in the order of ranks; those of tied uses
+  /// by themselves.
   std::map<std::string, at::Tensor> replicated(std::int64_t steps, int replicas, int microbatches) {
     at::NoGradGuard no_grad;
     ParameterStore& store = stores_.at(0);
     StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
     executor.set_extents([this](std::int64_t position) { return batches_->extent(position); });
+    std::vector<at::Tensor> gradients{store.flat_gradient()};
+    for (const TiedUse& use : store.tied()) gradients.push_back(use.gradient);
     for (std::int64_t step = 0; step < steps; ++step) {
       executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
-      at::Tensor sum;
+      std::vector<at::Tensor> sums(gradients.size());
       for (int replica = 0; replica < replicas; ++replica) {
-        store.flat_gradient().zero_();
+        for (at::Tensor& gradient : gradients) gradient.zero_();
         for (int m = replica; m < microbatches; m += replicas) {
           executor.feed(MicrobatchId(m), batches_->get(step * microbatches + m));
           executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
           executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
         }
-        sum = replica == 0 ? store.flat_gradient().clone() : at::add(sum, store.flat_gradient());
+        for (std::size_t i = 0; i < sums.size(); ++i)
+          sums[i] = replica == 0 ? gradients[i].clone() : at::add(sums[i], gradients[i]);
       }
-      store.flat_gradient().copy_(sum);
+      for (std::size_t i = 0; i < sums.size(); ++i) gradients[i].copy_(sums[i]);
       executor.execute({Op::Update, StageId(0), MicrobatchId(microbatches - 1)});
     }
     return weights();
