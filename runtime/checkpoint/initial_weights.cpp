@@ -94,7 +94,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                          near ? "it has " + *near
                               : "--init-from-ignore '" + layer_pattern(name) + "' starts it at random"});
     } else if (!file->is_float(name)) {
-      unlike.push_back({file->path(), name + " is of int64, the model has float32", {}});
+      unlike.push_back({file->path(), name + " is not of F32, as the model has it", "write it as float32"});
     } else if (file->shape(name) != tensor.shape) {
       std::ostringstream text;
       text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model has "
