@@ -25,3 +25,29 @@ find_library(MILLRACE_GLOO gloo REQUIRED)
 target_link_libraries(millrace_torch INTERFACE ${MILLRACE_GLOO} ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so)
 target_link_options(millrace_torch INTERFACE -Wl,-rpath,${torch_dir}/lib
   -Wl,-rpath-link,${torch_dir}/lib:${torch_nvidia})
+
+# ATen/core/Tensor.h and what it brings is most of the time that a file of ours takes to compile: it is read once, for all
+# libraries and tests that are given to millrace_precompile. ccache keeps what was made with it if it is told to (and if
+# the compiler says which precompiled header it took).
+option(MILLRACE_PRECOMPILED "Compile the headers of LibTorch and of the standard library once" ON)
+if(MILLRACE_PRECOMPILED)
+  if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache$")
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
+  endif()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cpp CONTENT "" @ONLY)
+  add_library(millrace_precompiled OBJECT ${CMAKE_BINARY_DIR}/precompiled.cpp)
+  target_link_libraries(millrace_precompiled PUBLIC millrace_options millrace_torch)
+  target_precompile_headers(millrace_precompiled PRIVATE <ATen/core/Tensor.h> <ATen/core/grad_mode.h> <ATen/ops/add.h>
+    <ATen/ops/empty.h> <ATen/ops/zeros.h> <algorithm> <chrono> <cmath> <condition_variable> <cstdint> <cstdio> <cstring>
+    <deque> <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <unordered_map>
+    <utility> <vector>)
+  target_compile_options(millrace_precompiled PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+endif()
+function(millrace_precompile)
+  if(MILLRACE_PRECOMPILED)
+    foreach(target ${ARGN})
+      target_precompile_headers(${target} REUSE_FROM millrace_precompiled)
+      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    endforeach()
+  endif()
+endfunction()
