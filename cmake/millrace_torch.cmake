@@ -49,7 +49,7 @@ function(millrace_precompile)
       target_precompile_headers(${target} REUSE_FROM millrace_precompiled)
       # Without that warning: GCC 12's false one of "a" + std::string (its bug 105329), which it keeps to itself only where
       # the standard library was not read from a precompiled header.
-      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-Wno-stringop-overflow>)
+      target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-Wno-stringop-overflow>")
     endforeach()
   endif()
 endfunction()
