@@ -17,9 +17,7 @@ constexpr Bytes kLossSums = 32;  // three metrics and a weight, float64: those o
 // Run lengths whose difference is the steady state: whole rounds of every stage's replicas and whole updates,
 // past the fill.
 std::pair<int, int> asynchronous_run(const PipelineShape& shape) {
-  int round = std::max(1, shape.update_every);
-  for (const auto& ranks : shape.ranks_of_stage) round = std::lcm(round, static_cast<int>(ranks.size()));
-  const int fill = (4 * shape.num_ranks() + round - 1) / round * round;
+  const int fill = filling_of(shape);
   return {fill, 2 * fill};
 }
 

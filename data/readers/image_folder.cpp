@@ -168,7 +168,9 @@ class ImageFolder final : public Dataset {
     Xxh3 listing;
     for (const File& file : listing_.files) {
       listing.add(fs::path(file.path).lexically_relative(listing_.folder).generic_string());
-      listing.add("\n" + std::to_string(file.target) + "\n");
+      listing.add("\n");
+      listing.add(std::to_string(file.target));
+      listing.add("\n");
     }
     return std::to_string(size()) + " images, " + std::to_string(num_classes()) + " classes, listing " +
            listing.value().hex().substr(0, 16);

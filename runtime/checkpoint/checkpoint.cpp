@@ -513,7 +513,8 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
     });
     if (!problem) return std::move(*mine);
     if (chooses) log_warning(skipped_text(step, to_string(*problem)));
-    all_problems += (all_problems.empty() ? "" : "\n") + to_string(*problem);
+    if (!all_problems.empty()) all_problems += '\n';
+    all_problems += to_string(*problem);
   }
   throw CheckpointError("cannot " + purpose + ": " + all_problems);
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include "runtime/base/json.h"
@@ -36,21 +38,36 @@ std::string layer_pattern(const std::string& name) {
   return name.substr(0, name.rfind('.')) + ".*";
 }
 
+bool counts_batches(const std::string& name) {
+  return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
+}
+
 struct Wanted {
   Shape shape;
-  bool is_counter = false;
+  at::ScalarType type = at::kFloat;
 };
 
-/// The tensors of a state_dict: the owner's name for tied ones.
-std::map<std::string, Wanted> tensors_of(const LayeredModel& model) {
-  std::map<std::string, Wanted> wanted;
+/// The tensors of a state_dict.
+struct StateDict {
+  std::map<std::string, Wanted> wanted;  ///< the owner's name for tied ones
+  std::set<std::string> aliases;         ///< names under which `wanted` may be there once more
+
+  bool contains(const std::string& name) const { return wanted.contains(name) || aliases.contains(name); }
+};
+
+StateDict state_dict_of(const LayeredModel& model) {
+  StateDict result;
   for (const NamedLayer& layer : model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      const bool tied = std::ranges::any_of(layer.tied, [&](const auto& t) { return t.first == spec.name; });
-      if (!tied) wanted[layer.parameter_name(spec)] = {spec.shape, spec.is_counter};
+      if (layer.is_tied(spec)) continue;
+      const at::ScalarType type = spec.is_counter                          ? at::kLong
+                                  : spec.is_buffer && spec.value.defined() ? spec.value.scalar_type()
+                                                                           : at::kFloat;
+      result.wanted[layer.parameter_name(spec)] = {spec.shape, type};
+      result.aliases.insert(spec.also.begin(), spec.also.end());
     }
   }
-  return wanted;
+  return result;
 }
 
 /// The first few, and how many there are.
@@ -60,41 +77,36 @@ void add_limited(Problems& problems, const Problems& more, const std::string& wh
     problems.push_back({more.front().where, std::to_string(more.size()) + " " + what + " in all", {}});
 }
 
-bool counts_batches(const std::string& name) {
-  return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
-}
-
-/// Whether a counter of the file can be taken: another writer's may be of any form.
-bool fits(const SafetensorsFile& file, const std::string& name, const Shape& shape, bool is_counter) {
-  return file.shape(name) == shape && file.is_float(name) != is_counter;
-}
-
 }  // namespace
 
 Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                        const std::vector<std::string>& left_out) {
   Problems missing, extra, unlike, unused;
   const std::string first = files.empty() ? "" : files.front()->path();
-  const auto wanted = tensors_of(model);
+  const StateDict ours = state_dict_of(model);
   std::vector<std::string> in_files, in_model, not_ours;
-  for (const auto& [name, tensor] : wanted) in_model.push_back(name);
+  for (const auto& [name, tensor] : ours.wanted) in_model.push_back(name);
   for (const SafetensorsFile* file : files) {
     for (const std::string& name : file->names()) {
       if (!is_weight(name)) continue;
       in_files.push_back(name);
-      if (!wanted.contains(name)) not_ours.push_back(name);
+      if (!ours.contains(name)) not_ours.push_back(name);
     }
   }
-  for (const auto& [name, tensor] : wanted) {
-    if (tensor.is_counter || is_left_out(left_out, name)) continue;
+  for (const auto& [name, tensor] : ours.wanted) {
+    if (counts_batches(name) || is_left_out(left_out, name)) continue;
     const SafetensorsFile* file = file_of(files, name);
     if (!file) {
-      const auto near = nearest_name(name, not_ours);
+      const auto near =
+          missing.size() < kMostNamed ? nearest_name(name, not_ours) : std::optional<std::string>();
       missing.push_back({first, "has no tensor " + name,
                          near ? "it has " + *near
                               : "--init-from-ignore '" + layer_pattern(name) + "' starts it at random"});
-    } else if (!file->is_float(name)) {
-      unlike.push_back({file->path(), name + " is not of F32, as the model has it", "write it as float32"});
+    } else if (file->type(name) != tensor.type) {
+      unlike.push_back({file->path(),
+                        name + " is of " + safetensors_name(file->type(name)) + ", the model's is of " +
+                            safetensors_name(tensor.type),
+                        "write it as the model has it"});
     } else if (file->shape(name) != tensor.shape) {
       std::ostringstream text;
       text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model has "
@@ -106,7 +118,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
   }
   for (const SafetensorsFile* file : files) {
     for (const std::string& name : file->names()) {
-      if (!is_weight(name) || counts_batches(name) || wanted.contains(name) || is_left_out(left_out, name))
+      if (!is_weight(name) || counts_batches(name) || ours.contains(name) || is_left_out(left_out, name))
         continue;
       extra.push_back({file->path(), "has " + name + ", which " + model.name + " has not",
                        "--init-from-ignore '" + layer_pattern(name) + "' leaves it out"});
@@ -133,8 +145,9 @@ void load_weights(const WeightFiles& files, const std::vector<std::string>& left
     if (is_left_out(left_out, name)) return;
     const SafetensorsFile* file = file_of(files, name);
     if (!file) return;
-    const bool is_counter = !target.is_floating_point();
-    if (is_counter && !fits(*file, name, target.sizes().vec(), true)) return;
+    // check_weights holds all else; another writer's counter may be of any form, or not be there.
+    if (counts_batches(name) && (file->shape(name) != target.sizes().vec() || file->type(name) != at::kLong))
+      return;
     target.copy_(file->tensor(name));
   };
   for (auto& [name, tensor] : stage_weights(store)) load(name, tensor);

@@ -88,15 +88,15 @@ std::string header_of(const NamedTensors& tensors) {
   Json header = Json::object();
   std::int64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const auto* type = std::ranges::find(kTypes, tensor.scalar_type(), &NamedType::type);
-    if (type == std::end(kTypes)) throw CheckpointError(name + " is of a type that cannot be saved");
+    const char* type = safetensors_name(tensor.scalar_type());
+    if (!type) throw CheckpointError(name + " is of a type that cannot be saved");
     Json shape = Json::array();
     for (std::int64_t d : tensor.sizes()) shape.push_back(d);
     const std::int64_t end = offset + static_cast<std::int64_t>(tensor.nbytes());
     Json offsets = Json::array();
     offsets.push_back(offset);
     offsets.push_back(end);
-    header[name] = Json::object({{"dtype", type->name}, {"shape", shape}, {"data_offsets", offsets}});
+    header[name] = Json::object({{"dtype", type}, {"shape", shape}, {"data_offsets", offsets}});
     offset = end;
   }
   std::string text = header.dump();
@@ -105,6 +105,11 @@ std::string header_of(const NamedTensors& tensors) {
 }
 
 }  // namespace
+
+const char* safetensors_name(at::ScalarType type) {
+  const auto* named = std::ranges::find(kTypes, type, &NamedType::type);
+  return named == std::end(kTypes) ? nullptr : named->name;
+}
 
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors) {
   const std::string header = header_of(tensors);

@@ -16,6 +16,9 @@ namespace millrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+/// As the header names it: "F32"; nullptr for a type that is not supported.
+const char* safetensors_name(at::ScalarType type);
+
 /// What a file must be, to be the one that was written.
 struct FileDigest {
   std::int64_t bytes = 0;
@@ -38,9 +41,9 @@ class SafetensorsFile {
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
   std::vector<std::int64_t> shape(const std::string& name) const { return entries_.at(name).shape; }
-  bool is_float(const std::string& name) const { return entries_.at(name).type == at::kFloat; }  ///< float32
-  at::Tensor tensor(const std::string& name) const;                                              ///< a copy
-  FileDigest digest() const;  ///< reads the whole file
+  at::ScalarType type(const std::string& name) const { return entries_.at(name).type; }
+  at::Tensor tensor(const std::string& name) const;  ///< a copy
+  FileDigest digest() const;                         ///< reads the whole file
   std::int64_t bytes() const { return static_cast<std::int64_t>(size_); }
   const std::string& path() const { return path_; }
 

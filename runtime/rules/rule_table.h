@@ -43,7 +43,6 @@ struct RuleEntry {
   std::vector<RuleState> states;
   std::vector<ParameterGroup> no_decay;  ///< by default
   double clip_norm = 0;                  ///< by default; 0: none
-  bool by_tensor = false;                ///< needs the norms of whole parameters
 };
 const std::vector<RuleEntry>& rule_table();
 const RuleEntry& entry_of(UpdateRuleKind kind);

@@ -1,6 +1,5 @@
 // PipeDream: one forward, one backward for ever, updates in between, no flush.
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/schedule/generators.h"
 
@@ -23,8 +22,7 @@ Order asynchronous(const Place& place) {
 }
 
 int least_update_every(const PipelineShape& shape) {
-  int round = 1;
-  for (int s = 0; s < shape.num_stages(); ++s) round = std::lcm(round, shape.replicas(StageId(s)));
+  const int round = shape.round();
   int in_flight = 1;
   for (int s = 0; s < shape.num_stages(); ++s)
     in_flight = std::max(in_flight, (warm_up_of(shape, StageId(s)) + 1) * shape.replicas(StageId(s)));

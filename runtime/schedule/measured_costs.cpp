@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -279,23 +278,6 @@ Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shap
   return Averages(plan, shape, spans_by_rank).run();
 }
 
-namespace {
-
-/// Microbatches after which an asynchronous schedule is the same again.
-int turn_of(const PipelineShape& shape) {
-  int turn = std::max(1, shape.update_every);
-  for (const auto& ranks : shape.ranks_of_stage) turn = std::lcm(turn, static_cast<int>(ranks.size()));
-  return turn;
-}
-
-/// Whole turns that fill an asynchronous pipeline, or drain it.
-int filling(const PipelineShape& shape) {
-  const int turn = turn_of(shape);
-  return (4 * shape.num_ranks() + turn - 1) / turn * turn;
-}
-
-}  // namespace
-
 Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, const ScheduleCosts& costs,
                               const std::optional<ScheduleFile>& file) {
   if (!is_asynchronous(plan.schedule)) {
@@ -303,7 +285,7 @@ Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, cons
     if (!schedule) return schedule.problems();
     return steady_step(*schedule, shape, costs);
   }
-  const int fill = filling(shape);
+  const int fill = filling_of(shape);
   double makespan[2] = {};
   for (int longer = 0; longer < 2; ++longer) {
     PipelineShape run = shape;
@@ -327,7 +309,7 @@ Result<double> replayed_step(const Plan& plan, const PipelineShape& shape, const
   const std::int64_t traced = of_step;
   if (is_asynchronous(plan.schedule)) {
     // The messages of microbatches before and after cross the borders: they take the mean times.
-    const std::int64_t turn = turn_of(shape), fill = filling(shape);
+    const std::int64_t turn = turn_of(shape), fill = filling_of(shape);
     from = fill + each.first % turn;
     run.microbatches = static_cast<int>((from + measured.steps * of_step + turn - 1) / turn * turn + fill);
   }

@@ -65,6 +65,8 @@ struct PipelineShape {
   int num_stages() const { return static_cast<int>(ranks_of_stage.size()); }
   int num_ranks() const;  ///< distinct ranks
   int replicas(StageId stage) const;
+  /// Microbatches after which every replica of every stage has had as many as the others of its stage.
+  int round() const;
   RankId rank_of(StageId stage, MicrobatchId microbatch) const;
   std::vector<StageLink> all_links() const;  ///< `links`, or the chain
   /// Whether the tensors of `link` stay on one rank for `microbatch`.
@@ -81,6 +83,11 @@ PipelineShape interleaved_shape(int p, int v, int microbatches, int replicas = 1
 PipelineShape v_shape(int p, int microbatches, int replicas = 1);
 /// The shape of a plan for `microbatches` (its own count if 0); links from its crossings.
 PipelineShape shape_of(const Plan& plan, int microbatches = 0);
+
+/// Of an asynchronous schedule: microbatches after which its order is the same again.
+int turn_of(const PipelineShape& shape);
+/// Whole turns that fill an asynchronous pipeline, or drain it.
+int filling_of(const PipelineShape& shape);
 
 struct Schedule {
   ScheduleKind kind = ScheduleKind::OneFOneB;

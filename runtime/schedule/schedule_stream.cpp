@@ -1,7 +1,6 @@
 #include "runtime/schedule/schedule_stream.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <string>
 
@@ -16,10 +15,7 @@ using Lists = std::vector<std::vector<Action>>;
 std::int64_t period_of(ScheduleKind kind, const PipelineShape& shape) {
   if (kind == ScheduleKind::PipeDream2BW)
     return shape.update_every > 0 ? shape.update_every : least_update_every(shape);
-  std::int64_t round = 1;
-  for (int s = 0; s < shape.num_stages(); ++s)
-    round = std::lcm(round, std::int64_t{shape.replicas(StageId(s))});
-  return round;
+  return shape.round();
 }
 
 /// Index after the last Update of microbatches below `cut`.

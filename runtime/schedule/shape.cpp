@@ -56,6 +56,21 @@ int PipelineShape::replicas(StageId stage) const {
   return static_cast<int>(ranks_of_stage[stage.value].size());
 }
 
+int PipelineShape::round() const {
+  int result = 1;
+  for (const auto& ranks : ranks_of_stage) result = std::lcm(result, static_cast<int>(ranks.size()));
+  return result;
+}
+
+int turn_of(const PipelineShape& shape) {
+  return std::lcm(std::max(1, shape.update_every), shape.round());
+}
+
+int filling_of(const PipelineShape& shape) {
+  const int turn = turn_of(shape);
+  return (4 * shape.num_ranks() + turn - 1) / turn * turn;
+}
+
 RankId PipelineShape::rank_of(StageId stage, MicrobatchId microbatch) const {
   const auto& ranks = ranks_of_stage[stage.value];
   return ranks[static_cast<std::size_t>(microbatch.value) % ranks.size()];

@@ -1,6 +1,5 @@
 // What a step costs when one follows the other.
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/base/check.h"
 #include "runtime/schedule/simulate.h"
@@ -14,8 +13,7 @@ constexpr int kSteps = 4;  // the first fills the pipeline; the difference of th
 
 Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps) {
   MILLRACE_CHECK(!is_asynchronous(schedule.kind));
-  int turn = 1;
-  for (const auto& ranks : shape.ranks_of_stage) turn = std::lcm(turn, static_cast<int>(ranks.size()));
+  const int turn = shape.round();
   const int numbers = (shape.microbatches + turn - 1) / turn * turn;
   shape.microbatches = numbers * steps;
   Schedule repeated{.kind = schedule.kind, .ranks = {}};

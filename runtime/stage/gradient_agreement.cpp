@@ -24,9 +24,8 @@ double norm_of(const std::vector<double>& square_sums) {
 GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout) {
   for (const NamedLayer& layer : layout.model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      const bool tied = std::ranges::find(layer.tied, spec.name,
-                                          &std::pair<std::string, std::string>::first) != layer.tied.end();
-      if (!spec.is_buffer && !tied) names_.push_back(layer.name + "." + spec.name);
+      if (!spec.is_buffer && !layer.is_tied(spec))
+        places_.emplace(layer.parameter_name(spec), places_.size());
     }
   }
   if (world.size() == 1) return;
@@ -36,14 +35,14 @@ GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& lay
 }
 
 double GradientAgreement::norm(const std::vector<Part>& parts) {
-  std::vector<double> sums(names_.size(), 0.0);
+  std::vector<double> sums(places_.size(), 0.0);
   for (const Part& part : parts) {
     if (!part.speaks) continue;
     const std::vector<double> own = square_sums_by_slot(*part.store, part.store->flat_gradient());
     for (std::size_t s = 0; s < own.size(); ++s) {
-      const auto name = std::ranges::find(names_, part.store->slots()[s].name);
-      MILLRACE_CHECK(name != names_.end(), part.store->slots()[s].name << " is not in the model");
-      sums[static_cast<std::size_t>(name - names_.begin())] = own[s];
+      const auto place = places_.find(part.store->slots()[s].name);
+      MILLRACE_CHECK(place != places_.end(), part.store->slots()[s].name << " is not in the model");
+      sums[place->second] = own[s];
     }
   }
   if (group_ && !sums.empty()) {

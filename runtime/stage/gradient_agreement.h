@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -35,8 +36,8 @@ class GradientAgreement {
   double norm(const std::vector<Part>& parts);
 
  private:
-  std::unique_ptr<Communicator> group_;  ///< null: one rank
-  std::vector<std::string> names_;       ///< of the model's parameters in its order
+  std::unique_ptr<Communicator> group_;                  ///< null: one rank
+  std::unordered_map<std::string, std::size_t> places_;  ///< of the model's parameters, in its order
 };
 
 }  // namespace millrace

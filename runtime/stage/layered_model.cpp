@@ -6,13 +6,10 @@
 #include "runtime/base/check.h"
 
 namespace millrace {
-namespace {
 
-bool is_tied(const NamedLayer& layer, const std::string& parameter) {
-  return std::ranges::any_of(layer.tied, [&](const auto& tie) { return tie.first == parameter; });
+bool NamedLayer::is_tied(const ParameterSpec& spec) const {
+  return std::ranges::any_of(tied, [&](const auto& tie) { return tie.first == spec.name; });
 }
-
-}  // namespace
 
 std::vector<std::string> LayeredModel::layer_names() const {
   std::vector<std::string> names;
@@ -24,7 +21,7 @@ std::int64_t LayeredModel::num_parameters() const {
   std::int64_t total = 0;
   for (const NamedLayer& layer : layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      if (spec.is_buffer || is_tied(layer, spec.name)) continue;
+      if (spec.is_buffer || layer.is_tied(spec)) continue;
       std::int64_t elements = 1;
       for (std::int64_t d : spec.shape) elements *= d;
       total += elements;
@@ -63,7 +60,7 @@ std::optional<ParameterPlace> find_parameter(const LayeredModel& model, const st
     if (!layer.full_names && !full_name.starts_with(layer.name + ".")) continue;
     const auto specs = layer.layer->parameters();
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      if (layer.parameter_name(specs[i]) == full_name && !is_tied(layer, specs[i].name))
+      if (layer.parameter_name(specs[i]) == full_name && !layer.is_tied(specs[i]))
         return ParameterPlace{static_cast<int>(l), static_cast<int>(i)};
     }
   }

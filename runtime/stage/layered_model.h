@@ -54,6 +54,8 @@ struct NamedLayer {
   std::string parameter_name(const ParameterSpec& spec) const {
     return full_names ? spec.name : name + "." + spec.name;
   }
+  /// Whether another layer owns the parameter.
+  bool is_tied(const ParameterSpec& spec) const;
   std::vector<std::string> output_names() const { return outputs.empty() ? std::vector{name} : outputs; }
 };
 

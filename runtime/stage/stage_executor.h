@@ -123,7 +123,6 @@ class StageExecutor {
   void complete_gradients();
   /// Of the next Update: times its gradients (clipping).
   void scale_gradients(double factor) { gradient_factor_ = factor; }
-  double gradient_factor() const { return gradient_factor_; }
 
   /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
   void reduce_sums();

@@ -18,7 +18,6 @@ class StateShards {
   /// `replicas` outlives it; null: nothing is shared.
   StateShards(const ParameterStore& store, Communicator* replicas);
 
-  bool shared() const { return replicas_ != nullptr; }
   FlatRange mine() const { return ranges_.at(rank_); }
   /// `flat` [N] has this rank's part; gets those of the others.
   void all_gather_(const at::Tensor& flat);

@@ -41,7 +41,6 @@ class UpdateRule {
   /// Flat state tensors by name ("momentum_buffer", "exp_avg", ...) of this rank's shard; shared, not copied.
   const std::vector<std::pair<std::string, at::Tensor>>& state() const { return state_; }
   FlatRange shard() const { return shards_.mine(); }
-  bool shares_state() const { return shards_.shared(); }
   /// The state of all shards [N] on the first replica, nothing on the others. Collective over the replicas.
   std::vector<std::pair<std::string, at::Tensor>> whole_state();
   /// Of `flat` [N], which has this rank's shard, the other shards too. Collective over the replicas.

@@ -230,9 +230,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     const auto seconds = [](const Samples& samples) { return samples.empty() ? 0.0 : median(samples); };
     Bytes parameter_bytes = 0, activation_bytes = 0;
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      const bool tied = std::ranges::find(layer.tied, spec.name,
-                                          &std::pair<std::string, std::string>::first) != layer.tied.end();
-      if (!spec.is_buffer && !tied) parameter_bytes += bytes_of({.shape = spec.shape});
+      if (!spec.is_buffer && !layer.is_tied(spec)) parameter_bytes += bytes_of({.shape = spec.shape});
     }
     for (int t : layout.makes[i])
       activation_bytes += bytes_of(layout.tensors[static_cast<std::size_t>(t)].spec);

@@ -14,7 +14,10 @@ std::string text_of(double value) {
 
 std::string text_of(const Shape& shape) {
   std::string text;
-  for (std::int64_t d : shape) text += (text.empty() ? "" : "x") + std::to_string(d);
+  for (std::int64_t d : shape) {
+    if (!text.empty()) text += 'x';
+    text += std::to_string(d);
+  }
   return text;
 }
 
@@ -71,7 +74,10 @@ void add_rule(const RuleOptions& rule, const ClipOptions& clip, Settings& settin
     if (rule.*option.member) settings.emplace_back(option.flag, "true");
   if (no_decay_of(rule) != no_decay_of(usual)) {
     std::string names;
-    for (ParameterGroup group : no_decay_of(rule)) names += (names.empty() ? "" : ",") + to_string(group);
+    for (ParameterGroup group : no_decay_of(rule)) {
+      if (!names.empty()) names += ',';
+      names += to_string(group);
+    }
     settings.emplace_back("no-decay", names.empty() ? "none" : names);
   }
   const double norm = clip_norm_of(rule, clip);

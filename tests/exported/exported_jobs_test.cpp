@@ -54,6 +54,25 @@ TEST_F(ExportedJobs, ProfilePlanLaunchAndBackToPython) {
   EXPECT_EQ(again.code, 0) << again.output;
 }
 
+TEST_F(ExportedJobs, NormsOfTheWholeModelAndItsOwnWeightsToStartFrom) {
+  MILLRACE_NEEDS_REFERENCE();
+  take("bert_dropout");
+  const std::string common =
+      "train --model m.pt2 --microbatch 2 --microbatches 4 --data synthetic:64 --no-evaluation --lr 0.01 ";
+  const Ran one = run(common + "--steps 2 --rule lamb --clip-norm 0.1 --save-weights one.safetensors");
+  ASSERT_EQ(one.code, 0) << one.output;
+  const Ran two =
+      run(common + "--steps 2 --rule lamb --clip-norm 0.1 --stages 2 --save-weights two.safetensors");
+  ASSERT_EQ(two.code, 0) << two.output;
+  EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
+  // Tied tensors are in the file under each of their names, and buffers of any type.
+  const Ran on = run(common + "--steps 1 --init-from one.safetensors --save-weights on.safetensors");
+  ASSERT_EQ(on.code, 0) << on.output;
+  const Ran afresh = run(common + "--steps 1 --save-weights afresh.safetensors");
+  ASSERT_EQ(afresh.code, 0) << afresh.output;
+  EXPECT_NE(bytes("on.safetensors"), bytes("afresh.safetensors"));
+}
+
 TEST_F(ExportedJobs, TheUsersTensorsAreRead) {
   MILLRACE_NEEDS_REFERENCE();
   take("lstm");

@@ -15,9 +15,7 @@ std::map<std::string, Shape> own_parameters(const LayeredModel& model) {
   std::map<std::string, Shape> shapes;
   for (const NamedLayer& layer : model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      const bool tied =
-          std::ranges::any_of(layer.tied, [&](const auto& tie) { return tie.first == spec.name; });
-      if (!tied) shapes[layer.name + "." + spec.name] = spec.shape;
+      if (!layer.is_tied(spec)) shapes[layer.parameter_name(spec)] = spec.shape;
     }
   }
   return shapes;
