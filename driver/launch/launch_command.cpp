@@ -76,8 +76,15 @@ std::string padded(std::string text, std::size_t width) {
   return text + "  ";
 }
 
-bool is_synthetic(const std::string& data) {
-  return data == "synthetic" || data.rfind("synthetic:", 0) == 0;
+/// What must be there for `--data`: nothing for synthetic, the files of arrays:A[,B], FOLDER of FOLDER:de-en.
+std::vector<std::string> paths_of_data(const std::string& data) {
+  std::error_code ignored;
+  if (data == "synthetic" || data.starts_with("synthetic:")) return {};
+  constexpr std::string_view kArrays = "arrays:";
+  if (data.starts_with(kArrays)) return split(std::string_view(data).substr(kArrays.size()), ',');
+  const std::size_t colon = data.rfind(':');
+  if (colon == std::string::npos || fs::exists(data, ignored)) return {data};
+  return {data.substr(0, colon)};
 }
 
 /// What an earlier run's ranks did last would be taken for what this one's do. (Its results stay until the
@@ -345,9 +352,11 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   if (::access(worker.c_str(), X_OK) != 0) {
     problems.push_back({worker, "is missing: it is the program that trains", worker_hint(device_of(job))});
   }
-  if (const std::string* data = job.find("data");
-      data && !is_synthetic(*data) && !fs::exists(*data, ignored)) {
-    problems.push_back({*data, "is not there", "data: give a folder, or synthetic"});
+  if (const std::string* data = job.find("data")) {
+    for (const std::string& path : paths_of_data(*data)) {
+      if (!fs::exists(path, ignored))
+        problems.push_back({path, "is not there", "data: give a folder, or synthetic"});
+    }
   }
   if (const std::string* from = job.find("resume"); from && !fs::exists(*from, ignored)) {
     problems.push_back({*from, "is not there", "resume: give the output folder of an earlier run"});

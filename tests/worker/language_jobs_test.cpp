@@ -1,0 +1,72 @@
+// From raw text to a trained translator: token files, profile, plan, launch.
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class LanguageJobs : public Jobs {
+ protected:
+  /// Pairs of sentences of 1 to 7 words; the target says the source backwards.
+  void write_pairs(const std::string& split, int count) {
+    std::string source, target;
+    for (int line = 0; line < count; ++line) {
+      std::string there, back;
+      for (int word = 0; word < 1 + line % 7; ++word) {
+        const std::string text = "w" + std::to_string((line * 5 + word * 3) % 11);
+        there += (there.empty() ? "" : " ") + text;
+        back = text + (back.empty() ? "" : " ") + back;
+      }
+      source += there + "\n";
+      target += back + "\n";
+    }
+    write(split + ".de", source);
+    write(split + ".en", target);
+  }
+};
+
+TEST_F(LanguageJobs, RawTextIsLaunchedThroughAPlanAsOneProcessTrainsIt) {
+  write_pairs("train", 50);
+  write_pairs("test", 10);
+  const Ran words = run("data text vocab train.de train.en -o words");
+  ASSERT_EQ(words.code, 0) << words.output;
+  fs::create_directory(folder_ / "pairs");
+  const Ran encoded =
+      run("data text encode train.de train.en -v words -o pairs/train.de.tokens -o pairs/train.en.tokens");
+  ASSERT_EQ(encoded.code, 0) << encoded.output;
+  const Ran tested =
+      run("data text encode test.de test.en -v words -o pairs/test.de.tokens -o pairs/test.en.tokens");
+  ASSERT_EQ(tested.code, 0) << tested.output;
+  const std::string model = "--model gnmt --layers 2 --hidden 16 --vocabulary 16 --length 12 --microbatch 4 ";
+  const Ran profile = run("profile " + model + "--repetitions 1 --blocks 1 --warmup 0 --out profile.json");
+  ASSERT_EQ(profile.code, 0) << profile.output;
+  const Ran plan = run(
+      "plan --profile profile.json --stages 2 --straight --microbatches 3 --schedule 1f1b --out plan.json");
+  ASSERT_EQ(plan.code, 0) << plan.output;
+  write(
+      "job.yaml",
+      "model: gnmt\nlayers: 2\nhidden: 16\nvocabulary: 16\nlength: 12\nplan: plan.json\nmicrobatch: 4\n"
+      "data: pairs:de-en\nrule: adam\nlr: 0.01\nepochs: 2\nsave-weights: two.safetensors\noutput-dir: run\n");
+  const Ran launch = run("launch job.yaml");
+  ASSERT_EQ(launch.code, 0) << launch.output;
+  EXPECT_NE(launch.output.find("perplexity"), std::string::npos) << launch.output;
+  const Ran one = run("train " + model +
+                      "--microbatches 3 --data pairs:de-en --rule adam --lr 0.01 --epochs 2 "
+                      "--save-weights one.safetensors");
+  ASSERT_EQ(one.code, 0) << one.output;
+  EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
+}
+
+TEST_F(LanguageJobs, WhatThereIsNotIsSaidBeforeAnyRankStarts) {
+  for (const auto& [data, missing] :
+       {std::pair("pairs:de-en", "pairs: is not there"),
+        std::pair("arrays:a.npz,b.npz", "b.npz: is not there"), std::pair("pairs", "pairs: is not there")}) {
+    write("job.yaml", std::string("model: gnmt\ndata: ") + data + "\nsteps: 1\noutput-dir: run\n");
+    const Ran ran = run("launch job.yaml");
+    EXPECT_EQ(ran.code, 2) << ran.output;
+    EXPECT_NE(ran.output.find(missing), std::string::npos) << ran.output;
+    EXPECT_FALSE(fs::exists(folder_ / "run"));
+  }
+}
+
+}  // namespace
+}  // namespace millrace
