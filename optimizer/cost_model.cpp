@@ -188,8 +188,9 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 }
 
 Bytes StageMemory::total() const {
-  return saturating_sum(saturating_sum(saturating_product(parameters, versions), once()),
-                        saturating_product(stash(), stashed));
+  return saturating_sum(
+      saturating_sum(saturating_product(saturating_sum(parameters, lowered), versions), once()),
+      saturating_product(stash(), stashed));
 }
 
 Bytes StageMemory::once() const {
@@ -561,6 +562,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
                                                           .recompute = stages[s].recompute});
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;
+      memory.lowered += graph_.nodes[i].lowered_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
     }
   }
@@ -579,7 +581,7 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
     memory.stashed = counts.microbatches[s];
     memory.open_backwards = counts.open_backwards[s];
     peaks.push_back(memory.total());
-    bytes.weight_bytes.push_back(static_cast<double>(memory.parameters));
+    bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
     bytes.state_bytes.push_back(static_cast<double>(memory.once()));
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
   }

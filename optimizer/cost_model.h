@@ -117,11 +117,13 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
                                             const std::vector<std::vector<RankId>>& ranks_of_stage);
 
 /// What a rank of a stage holds. `incoming` and `outgoing`: bytes of the tensors that cross its borders for
-/// one microbatch. parameters x (versions + gradients + rule copies) + the stash + 2 (incoming + outgoing)
-/// for messages in flight. The stash of a microbatch: saved + incoming; with recompute incoming only, and
-/// `saved` for each backward that is under way (one, unless the schedule splits backwards).
+/// one microbatch. (parameters + lowered) x versions + parameters x (gradients + rule copies) + the stash + 2
+/// (incoming + outgoing) for messages in flight. The stash of a microbatch: saved + incoming; with recompute
+/// incoming only, and `saved` for each backward that is under way (one, unless the schedule splits
+/// backwards).
 struct StageMemory {
   Bytes parameters = 0;
+  Bytes lowered = 0;  ///< copies of them in a lower precision, with each version
   Bytes saved = 0;
   Bytes incoming = 0;
   Bytes outgoing = 0;

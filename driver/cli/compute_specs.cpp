@@ -250,9 +250,12 @@ CommandSpec train_spec(TrainFlags& f) {
        .group = "Job",
        .target = into::choice(f.format, "format")},
   };
-  for (const std::vector<Flag>& part :
-       {own, rule_flags(o.rule, o.clip), rate_flags(o.learning_rate, f.rate_in_epochs, o.rate_by_replicas),
-        running})
+  for (const std::vector<Flag>& part : {own,
+                                        rule_flags(o.rule, o.clip),
+                                        rate_flags(o.learning_rate, f.rate_in_epochs, o.rate_by_replicas),
+                                        {precision_flag(o.precision)},
+                                        loss_scale_flags(o.loss_scale),
+                                        running})
     spec.flags.insert(spec.flags.end(), part.begin(), part.end());
   return spec;
 }
@@ -288,6 +291,10 @@ CommandSpec profile_spec(ProfileFlags& f) {
        .value = choices_of<UpdateRuleKind>(),
        .help = "Update rule to measure.",
        .target = into::choice(f.options.rule.kind, "update rule")},
+      {.name = "precision",
+       .value = choices_of<Precision>(),
+       .help = "What the run will compute in: times, bytes of tensors and of weights follow it.",
+       .target = into::choice(f.options.precision, "precision")},
       {.name = "data",
        .value = "PATH",
        .help = "Accepted for symmetry with train; profiling uses random data.",

@@ -9,6 +9,7 @@ namespace {
 
 constexpr char kRules[] = "Update rule";
 constexpr char kRates[] = "Learning rate";
+constexpr char kPrecision[] = "Precision";
 constexpr std::int64_t kMostSteps = into::kAny / 1024;
 
 /// "sgd 0.9, rmsprop 0": the defaults of all rules that have the number.
@@ -135,6 +136,46 @@ std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip) {
   };
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
+}
+
+Flag precision_flag(Precision& precision) {
+  return {.name = "precision",
+          .value = choices_of<Precision>(),
+          .help =
+              "What matrix products, convolutions, attention and LSTMs compute in, and what goes between "
+              "layers with it; weights and their updates stay float32 (docs/precision.md).",
+          .group = kPrecision,
+          .target = into::choice(precision, "precision")};
+}
+
+std::vector<Flag> loss_scale_flags(LossScaleOptions& scale) {
+  return {
+      {.name = "loss-scale",
+       .value = "none|dynamic|NUMBER",
+       .help = "Times the loss, and gradients divided by it again; steps whose gradient is not finite are "
+               "skipped on all ranks. Default: dynamic for float16, else none.",
+       .group = kPrecision,
+       .target = into::parsed(scale.kind, loss_scale_from)},
+      {.name = "loss-scale-initial",
+       .value = "F",
+       .help = "Dynamic: the first scale.",
+       .group = kPrecision,
+       .target = into::number(scale.initial, 0, 1e30)},
+      {.name = "loss-scale-growth",
+       .value = "F",
+       .help = "Dynamic: factor after --loss-scale-growth-interval updates in a row.",
+       .group = kPrecision,
+       .target = into::number(scale.growth, 1, 1e6)},
+      {.name = "loss-scale-backoff",
+       .value = "F",
+       .help = "Dynamic: factor after a step that was skipped.",
+       .group = kPrecision,
+       .target = into::number(scale.backoff, 0, 1)},
+      {.name = "loss-scale-growth-interval",
+       .value = "N",
+       .help = "Dynamic: updates in a row after which the scale grows.",
+       .group = kPrecision,
+       .target = into::integer(scale.growth_interval, 1, kMostSteps)}};
 }
 
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas) {

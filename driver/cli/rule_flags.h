@@ -1,4 +1,4 @@
-// Flags of update rules, clipping and learning rates: made from the table in runtime/rules.
+// Flags of update rules, clipping, learning rates and precision: made from the tables in runtime/rules.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "driver/cli/cli.h"
+#include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
 
 namespace millrace {
@@ -23,6 +24,8 @@ LearningRateOptions in_steps(LearningRateOptions rate, const RateInEpochs& epoch
 Problems conflicts(const LearningRateOptions& rate, const RateInEpochs& epochs);
 
 std::vector<Flag> rule_flags(RuleOptions& rule, ClipOptions& clip);
+Flag precision_flag(Precision& precision);
+std::vector<Flag> loss_scale_flags(LossScaleOptions& scale);
 std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bool& by_replicas);
 
 /// "A|B|C" of an enum: the form of a flag's value.

@@ -205,7 +205,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
     subject.shape = model.shape_of(stages, microbatches);
     subject.costs = model.costs_of(stages, subject.shape, plan.schedule);
     for (const StageMemory& memory : model.memory_of(stages)) {
-      subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters));
+      subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters + memory.lowered));
       subject.options.state_bytes.push_back(static_cast<double>(memory.once()));
       subject.options.stash_bytes.push_back(static_cast<double>(memory.stash()));
     }

@@ -215,6 +215,7 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
   if (!plan) append(problems, plan.problems());
   append(problems, validate(o.rule));
   append(problems, validate(o.rule, o.clip, plan && is_asynchronous(plan->schedule)));
+  append(problems, validate(o.precision, o.loss_scale, plan && is_asynchronous(plan->schedule)));
   append(problems, validate(in_steps(o.learning_rate, spec.rate_in_epochs, 1)));
   if (!spec.emulate_links.empty() && plan) {
     Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
@@ -329,6 +330,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
   Json losses = Json::array(), lost = Json::array();
   for (const std::string& one : report.lost) lost.push_back(one);
   for (double loss : report.losses) losses.push_back(loss);
+  const std::optional<LossScaleState>& scale = report.loss_scale;
   return Json::object({{"format", "millrace-summary-1"},
                        {"model", spec.network.name},
                        {"data", spec.data},
@@ -339,6 +341,9 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                        {"microbatch", spec.options.microbatch},
                        {"seed", static_cast<std::int64_t>(spec.options.seed)},
                        {"device", to_string(spec.device)},
+                       {"precision", to_string(spec.options.precision)},
+                       {"loss_scale", scale ? Json(scale->scale) : Json()},
+                       {"skipped_steps", scale ? Json(scale->skipped) : Json()},
                        {"run", report.run},
                        {"steps", report.steps},
                        {"first_step", report.first_step},
@@ -371,6 +376,9 @@ void print_result(const RunReport& report) {
                 static_cast<long long>(report.steps), report.losses.back(), report.median_step_s * 1e3,
                 report.samples_per_s);
   }
+  if (report.loss_scale)
+    std::printf("loss scale %g, %lld of all steps skipped\n", report.loss_scale->scale,
+                static_cast<long long>(report.loss_scale->skipped));
   if (report.evaluations.empty()) return;
   std::string text;
   for (const auto& [name, value] : report.evaluations.back().values)

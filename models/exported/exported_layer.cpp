@@ -28,21 +28,28 @@ class ExportedLayer final : public MultiLayer {
 
   std::string kind() const override { return parts_.kind; }
   bool draws() const override { return parts_.calls->draws(); }
+  CastPolicy cast_policy() const override { return parts_.cast_policy; }
   std::vector<ParameterSpec> parameters() const override { return parts_.parameters; }
 
   std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
     std::vector<Shape> shapes;
     for (const TensorSpec& input : inputs) shapes.push_back(input.shape);
     const SymbolValues symbols = bind(shapes);
+    // Inputs that were cast to a lower precision make outputs of it.
+    const auto lower = std::ranges::find_if(
+        inputs, [](const TensorSpec& t) { return t.dtype == at::kBFloat16 || t.dtype == at::kHalf; });
+    const auto dtype = [&](const ExportedPort& output) {
+      return output.dtype == at::kFloat && lower != inputs.end() ? lower->dtype : output.dtype;
+    };
     std::vector<TensorSpec> specs;
     if (!parts_.symbols->frozen.empty()) {
       const std::vector<Shape> found = shapes_by_running(inputs, symbols);
       for (std::size_t i = 0; i < found.size(); ++i)
-        specs.push_back({found[i], parts_.outputs[i].dtype, parts_.outputs[i].differentiable});
+        specs.push_back({found[i], dtype(parts_.outputs[i]), parts_.outputs[i].differentiable});
       return specs;
     }
     for (const ExportedPort& output : parts_.outputs) {
-      TensorSpec spec{.dtype = output.dtype, .differentiable = output.differentiable};
+      TensorSpec spec{.dtype = dtype(output), .differentiable = output.differentiable};
       for (const SizeExpression& size : output.sizes) {
         const auto value = size.value(symbols);
         if (!value || *value < 0)
@@ -128,7 +135,8 @@ class ExportedLayer final : public MultiLayer {
     at::NoGradGuard no_grad;
     std::vector<at::Tensor> zeros, parameters, buffers;
     for (const TensorSpec& input : inputs)
-      zeros.push_back(at::zeros(input.shape, at::TensorOptions(input.dtype)));
+      zeros.push_back(at::zeros(  // parameters are float32 here: shapes do not depend on it
+          input.shape, at::TensorOptions(at::isFloatingType(input.dtype) ? at::kFloat : input.dtype)));
     for (const ParameterSpec& spec : parts_.parameters)
       (spec.is_buffer ? buffers : parameters).push_back(spec.value);
     return shapes_of(

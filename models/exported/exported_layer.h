@@ -33,6 +33,7 @@ struct ExportedPort {
 
 struct ExportedLayerParts {
   std::string kind;
+  CastPolicy cast_policy = CastPolicy::Float32;
   std::vector<ExportedPort> inputs, outputs;
   std::vector<ParameterSpec> parameters;  ///< trainable ones first
   std::vector<at::Tensor> constants;

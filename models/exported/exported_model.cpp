@@ -10,6 +10,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "models/exported/cast_policy.h"
 #include "models/exported/exported_layer.h"
 #include "models/exported/fields.h"
 #include "models/exported/flat_program.h"
@@ -418,6 +419,13 @@ class ModelBuilder {
       parts.inputs.push_back({value, t->sizes, scalar_type_of(*t), false, model_.field(value) != nullptr});
     }
     parts.kind = kind_of_layer(segment);
+    const auto is_floating_tensor = [](const at::Tensor& t) { return t.is_floating_point(); };
+    const bool constants_float = std::ranges::any_of(parts.constants, is_floating_tensor) ||
+                                 std::ranges::any_of(buffer_specs, is_floating_tensor, &ParameterSpec::value);
+    parts.cast_policy = cast_policy_of(segment.calls, constants_float);
+    // What passes on does not see its own weights' type: it has none.
+    if (parts.cast_policy == CastPolicy::Promote && !parts.parameters.empty())
+      parts.cast_policy = CastPolicy::Float32;
     parts.parameters.insert(parts.parameters.end(), buffer_specs.begin(), buffer_specs.end());
     std::vector<std::string> given = inputs;
     for (const auto* names : {&weights, &buffers, &constants})

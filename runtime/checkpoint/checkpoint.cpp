@@ -68,16 +68,23 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                    {"xxh3_128", digests[s].hash.hex()}}));
   }
   for (const auto& [key, value] : info.settings) settings[key] = value;
-  return sealed(Json::object({{"format", kFormat},
-                              {"run", info.run},
-                              {"parent", info.parent},
-                              {"model", info.model},
-                              {"step", info.step},
-                              {"position", info.position},
-                              {"updates", info.updates},
-                              {"plan", info.plan_fingerprint},
-                              {"settings", settings},
-                              {"shards", shards}}));
+  Json manifest = Json::object({{"format", kFormat},
+                                {"run", info.run},
+                                {"parent", info.parent},
+                                {"model", info.model},
+                                {"step", info.step},
+                                {"position", info.position},
+                                {"updates", info.updates},
+                                {"plan", info.plan_fingerprint},
+                                {"settings", settings}});
+  if (info.loss_scale) {
+    manifest["loss_scale"] = Json::object({{"scale", info.loss_scale->scale},
+                                           {"since_growth", info.loss_scale->since_growth},
+                                           {"skipped", info.loss_scale->skipped},
+                                           {"skipped_in_a_row", info.loss_scale->skipped_in_a_row}});
+  }
+  manifest["shards"] = shards;
+  return sealed(manifest);
 }
 
 /// A name of ours: it cannot leave the folder.
@@ -100,6 +107,17 @@ struct Manifest {
   std::vector<FileDigest> digests;
 };
 
+LossScaleState loss_scale_from(const Json& json, Problems& problems) {
+  ObjectReader in(json, problems);
+  LossScaleState state{.scale = in.number("scale"),
+                       .since_growth = in.integer("since_growth"),
+                       .skipped = in.integer("skipped"),
+                       .skipped_in_a_row = in.integer("skipped_in_a_row")};
+  in.finish();
+  if (!(state.scale > 0)) problems.push_back({json.where(), "a scale must be above 0", {}});
+  return state;
+}
+
 Manifest read_members(const Json& json, Problems& problems) {
   Manifest manifest;
   ObjectReader in(json, problems);
@@ -112,6 +130,8 @@ Manifest read_members(const Json& json, Problems& problems) {
                    .updates = in.integer("updates"),
                    .plan_fingerprint = in.string("plan")};
   const Json* settings = in.object("settings");
+  if (const Json* scale = in.optional_object("loss_scale"))
+    manifest.info.loss_scale = loss_scale_from(*scale, problems);
   const Json* shards = in.array("shards");
   in.string("sha256");
   in.finish();

@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/settings.h"
 #include "runtime/checkpoint/together.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/rules/precision.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/update_rule.h"
 
@@ -30,6 +31,7 @@ struct CheckpointInfo {
   std::int64_t updates = 0;   ///< of the update rule
   std::string plan_fingerprint;
   Settings settings;
+  std::optional<LossScaleState> loss_scale;  ///< where the loss is scaled
 };
 
 /// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and

@@ -43,6 +43,7 @@ class BahdanauAttention final : public Layer {
  public:
   explicit BahdanauAttention(const BahdanauOptions& options) : o_(options) {}
   std::string kind() const override { return "bahdanau_attention"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
 
   std::vector<ParameterSpec> parameters() const override {
     const std::int64_t h = o_.features;
@@ -82,8 +83,9 @@ class BahdanauAttention final : public Layer {
       parts.push_back(at::mv(rows_of(z), direction).view({count, e.size(0), e.size(1)}));
     });
     const at::Tensor scores = at::cat(parts).masked_fill(padded, kNever);  // [T, S, B]
-    at::Tensor probabilities = at::_softmax(scores, 1, false);
-    at::Tensor context = at::bmm(probabilities.permute({2, 0, 1}), e.transpose(0, 1));  // [B, T, H]
+    at::Tensor probabilities = at::_softmax(widened(scores), 1, false);
+    at::Tensor context =  // [B, T, H]
+        at::bmm(probabilities.to(e.scalar_type()).permute({2, 0, 1}), e.transpose(0, 1));
     if (saved) saved->tensors = {y, e, padded, q, k, direction, std::move(probabilities), p[2], p[3]};
     return context.transpose(0, 1).contiguous();
   }
@@ -96,27 +98,33 @@ class BahdanauAttention final : public Layer {
     const at::Tensor of_context = grad.transpose(0, 1);  // [B, T, H]
     const at::Tensor of_probabilities =                  // [T, S, B]
         at::bmm(of_context, e.permute({1, 2, 0})).permute({1, 2, 0}).contiguous();
-    const at::Tensor of_scores =
-        at::_softmax_backward_data(of_probabilities, probabilities, 1, probabilities.scalar_type())
-            .masked_fill(s[2], 0);
+    const auto wide = probabilities.scalar_type(), narrow = e.scalar_type();
+    const at::Tensor of_scores = at::_softmax_backward_data(of_probabilities.to(wide), probabilities, 1, wide)
+                                     .to(narrow)
+                                     .masked_fill(s[2], 0);
     std::vector<at::Tensor> parts;
-    at::Tensor of_k = at::zeros(k.sizes(), k.options());
-    at::Tensor of_direction = at::zeros(direction.sizes(), direction.options());
+    // Sums over the tiles: in float32 at the least.
+    at::Tensor of_k = at::zeros(k.sizes(), k.options().dtype(wide));
+    at::Tensor of_direction = at::zeros(direction.sizes(), direction.options().dtype(wide));
     for_each_tile(q, k, [&](std::int64_t first, std::int64_t count) {
       at::Tensor z = tanh_of(q, k, first, count);                 // [t, S, B, H]
       const at::Tensor here = of_scores.narrow(0, first, count);  // [t, S, B]
-      of_direction.addmv_(rows_of(z).t(), here.reshape({-1}));
+      if (wide == narrow)
+        of_direction.addmv_(rows_of(z).t(), here.reshape({-1}));
+      else
+        of_direction.add_(at::mv(rows_of(z).t(), here.reshape({-1})));
       at::tanh_backward_out(z, here.unsqueeze(3).expand(z.sizes()), z);
       parts.push_back(at::mul(at::sum(z, 1), direction));
       of_k.add_(at::sum(z, 0));
     });
-    of_k.mul_(direction);
+    of_k = of_k.mul_(direction).to(narrow);
+    of_direction = of_direction.to(narrow);
     const at::Tensor of_q = at::cat(parts);  // [T, B, H]
     std::vector<at::Tensor> result(needs.size());
     if (needs[0]) result[0] = project(of_q, p[0].t());
     if (needs[1]) {
       const at::Tensor through_context =  // [B, S, H]
-          at::bmm(probabilities.permute({2, 1, 0}), of_context);
+          at::bmm(probabilities.to(narrow).permute({2, 1, 0}), of_context);
       result[1] = at::add(project(of_k, p[1].t()), through_context.transpose(0, 1));
     }
     saved.tensors = {s[0], s[1], of_q, of_k, std::move(of_direction), s[7], s[8]};
@@ -157,6 +165,7 @@ class SelfAttention final : public Layer {
  public:
   explicit SelfAttention(const AttentionOptions& options) : o_(options) {}
   std::string kind() const override { return "self_attention"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   bool draws() const override { return o_.dropout > 0; }
 
   Shape output_shape(std::span<const Shape> inputs) const override {
@@ -192,11 +201,11 @@ class SelfAttention final : public Layer {
       const at::Tensor later = at::ones({steps, steps}, scores.options().dtype(at::kBool)).triu(1);
       scores = scores.masked_fill(later, -HUGE_VAL);
     }
-    at::Tensor probabilities = at::_softmax(scores, 2, false), mask;
-    at::Tensor used = probabilities;
+    at::Tensor probabilities = at::_softmax(widened(scores), 2, false), mask;
+    at::Tensor used = probabilities.to(v.scalar_type());
     if (context.training && o_.dropout > 0) {
-      mask = dropout_mask(probabilities, o_.dropout, context.random_seed);
-      used = at::mul(probabilities, mask);
+      mask = dropout_mask(used, o_.dropout, context.random_seed);
+      used = at::mul(used, mask);
     }
     const at::Tensor output = at::bmm(used, v);  // [B * heads, T, D]
     if (saved) saved->tensors = {std::move(q), std::move(k), std::move(v), std::move(probabilities), mask};
@@ -209,13 +218,15 @@ class SelfAttention final : public Layer {
     const at::Tensor &q = s[0], &k = s[1], &v = s[2], &probabilities = s[3], &mask = s[4];
     const std::int64_t batch = grad.size(0);
     const at::Tensor of_output = split(grad);  // [B * heads, T, D]
-    const at::Tensor used = mask.defined() ? at::mul(probabilities, mask) : probabilities;
+    const auto wide = probabilities.scalar_type(), narrow = v.scalar_type();
+    at::Tensor used = probabilities.to(narrow);
+    if (mask.defined()) used = at::mul(used, mask);
     at::Tensor of_used = at::bmm(of_output, v.transpose(1, 2));
     if (mask.defined()) of_used.mul_(mask);
     // What is masked has probability 0, so the gradient of its score is 0 too.
-    const at::Tensor of_scores =
-        at::_softmax_backward_data(of_used, probabilities, 2, probabilities.scalar_type())
-            .mul_(1 / std::sqrt(double(q.size(2))));
+    const at::Tensor of_scores = at::_softmax_backward_data(of_used.to(wide), probabilities, 2, wide)
+                                     .mul_(1 / std::sqrt(double(q.size(2))))
+                                     .to(narrow);
     const at::Tensor of_q = joined(at::bmm(of_scores, k), batch),
                      of_k = joined(at::bmm(of_scores.transpose(1, 2), q), batch),
                      of_v = joined(at::bmm(used.transpose(1, 2), of_output), batch);

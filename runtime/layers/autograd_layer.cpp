@@ -15,6 +15,7 @@ class AutogradLayer final : public Layer {
   explicit AutogradLayer(LayerPtr layer) : layer_(std::move(layer)) {}
   std::string kind() const override { return layer_->kind(); }
   bool draws() const override { return layer_->draws(); }
+  CastPolicy cast_policy() const override { return layer_->cast_policy(); }
   std::vector<ParameterSpec> parameters() const override { return layer_->parameters(); }
   Shape output_shape(std::span<const Shape> inputs) const override { return layer_->output_shape(inputs); }
   std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {

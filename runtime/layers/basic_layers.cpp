@@ -93,6 +93,7 @@ class Linear final : public Layer {
   Linear(std::int64_t in, std::int64_t out, std::vector<ParameterSpec> specs)
       : in_(in), out_(out), specs_(std::move(specs)) {}
   std::string kind() const override { return "linear"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   std::vector<ParameterSpec> parameters() const override { return specs_; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() < 2 || inputs[0].back() != in_)
@@ -139,6 +140,7 @@ class Conv2d final : public Layer {
                    o_.in << " and " << o_.out << " channels in " << o_.groups << " groups");
   }
   std::string kind() const override { return "conv2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   std::vector<ParameterSpec> parameters() const override {
     // Fans as torch.nn.init has them: of the weight's own shape, so fan_out knows nothing of groups.
     const std::int64_t area = o_.kernel.height * o_.kernel.width, in = o_.in / o_.groups;
@@ -192,6 +194,7 @@ class BatchNorm2d final : public Layer {
  public:
   BatchNorm2d(std::int64_t channels, const BatchNormOptions& options) : channels_(channels), o_(options) {}
   std::string kind() const override { return "batch_norm2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
             {.name = "bias", .shape = {channels_}, .kind = ParameterKind::Norm},
@@ -249,24 +252,29 @@ class BatchNorm2d final : public Layer {
     buffers[0].mul_(1 - o_.momentum).add_(mean, o_.momentum);
     buffers[1].mul_(1 - o_.momentum).add_(variance.mul(count).div(count.sub(1).clamp_min(1)), o_.momentum);
     buffers[2].add_(1);
-    const auto dtype = x.scalar_type();
+    const auto dtype = p[0].scalar_type();
     if (saved) {
       saved->tensors = {x, mean.to(dtype), inverse.to(dtype), count};
       saved->replicas = &replicas;
     }
     const at::Tensor scale = p[0].mul(inverse.to(dtype));
-    return x.sub(by_channel(mean.to(dtype))).mul_(by_channel(scale)).add_(by_channel(p[1]));
+    return x.to(dtype)
+        .sub(by_channel(mean.to(dtype)))
+        .mul_(by_channel(scale))
+        .add_(by_channel(p[1]))
+        .to(x.scalar_type());
   }
 
   /// d/dx = w / deviation x (g - mean(g) - xhat mean(g xhat)), means over all replicas. The gradients of
   /// weight and bias are this replica's part: they are added up with all others.
-  at::Tensor backward_together(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+  at::Tensor backward_together(const at::Tensor& given, std::span<const at::Tensor> p, Saved& saved,
                                bool needs_input) const {
+    const auto dtype = p[0].scalar_type();
+    const at::Tensor grad = given.to(dtype);
     const at::Tensor normal =
-        saved.tensors[0].sub(by_channel(saved.tensors[1])).mul_(by_channel(saved.tensors[2]));
+        saved.tensors[0].to(dtype).sub(by_channel(saved.tensors[1])).mul_(by_channel(saved.tensors[2]));
     const at::Tensor weight = grad.mul(normal).sum(kOverBatch, false, at::kDouble),
                      bias = grad.sum(kOverBatch, false, at::kDouble);
-    const auto dtype = grad.scalar_type();
     at::Tensor input;
     if (needs_input) {
       const at::Tensor sums = at::cat({weight, bias});
@@ -275,7 +283,7 @@ class BatchNorm2d final : public Layer {
       const at::Tensor along = sums.narrow(0, 0, channels_).to(dtype),
                        mean = sums.narrow(0, channels_, channels_).to(dtype);
       input = grad.sub(by_channel(mean)).sub_(normal.mul(by_channel(along)));
-      input.mul_(by_channel(p[0].mul(saved.tensors[2])));
+      input = input.mul_(by_channel(p[0].mul(saved.tensors[2]))).to(given.scalar_type());
     }
     saved.tensors = {weight.to(dtype), bias.to(dtype)};
     return input;
@@ -288,6 +296,7 @@ class BatchNorm2d final : public Layer {
 /// Layers without parameters whose output has the input's shape.
 class Elementwise : public Layer {
  public:
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
 };
 
@@ -385,6 +394,7 @@ class MaxPool2d final : public Layer {
   MaxPool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last)
       : kernel_(kernel), stride_(stride), padding_(padding), ceil_(last == LastWindow::Kept) {}
   std::string kind() const override { return "max_pool2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     // One window that does not fit whole is enough where it counts.
@@ -422,6 +432,7 @@ class AdaptiveAvgPool2d final : public Layer {
  public:
   AdaptiveAvgPool2d(std::int64_t height, std::int64_t width) : height_(height), width_(width) {}
   std::string kind() const override { return "adaptive_avg_pool2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 4) bad_shape("adaptive_avg_pool2d", inputs[0], "[B, C, H, W]");
     return {inputs[0][0], inputs[0][1], height_, width_};
@@ -443,6 +454,7 @@ class AdaptiveAvgPool2d final : public Layer {
 class Flatten final : public Layer {
  public:
   std::string kind() const override { return "flatten"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     std::int64_t features = 1;
     for (std::size_t i = 1; i < inputs[0].size(); ++i) features *= inputs[0][i];
@@ -462,6 +474,7 @@ class Flatten final : public Layer {
 class Add final : public Layer {
  public:
   std::string kind() const override { return "add"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs.size() != 2 || inputs[0] != inputs[1])
       bad_shape("add", inputs.back(), "two inputs of shape " + text_of(inputs[0]));

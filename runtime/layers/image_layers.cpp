@@ -29,6 +29,7 @@ class AvgPool2d final : public Layer {
  public:
   explicit AvgPool2d(const AvgPoolOptions& options) : o_(options) {}
   std::string kind() const override { return "avg_pool2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     const std::int64_t least = o_.kernel - 2 * o_.padding;
@@ -56,6 +57,7 @@ class AvgPool2d final : public Layer {
 class Concat final : public Layer {
  public:
   std::string kind() const override { return "concat"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape shape = inputs[0];
     if (shape.size() < 2) refuse("concat", shape, "[B, C, ...]");
@@ -91,6 +93,7 @@ class Concat final : public Layer {
 class ScaleChannels final : public Layer {
  public:
   std::string kind() const override { return "scale_channels"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     if (x.size() != 4) refuse("scale_channels", x, "[B, C, H, W]");
@@ -121,6 +124,7 @@ template <class Function>
 class Activation final : public Layer {
  public:
   std::string kind() const override { return Function::kKind; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {

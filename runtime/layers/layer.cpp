@@ -17,6 +17,19 @@ std::vector<TensorSpec> Layer::outputs(std::span<const TensorSpec> inputs) const
            .differentiable = trains || std::ranges::any_of(inputs, &TensorSpec::differentiable)}};
 }
 
+at::ScalarType compute_dtype(CastPolicy policy, std::span<const TensorSpec> inputs, at::ScalarType lower) {
+  const auto is_floating = [](const TensorSpec& t) { return at::isFloatingType(t.dtype); };
+  if (std::ranges::none_of(inputs, is_floating)) return at::ScalarType::Undefined;
+  if (policy == CastPolicy::Lower) return lower;
+  const bool all_lower =
+      std::ranges::all_of(inputs, [&](const TensorSpec& t) { return !is_floating(t) || t.dtype == lower; });
+  return policy == CastPolicy::Promote && all_lower ? lower : at::kFloat;
+}
+
+at::Tensor widened(const at::Tensor& t) {
+  return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf ? t.to(at::kFloat) : t;
+}
+
 Shape MultiLayer::output_shape(std::span<const Shape> inputs) const {
   std::vector<TensorSpec> specs;
   for (const Shape& shape : inputs) specs.push_back({.shape = shape});

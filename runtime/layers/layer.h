@@ -50,6 +50,23 @@ struct ParameterSpec {
   std::vector<std::string> also{};
 };
 
+/// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the
+/// lists of torch.autocast for the CPU, by layer. Where it has none, everything is in the precision of the
+/// run.
+enum class CastPolicy {
+  Lower,    ///< floating inputs and parameters are cast to the lower precision: matrix products, convolutions
+  Float32,  ///< floating inputs are cast to float32
+  Promote,  ///< floating inputs are cast to the widest among them: what only passes on, norms (whose kernels
+            ///< compute in float32 inside)
+};
+
+/// What the floating inputs of such a layer are cast to, `lower` being the run's lower precision; Undefined:
+/// there are none to cast.
+at::ScalarType compute_dtype(CastPolicy policy, std::span<const TensorSpec> inputs, at::ScalarType lower);
+
+/// `t`, as float32 where it is of a lower precision: for sums and exponentials inside a layer.
+at::Tensor widened(const at::Tensor& t);
+
 /// Joins the replicas of a stage. Their calls meet in the order in which each makes them.
 class ReplicaSum {
  public:
@@ -81,6 +98,8 @@ class Layer {
   virtual std::string kind() const = 0;
   /// It draws random numbers: CallContext::random_seed is set for it, and for it alone.
   virtual bool draws() const { return false; }
+  /// Parameters are cast with the inputs by Lower only, buffers never; outputs() gets the inputs as cast.
+  virtual CastPolicy cast_policy() const { return CastPolicy::Float32; }
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
   /// Of the (first) output. Throws ConfigError on shapes that do not fit, with both shapes in the message.
   virtual Shape output_shape(std::span<const Shape> inputs) const = 0;

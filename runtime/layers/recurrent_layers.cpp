@@ -140,6 +140,7 @@ class Lstm final : public Layer {
  public:
   explicit Lstm(const LstmOptions& options) : o_(options) {}
   std::string kind() const override { return "lstm"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   std::vector<ParameterSpec> parameters() const override { return lstm_parameters(o_, ""); }
   Shape output_shape(std::span<const Shape> inputs) const override {
     check_input("lstm", inputs, o_.in);
@@ -189,6 +190,7 @@ class BidirectionalLstm final : public Layer {
  public:
   BidirectionalLstm(const LstmOptions& options, std::int64_t padding) : o_(options), padding_(padding) {}
   std::string kind() const override { return "bidirectional_lstm"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = lstm_parameters(o_, "");
     for (ParameterSpec& spec : lstm_parameters(o_, "_reverse")) specs.push_back(std::move(spec));

@@ -61,6 +61,7 @@ class LayerNorm final : public Layer {
  public:
   LayerNorm(std::int64_t features, double epsilon) : features_(features), epsilon_(epsilon) {}
   std::string kind() const override { return "layer_norm"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight", .shape = {features_}, .init = Init::Ones, .kind = ParameterKind::Norm},
             {.name = "bias", .shape = {features_}, .kind = ParameterKind::Norm}};
@@ -72,18 +73,19 @@ class LayerNorm final : public Layer {
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
-    auto [output, mean, inverse] = at::native_layer_norm(inputs[0], {features_}, p[0], p[1], epsilon_);
-    if (saved) saved->tensors = {inputs[0], std::move(mean), std::move(inverse)};
-    return output;
+    const at::Tensor x = as_kernel_takes(inputs[0]);
+    auto [output, mean, inverse] = at::native_layer_norm(x, {features_}, p[0], p[1], epsilon_);
+    if (saved) saved->tensors = {x, std::move(mean), std::move(inverse)};
+    return output.to(inputs[0].scalar_type());
   }
   /// One kernel gives all three gradients; those of the parameters wait in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     auto [input, weight, bias] =
-        at::native_layer_norm_backward(grad, saved.tensors[0], {features_}, saved.tensors[1],
+        at::native_layer_norm_backward(as_kernel_takes(grad), saved.tensors[0], {features_}, saved.tensors[1],
                                        saved.tensors[2], p[0], p[1], {needs[0], true, true});
     saved.tensors = {std::move(weight), std::move(bias)};
-    return {std::move(input)};
+    return {input.defined() ? input.to(grad.scalar_type()) : input};
   }
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     grads[0].add_(saved.tensors[0]);
@@ -91,6 +93,9 @@ class LayerNorm final : public Layer {
   }
 
  private:
+  /// Lower precision with weights in float32: only the CPU's kernel takes them together.
+  static at::Tensor as_kernel_takes(const at::Tensor& x) { return x.device().is_cpu() ? x : widened(x); }
+
   std::int64_t features_;
   double epsilon_;
 };
@@ -168,6 +173,7 @@ class SinusoidalPositions final : public Layer {
 class ConcatFeatures final : public Layer {
  public:
   std::string kind() const override { return "concat_features"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape result = inputs[0];
     for (const Shape& x : inputs.subspan(1)) {
@@ -201,6 +207,7 @@ class ConcatFeatures final : public Layer {
 class FirstToken final : public Layer {
  public:
   std::string kind() const override { return "first_token"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[B, T, F]");
     return {inputs[0][0], inputs[0][2]};
@@ -221,6 +228,7 @@ class FirstToken final : public Layer {
 class GatherPositions final : public Layer {
  public:
   std::string kind() const override { return "gather_positions"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[B, T, F]");
     if (inputs.size() != 2 || inputs[1].size() != 2 || inputs[1][0] != inputs[0][0])

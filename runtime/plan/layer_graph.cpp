@@ -18,10 +18,11 @@ constexpr const char* kFormat = "millrace-profile-1";
 
 /// Sums over layers must not wrap, and stay exact in a double.
 bool too_many_bytes(const LayerGraph& graph) {
-  Bytes sums[4] = {};
+  Bytes sums[5] = {};
   for (const LayerNode& n : graph.nodes) {
-    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes, n.workspace_bytes};
-    for (int i = 0; i < 4; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
+    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes, n.workspace_bytes,
+                             n.lowered_bytes};
+    for (int i = 0; i < 5; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
   }
   Bytes edges = 0;
   for (const LayerEdge& e : graph.edges) edges = saturating_sum(edges, e.bytes);
@@ -36,6 +37,7 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .backward_input_s = in.within("backward_input_s", 0, kMostLayerSeconds),
                  .backward_weight_s = in.within("backward_weight_s", 0, kMostLayerSeconds),
                  .parameter_bytes = in.size("parameter_bytes", 0),
+                 .lowered_bytes = in.size("lowered_bytes", 0),
                  .activation_bytes = in.size("activation_bytes", 0),
                  .saved_bytes = in.size("saved_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
@@ -66,6 +68,7 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   LayerGraph graph{.model = in.string("model"),
                    .microbatch = in.whole("microbatch", 1, kMostFileSamples, 1),
                    .device = in.string("device", "cpu"),
+                   .precision = in.string("precision", "float32"),
                    .loss_s = in.within("loss_s", 0, kMostLayerSeconds, 0),
                    .update_s_per_byte = in.within("update_s_per_byte", 0, 1, 0),
                    .update_copy_s_per_byte = in.within("update_copy_s_per_byte", 0, 1, 0),
@@ -125,6 +128,7 @@ std::string LayerGraph::to_json() const {
                                    {"activation_bytes", n.activation_bytes},
                                    {"saved_bytes", n.saved_bytes},
                                    {"workspace_bytes", n.workspace_bytes}}));
+    if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
   }
   for (const LayerEdge& e : edges) {
     edge_list.push_back(Json::object({{"from", nodes[e.producer].name},
@@ -138,6 +142,7 @@ std::string LayerGraph::to_json() const {
                             {"device", device},
                             {"loss_s", loss_s},
                             {"update_s_per_byte", update_s_per_byte}});
+  if (precision != "float32") json["precision"] = precision;
   if (update_copy_s_per_byte > 0) json["update_copy_s_per_byte"] = update_copy_s_per_byte;
   if (data_s > 0) json["data_s"] = data_s;
   if (measured.blocks > 0) {

@@ -17,6 +17,7 @@ struct LayerNode {
   double backward_input_s = 0;
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
+  Bytes lowered_bytes = 0;     ///< of a version's copy of them in a lower precision
   Bytes activation_bytes = 0;  ///< output
   Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
   Bytes workspace_bytes = 0;   ///< at most during its backward, what it saved aside: gradients, temporaries
@@ -46,8 +47,9 @@ struct LayerGraph {
   std::string model;
   int microbatch = 1;  ///< samples per microbatch the costs were measured with
   std::string device = "cpu";
-  double loss_s = 0;             ///< loss and its gradient, for one microbatch
-  double update_s_per_byte = 0;  ///< update rule in place, seconds per parameter byte
+  std::string precision = "float32";  ///< that it was measured in: train --precision
+  double loss_s = 0;                  ///< loss and its gradient, for one microbatch
+  double update_s_per_byte = 0;       ///< update rule in place, seconds per parameter byte
   /// What an update takes beyond that while a microbatch still needs the version before: it is made in a
   /// copy.
   double update_copy_s_per_byte = 0;

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
@@ -22,6 +23,57 @@ void LayerSlot::clear() {
   heads.clear();
   output_gradients.clear();
   through = false;
+}
+
+namespace {
+
+void cast_inputs(const LayerStep& step, std::vector<at::Tensor>& inputs) {
+  if (step.compute == at::ScalarType::Undefined) return;
+  for (at::Tensor& input : inputs) {
+    if (input.is_floating_point()) input = input.to(step.compute);
+  }
+}
+
+/// What was said of the model's tensors is what is received and given back.
+void check_outputs(const LayerStep& step, const LayerSlot& slot) {
+  for (std::size_t k = 0; k < step.output_dtypes.size(); ++k) {
+    const at::Tensor& made = slot.values[static_cast<std::size_t>(step.outputs[k])];
+    MILLRACE_CHECK(made.scalar_type() == step.output_dtypes[k],
+                   "layer " << step.named->name << " made " << toString(made.scalar_type()) << ", said "
+                            << toString(step.output_dtypes[k]));
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const HeadStep& head) const {
+  std::vector<at::Tensor> inputs;
+  for (int place : head.inputs) inputs.push_back(widened(slot.values[static_cast<std::size_t>(place)]));
+  return inputs;
+}
+
+void LayerRunner::add_gradients(LayerSlot& slot, const HeadStep& head, std::vector<at::Tensor> grads) const {
+  cast_each(grads, head.input_dtypes);
+  for (std::size_t k = 0; k < grads.size(); ++k) {
+    if (head.needs[k]) add_gradient(slot, head.inputs[k], head.use, std::move(grads[k]));
+  }
+}
+
+/// Where a layer's weight gradients go: into the store's, or, of parameters in a lower precision, into zeros
+/// of that precision, which add_sums() adds to the store's.
+std::vector<at::Tensor> LayerRunner::sums_for(std::size_t step) {
+  const auto sums = store_.gradients(static_cast<int>(step));
+  std::vector<at::Tensor> result(sums.begin(), sums.end());
+  if (!program_.steps[step].lowers_parameters) return result;
+  for (at::Tensor& sum : result)
+    sum = at::zeros(sum.sizes(), sum.options().dtype(program_.steps[step].compute));
+  return result;
+}
+
+void LayerRunner::add_sums(std::size_t step, const std::vector<at::Tensor>& own) {
+  if (!program_.steps[step].lowers_parameters) return;
+  const auto sums = store_.gradients(static_cast<int>(step));
+  for (std::size_t k = 0; k < own.size(); ++k) sums[k].add_(own[k]);
 }
 
 void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run) {
@@ -44,6 +96,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     Saved* saved = saves && step.has_backward ? &slot.saved[i] : nullptr;
     const auto parameters = store_.parameters(version, static_cast<int>(i));
     before(Phase::Forward, i);
+    cast_inputs(step, inputs);
     if (!step.multi) {
       slot.values[static_cast<std::size_t>(step.outputs[0])] =
           step.layer->forward(inputs, parameters, buffers, context, saved);
@@ -54,6 +107,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
         slot.values[static_cast<std::size_t>(step.outputs[k])] = std::move(outputs[k]);
     }
     after(Phase::Forward, i);
+    check_outputs(step, slot);
     for (int place : step.read_last) slot.values[static_cast<std::size_t>(place)].reset();
   }
 }
@@ -98,6 +152,7 @@ bool LayerRunner::take_gradients(LayerSlot& slot, const LayerStep& step,
 }
 
 void LayerRunner::spread(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& inputs) const {
+  cast_each(inputs, step.input_dtypes);
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     if (step.needs[k]) add_gradient(slot, step.inputs[k], step.index, std::move(inputs[k]));
   }
@@ -114,16 +169,17 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
   std::vector<at::Tensor> grads;
   if (!take_gradients(slot, step, grads)) return;
   const auto parameters = store_.parameters(version, static_cast<int>(i));
-  const auto sums = store_.gradients(static_cast<int>(i));
   Saved& saved = slot.saved[i];
   std::vector<at::Tensor> inputs;
   before(Phase::BackwardInput, i);
+  std::vector<at::Tensor> sums = sums_for(i);
   if (!step.multi) {
     inputs = step.layer->backward(grads[0], parameters, saved, bools(step.needs), sums);
   } else {
     inputs = step.multi->backward_input_all(grads, parameters, saved, bools(step.needs));
     step.multi->backward_weight_all(grads, saved, sums);
   }
+  add_sums(i, sums);
   after(Phase::BackwardInput, i);
   saved = {};
   spread(slot, step, inputs);
@@ -163,12 +219,13 @@ void LayerRunner::weight_step(LayerSlot& slot, std::size_t i) {
   std::vector<at::Tensor>& grads = slot.output_gradients[i];
   if (grads.empty()) return;
   const LayerStep& step = program_.steps[i];
-  const auto sums = store_.gradients(static_cast<int>(i));
   before(Phase::BackwardWeight, i);
+  std::vector<at::Tensor> sums = sums_for(i);
   if (step.multi)
     step.multi->backward_weight_all(grads, slot.saved[i], sums);
   else
     step.layer->backward_weight(grads[0], slot.saved[i], sums);
+  add_sums(i, sums);
   after(Phase::BackwardWeight, i);
   grads.clear();
   slot.saved[i] = {};

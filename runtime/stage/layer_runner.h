@@ -70,10 +70,16 @@ class LayerRunner {
   template <class OnLayer>
   void backward_weight(LayerSlot& slot, OnLayer&& on_layer);
 
+  /// What a head reads, and what it gives back.
+  std::vector<at::Tensor> inputs_of(const LayerSlot& slot, const HeadStep& head) const;
+  void add_gradients(LayerSlot& slot, const HeadStep& head, std::vector<at::Tensor> grads) const;
+
   /// One reader's gradient for a tensor.
   void add_gradient(LayerSlot& slot, int place, int use, at::Tensor value) const;
 
  private:
+  std::vector<at::Tensor> sums_for(std::size_t step);
+  void add_sums(std::size_t step, const std::vector<at::Tensor>& own);
   at::Tensor take_gradient(LayerSlot& slot, int place) const;
   bool take_gradients(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& grads) const;
   void joint_step(LayerSlot& slot, VersionId version, std::size_t i);

@@ -25,7 +25,8 @@ std::int64_t element_count(const Shape& shape) {
 }  // namespace
 
 ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed,
-                               at::Device device, at::ScalarType dtype) {
+                               at::Device device, at::ScalarType dtype)
+    : lower_(layout.lower) {
   const auto options = at::TensorOptions(dtype).device(device);
   std::int64_t total = 0;
   std::vector<std::pair<std::size_t, at::Tensor>> initial;  // slot, values
@@ -36,6 +37,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     auto& own_slots = slots_of_layer_.emplace_back();
     auto& own_buffers = buffers_.emplace_back();
     auto& own_buffer_names = buffer_names_.emplace_back();
+    is_lowered_.push_back(layout.casts() && layer.layer->cast_policy() == CastPolicy::Lower);
     const std::int64_t begin = total;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string name = layer.parameter_name(specs[i]);
@@ -158,7 +160,18 @@ void ParameterStore::release(MicrobatchId microbatch) {
 }
 
 std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int layer) const {
-  return versions_.at(version).by_layer[layer];
+  const Version& found = versions_.at(version);
+  if (!is_lowered_[layer]) return found.by_layer[layer];
+  found.lowered.resize(found.by_layer.size());
+  auto& lowered = found.lowered[layer];
+  if (lowered.empty()) {
+    for (const at::Tensor& parameter : found.by_layer[layer]) lowered.push_back(parameter.to(lower_));
+  }
+  return lowered;
+}
+
+void ParameterStore::weights_changed() {
+  for (auto& [id, version] : versions_) version.lowered.clear();
 }
 
 void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tensor&)>& update) {
@@ -166,6 +179,7 @@ void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tens
   auto now = versions_.find(current_);
   if (!is_needed(current_)) {
     update(now->second.flat, flat_gradient_);
+    now->second.lowered.clear();
     auto node = versions_.extract(now);
     node.key() = next;
     versions_.insert(std::move(node));

@@ -59,8 +59,11 @@ class ParameterStore {
   VersionId version_of(MicrobatchId microbatch) const;
   int live_versions() const { return static_cast<int>(versions_.size()); }
 
-  /// Parameter views of layer `i` of the stage (position within the stage).
+  /// Parameters of layer `i` of the stage (position within the stage): views, or where the layer computes in
+  /// a lower precision copies in that, which are made at the first call for a version and live as long as it.
   std::span<const at::Tensor> parameters(VersionId version, int layer) const;
+  /// Values were written behind the store's back: copies in a lower precision are made anew.
+  void weights_changed();
   std::span<const at::Tensor> current_parameters(int layer) const { return parameters(current_, layer); }
   std::span<at::Tensor> buffers(int layer) { return buffers_[layer]; }
   using Buffers = std::vector<std::vector<at::Tensor>>;  ///< by layer
@@ -95,6 +98,7 @@ class ParameterStore {
   struct Version {
     at::Tensor flat;
     std::vector<std::vector<at::Tensor>> by_layer;
+    mutable std::vector<std::vector<at::Tensor>> lowered;  ///< by layer; empty where there is none yet
     int pins = 0;
   };
   std::vector<std::vector<at::Tensor>> views_of(const at::Tensor& flat) const;
@@ -104,6 +108,8 @@ class ParameterStore {
                     const at::TensorOptions& options);
 
   std::vector<ParameterSlot> slots_;
+  at::ScalarType lower_;
+  std::vector<char> is_lowered_;  ///< by layer
   std::vector<TiedUse> tied_;
   std::vector<std::vector<int>> slots_of_layer_;  ///< in slots_; -1 - k: in tied_
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;

@@ -212,11 +212,9 @@ void StageExecutor::forward(MicrobatchId microbatch) {
 void StageExecutor::run_heads(LayerSlot& slot) {
   if (program_.heads.empty()) return;
   slot.heads.resize(program_.heads.size());
-  std::vector<at::Tensor> inputs;
   for (std::size_t h = 0; h < program_.heads.size(); ++h) {
     const HeadStep& step = program_.heads[h];
-    inputs.clear();
-    for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
+    const std::vector<at::Tensor> inputs = layers_.inputs_of(slot, step);
     Saved* saved = training_ ? &slot.heads[h] : nullptr;
     const auto begin = static_cast<std::int64_t>(step.sums), size = static_cast<std::int64_t>(step.num_sums);
     if (inputs[0].device().is_cpu()) {
@@ -254,7 +252,8 @@ LossScale StageExecutor::scale_of(const HeadStep& head, MicrobatchId microbatch)
                                               : e.counts.at(static_cast<std::size_t>(head.count)));
   };
   const double all = std::max(1.0, weight_in(step_total_.second)), own = weight_in(extent_of_(position));
-  return {.share = head.named->weight * (own / all), .unit = head.named->weight / all};
+  const double weight = head.named->weight * loss_scale_;
+  return {.share = weight * (own / all), .unit = weight / all};
 }
 
 void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient) {
@@ -263,10 +262,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   for (std::size_t h = program_.heads.size(); h-- > 0;) {
     const HeadStep& step = program_.heads[h];
     const std::span<const bool> needs(reinterpret_cast<const bool*>(step.needs.data()), step.needs.size());
-    std::vector<at::Tensor> grads = step.head->backward(slot.heads[h], scale_of(step, microbatch), needs);
-    for (std::size_t k = 0; k < grads.size(); ++k) {
-      if (step.needs[k]) layers_.add_gradient(slot, step.inputs[k], step.use, std::move(grads[k]));
-    }
+    layers_.add_gradients(slot, step, step.head->backward(slot.heads[h], scale_of(step, microbatch), needs));
   }
   slot.heads.clear();
   if (recomputes_) {  // the forward again, with the same weights and the same dropout: the same bits
@@ -522,20 +518,21 @@ void StageExecutor::complete_gradients() {
   if (parts_.store.slots().empty()) return;
   at::Tensor gradient = parts_.store.flat_gradient();
   if (options_.gradient_scale != 1) gradient.mul_(options_.gradient_scale);
-  if (options_.clip_value > 0) gradient.clamp_(-options_.clip_value, options_.clip_value);
+  if (const double most = options_.clip_value * loss_scale_; most > 0) gradient.clamp_(-most, most);
 }
 
 void StageExecutor::update() {
   complete_gradients();
   gradients_complete_ = false;
-  const double factor = std::exchange(gradient_factor_, 1);
+  const UpdateScalars scalars{.lr = {lr_},
+                              .gradient_factor = std::exchange(gradient_factor_, 1) * unscale_,
+                              .skip = std::exchange(skips_update_, false)};
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
   } else {
-    if (factor != 1) parts_.store.flat_gradient().mul_(factor);
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-      parts_.rule.apply_(weights, gradient, {.lr = {lr_}});
+      parts_.rule.apply_(weights, gradient, scalars);
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
@@ -561,6 +558,7 @@ bool StageExecutor::exchange_averages() {
     weights.narrow(0, shard.begin, shard.size()).copy_(averages);
     parts_.rule.all_gather_(weights);
   }
+  parts_.store.weights_changed();
   ties_.settle();
   ties_.exchange_values();
   return true;

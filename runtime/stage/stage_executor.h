@@ -74,6 +74,11 @@ class StageExecutor {
   /// for every cut that the function names (pause). Null: none.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
   void set_learning_rate(double lr) { lr_ = lr; }
+  /// Of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
+  void set_loss_scale(double scale, double unscale) {
+    loss_scale_ = scale;
+    unscale_ = unscale;
+  }
   /// Evaluation is done with the rule's averaged weights, if it has any, until training goes on. Collective
   /// over the replicas; before, finish_sends(). True: so it is, and finish_sends() waits for tied values.
   bool set_training(bool training);
@@ -121,6 +126,8 @@ class StageExecutor {
   /// stages before the first Update of a step, where it depends on the others; Update does it otherwise.
   /// Throws NumericError by a loss that is not finite.
   void complete_gradients();
+  /// The next Update changes nothing but the version's number.
+  void skip_update() { skips_update_ = true; }
   /// Of the next Update: times its gradients (clipping).
   void scale_gradients(double factor) { gradient_factor_ = factor; }
 
@@ -217,6 +224,8 @@ class StageExecutor {
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
   double gradient_factor_ = 1;
+  bool skips_update_ = false;
+  double loss_scale_ = 1, unscale_ = 1;
   at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
   std::vector<double> sums_;
   at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing

@@ -16,6 +16,39 @@ std::vector<TensorSpec> specs_of(const std::vector<TensorSpec>& all, const std::
   return result;
 }
 
+void cast_floating(std::vector<TensorSpec>& specs, at::ScalarType dtype) {
+  for (TensorSpec& spec : specs) {
+    if (at::isFloatingType(spec.dtype)) spec.dtype = dtype;
+  }
+}
+
+/// Inputs as a layer gets them.
+std::vector<TensorSpec> as_cast(const StageLayout& layout, const Layer& layer,
+                                std::vector<TensorSpec> inputs) {
+  if (layout.casts()) cast_floating(inputs, compute_dtype(layer.cast_policy(), inputs, layout.lower));
+  return inputs;
+}
+
+/// As heads get them.
+std::vector<TensorSpec> widened(std::vector<TensorSpec> inputs) {
+  for (TensorSpec& spec : inputs) {
+    if (spec.dtype == at::kBFloat16 || spec.dtype == at::kHalf) spec.dtype = at::kFloat;
+  }
+  return inputs;
+}
+
+at::ScalarType lower_of(Precision precision) {
+  switch (precision) {
+    case Precision::Float32:
+      break;
+    case Precision::BFloat16:
+      return at::kBFloat16;
+    case Precision::Float16:
+      return at::kHalf;
+  }
+  return at::kFloat;
+}
+
 /// Specs of every tensor for a microbatch. Throws ConfigError where shapes do not fit.
 std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent& extent) {
   const LayeredModel& model = layout.model;
@@ -33,7 +66,8 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
   };
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     named("layer " + model.layers[l].name, [&] {
-      std::vector<TensorSpec> made = model.layers[l].layer->outputs(specs_of(specs, layout.reads[l]));
+      const Layer& layer = *model.layers[l].layer;
+      std::vector<TensorSpec> made = layer.outputs(as_cast(layout, layer, specs_of(specs, layout.reads[l])));
       if (made.size() != layout.makes[l].size())
         throw ConfigError("makes " + std::to_string(made.size()) + " tensors, the model names " +
                           std::to_string(layout.makes[l].size()));
@@ -45,7 +79,7 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
   }
   for (std::size_t h = 0; h < model.heads.size(); ++h)
     named("head " + model.heads[h].name,
-          [&] { model.heads[h].head->check(specs_of(specs, layout.head_reads[h])); });
+          [&] { model.heads[h].head->check(widened(specs_of(specs, layout.head_reads[h]))); });
   return specs;
 }
 
@@ -173,10 +207,12 @@ std::vector<char> StageLayout::fields_of(StageId stage) const {
   return result;
 }
 
-Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size) {
+Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size,
+                                Precision precision) {
   if (Problems problems = validate(model); !problems.empty()) return problems;
   if (Problems problems = validate(plan, model.name, model.layer_names()); !problems.empty()) return problems;
-  StageLayout layout{.model = model, .nominal = model.nominal_extent(microbatch_size)};
+  StageLayout layout{
+      .model = model, .nominal = model.nominal_extent(microbatch_size), .lower = lower_of(precision)};
   std::unordered_map<std::string, int> layer_index;
   for (int i = 0; i < static_cast<int>(model.layers.size()); ++i)
     layer_index[model.layers[static_cast<std::size_t>(i)].name] = i;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/plan/plan.h"
+#include "runtime/rules/precision.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/stage/layered_model.h"
 
@@ -49,7 +50,9 @@ struct TieAcross {
 
 struct StageLayout {
   LayeredModel model;
-  BatchExtent nominal;                       ///< of a microbatch
+  BatchExtent nominal;  ///< of a microbatch
+  /// What layers of CastPolicy::Lower compute in; kFloat: all is in the precision of the run.
+  at::ScalarType lower = at::kFloat;
   std::vector<ModelTensor> tensors;          ///< fields first, then outputs in the order of layers
   std::vector<std::vector<int>> reads;       ///< by layer: tensors of its inputs
   std::vector<std::vector<int>> makes;       ///< by layer: tensors of its outputs
@@ -63,12 +66,14 @@ struct StageLayout {
   std::vector<TieAcross> ties;      ///< in the order of the layers that use
 
   int num_stages() const { return static_cast<int>(layers.size()); }
+  bool casts() const { return lower != at::kFloat; }
   /// Which fields of a batch layers and heads of the stage read: by index, 0 or 1.
   std::vector<char> fields_of(StageId stage) const;
 };
 
 /// Problems: the model itself (validate), the plan does not fit it, shapes that do not fit each other.
-Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size);
+Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size,
+                                Precision precision = Precision::Float32);
 
 /// Shapes of all tensors for a microbatch of `extent`, by index in StageLayout::tensors. Throws ConfigError
 /// where they do not fit.

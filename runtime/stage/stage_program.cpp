@@ -38,6 +38,22 @@ class Compiler {
     return result;
   }
 
+  std::vector<at::ScalarType> dtypes(const std::vector<int>& tensors) const {
+    std::vector<at::ScalarType> result;
+    for (int t : tensors) result.push_back(layout_.tensors[static_cast<std::size_t>(t)].spec.dtype);
+    return result;
+  }
+
+  void add_casts(LayerStep& step, const std::vector<int>& reads, const std::vector<int>& makes) const {
+    if (!layout_.casts()) return;
+    std::vector<TensorSpec> inputs;
+    for (int t : reads) inputs.push_back(layout_.tensors[static_cast<std::size_t>(t)].spec);
+    step.compute = compute_dtype(step.layer->cast_policy(), inputs, layout_.lower);
+    step.lowers_parameters = step.layer->cast_policy() == CastPolicy::Lower;
+    step.input_dtypes = dtypes(reads);
+    step.output_dtypes = dtypes(makes);
+  }
+
   void place_incoming() {
     const std::vector<char> fields = layout_.fields_of(program_.stage);
     for (std::size_t f = 0; f < fields.size(); ++f) {
@@ -73,6 +89,7 @@ class Compiler {
     step.has_backward = std::ranges::any_of(outputs, [](char w) { return w != 0; });
     step.has_parameters =
         std::ranges::any_of(named.layer->parameters(), [](const ParameterSpec& p) { return !p.is_buffer; });
+    add_casts(step, layout_.reads[i], layout_.makes[i]);
     program_.steps.push_back(std::move(step));
   }
 
@@ -89,6 +106,7 @@ class Compiler {
              .use = static_cast<int>(layout_.model.layers.size() + h),
              .inputs = places(layout_.head_reads[h]),
              .needs = wants(layout_.head_reads[h]),
+             .input_dtypes = layout_.casts() ? dtypes(layout_.head_reads[h]) : std::vector<at::ScalarType>(),
              .count = count == counts.end() ? -1 : static_cast<int>(count - counts.begin()),
              .sums = program_.num_sums,
              .num_sums = num_sums});
@@ -142,6 +160,13 @@ const Border* StageProgram::earlier_from(int peer) const {
 }
 const Border* StageProgram::later_to(int peer) const {
   return border_with(later, peer);
+}
+
+void cast_each(std::vector<at::Tensor>& tensors, const std::vector<at::ScalarType>& dtypes) {
+  if (dtypes.empty()) return;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined()) tensors[i] = tensors[i].to(dtypes[i]);
+  }
 }
 
 StageProgram compile_stage(const StageLayout& layout, StageId stage) {

@@ -21,6 +21,10 @@ struct LayerStep {
   bool has_backward = true;           ///< an output wants a gradient
   bool has_parameters = false;
   bool draws = false;
+  // -- with a lower precision; Undefined and empty without --
+  at::ScalarType compute = at::ScalarType::Undefined;       ///< what floating inputs are cast to
+  bool lowers_parameters = false;                           ///< and parameters with them
+  std::vector<at::ScalarType> input_dtypes, output_dtypes;  ///< of the tensors, which gradients share
   std::vector<int> read_last;  ///< places that nothing of this stage or another reads after it
 };
 
@@ -30,8 +34,9 @@ struct HeadStep {
   int use = 0;  ///< as a reader: number of layers + index of the head
   std::vector<int> inputs;
   std::vector<char> needs;
-  int count = -1;        ///< what weighs it: index in LayeredModel::counts, -1: samples
-  std::size_t sums = 0;  ///< where its sums begin among those of all heads of the model
+  std::vector<at::ScalarType> input_dtypes;  ///< as LayerStep's: a head computes in float32
+  int count = -1;                            ///< what weighs it: index in LayeredModel::counts, -1: samples
+  std::size_t sums = 0;                      ///< where its sums begin among those of all heads of the model
   std::size_t num_sums = 0;
 };
 
@@ -71,6 +76,9 @@ struct StageProgram {
   const Border* earlier_from(int peer) const;
   const Border* later_to(int peer) const;
 };
+
+/// `dtypes`: as LayerStep's; nothing is cast if it is empty.
+void cast_each(std::vector<at::Tensor>& tensors, const std::vector<at::ScalarType>& dtypes);
 
 StageProgram compile_stage(const StageLayout& layout, StageId stage);
 

@@ -84,6 +84,7 @@ void TiedExchange::exchange_values() {
     if (!send(end, values, true)) continue;
     for (const End& used : sibling(end.other)->used_)
       if (used.tie == end.tie) at::Tensor(used.use->mirror).copy_(values);
+    sibling(end.other)->store_.weights_changed();
   }
   for (const End& end : used_) {
     if (end.from == world_.rank()) continue;
@@ -100,6 +101,7 @@ void TiedExchange::settle() {
   for (Message& message : messages_) message.pending->wait();
   messages_.clear();
   for (auto& [mirror, arrived] : std::exchange(arrivals_, {})) mirror.copy_(arrived);
+  store_.weights_changed();
 }
 
 TiedExchange* TiedExchange::sibling(StageId stage) const {

@@ -315,6 +315,8 @@ UpdateRule::UpdateRule(const RuleOptions& options, const ParameterStore& store, 
       no_decay_(no_decay_of(options)) {}
 
 void UpdateRule::apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars) {
+  if (scalars.skip) return;
+  if (scalars.gradient_factor != 1) at::Tensor(gradient).mul_(scalars.gradient_factor);
   update_(weights, gradient, scalars.lr.at(0));
   for (UpdateCount& count : counts_) ++count.updates;
   shards_.all_gather_(weights);

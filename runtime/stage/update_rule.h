@@ -25,6 +25,8 @@ struct UpdateCount {
 /// What one update is told. By job: parameters of a job array have a leading dimension of as many; 1 today.
 struct UpdateScalars {
   std::vector<double> lr{0};
+  double gradient_factor = 1;  ///< times the gradient first: 1 / scale of the loss, and clipping
+  bool skip = false;           ///< nothing changes, the count of updates neither
 };
 
 /// One rule for the parameters of one stage. It keeps state for, and updates, its shard of them: all, unless

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
 
 namespace millrace {
@@ -16,6 +17,7 @@ struct ProfileOptions {
   std::function<void()> before_block;  ///< e.g. meets other ranks, so that all compute at the same time
   std::uint64_t seed = 0;
   RuleOptions rule;
+  Precision precision = Precision::Float32;
 };
 
 }  // namespace millrace

@@ -91,18 +91,14 @@ class Pass final : private LayerObserver {
     const TimePoint start = clock_.now();
     std::vector<double> sums(program_.num_sums, 0.0);
     for (const HeadStep& head : program_.heads) {
-      std::vector<at::Tensor> inputs;
-      for (int place : head.inputs) inputs.push_back(slot_.values[static_cast<std::size_t>(place)]);
+      const std::vector<at::Tensor> inputs = runner_.inputs_of(slot_, head);
       Saved saved;
       if (inputs[0].device().is_cpu())
         head.head->forward(inputs, &saved, std::span(sums).subspan(head.sums, head.num_sums));
       else
         head.head->forward_on_device(inputs, &saved);
       const std::span<const bool> needs(reinterpret_cast<const bool*>(head.needs.data()), head.needs.size());
-      std::vector<at::Tensor> grads = head.head->backward(saved, {}, needs);
-      for (std::size_t k = 0; k < grads.size(); ++k) {
-        if (head.needs[k]) runner_.add_gradient(slot_, head.inputs[k], head.use, std::move(grads[k]));
-      }
+      runner_.add_gradients(slot_, head, head.head->backward(saved, {}, needs));
     }
     device_.synchronize();
     if (counted_) loss.push_back(Seconds(clock_.now() - start).count());
@@ -140,13 +136,24 @@ class Pass final : private LayerObserver {
   std::vector<Bytes> growth_;        ///< by layer: memory after its forward less that before
 };
 
+/// What a version's copy of a layer's parameters in a lower precision takes.
+Bytes lowered_bytes(const StageLayout& layout, const NamedLayer& layer) {
+  if (!layout.casts() || layer.layer->cast_policy() != CastPolicy::Lower) return 0;
+  Bytes bytes = 0;
+  for (const ParameterSpec& spec : layer.layer->parameters()) {
+    if (!spec.is_buffer) bytes += bytes_of({.shape = spec.shape, .dtype = layout.lower});
+  }
+  return bytes;
+}
+
 /// Seconds a byte of an update in place, and of one that leaves the version before to a microbatch.
 struct UpdateSeconds {
   double in_place = 0, kept = 0;
 };
 
-UpdateSeconds update_seconds_per_byte(ParameterStore& store, const RuleOptions& options, int repetitions,
-                                      Clock& clock, Device& device) {
+UpdateSeconds update_seconds_per_byte(ParameterStore& store, std::size_t num_layers,
+                                      const RuleOptions& options, int repetitions, Clock& clock,
+                                      Device& device) {
   auto rule = make_update_rule(options, store);
   Samples in_place, kept;
   // Two versions are alive in turn, as in a run: the memory of the one that is given up becomes the next.
@@ -157,6 +164,8 @@ UpdateSeconds update_seconds_per_byte(ParameterStore& store, const RuleOptions& 
     const TimePoint start = clock.now();
     store.publish(
         [&](const at::Tensor& weights, const at::Tensor& gradient) { rule->apply_(weights, gradient, {}); });
+    for (std::size_t layer = 0; layer < num_layers; ++layer)  // copies in a lower precision are the update's
+      store.current_parameters(static_cast<int>(layer));
     device.synchronize();
     if (i > 1) (keeps ? kept : in_place).push_back(Seconds(clock.now() - start).count());
     if (keeps) store.release(holder);
@@ -206,7 +215,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                          Device& device) {
   at::NoGradGuard no_grad;
   const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
-  Result<StageLayout> made = make_layout(model, whole, options.microbatch);
+  Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
   if (!made) throw ConfigError(to_string(made.problems()));
   const StageLayout& layout = *made;
   ParameterStore store(layout, StageId(0), options.seed, device.where());
@@ -222,7 +231,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     totals.push_back(block_total(pass, first));
   }
 
-  LayerGraph graph{.model = model.name, .microbatch = options.microbatch, .device = device.name()};
+  LayerGraph graph{.model = model.name,
+                   .microbatch = options.microbatch,
+                   .device = device.name(),
+                   .precision = to_string(options.precision)};
   graph.loss_s = median(pass.loss);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const NamedLayer& layer = model.layers[i];
@@ -240,6 +252,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_input_s = seconds(s.backward_input),
                            .backward_weight_s = seconds(s.backward_weight),
                            .parameter_bytes = parameter_bytes,
+                           .lowered_bytes = lowered_bytes(layout, layer),
                            .activation_bytes = activation_bytes,
                            .saved_bytes = pass.saved_bytes[i],
                            .workspace_bytes = pass.workspace_bytes[i]});
@@ -250,8 +263,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     }
   }
   if (options.before_block) options.before_block();
-  const UpdateSeconds update =
-      update_seconds_per_byte(store, options.rule, std::max(3, options.repetitions), clock, device);
+  const UpdateSeconds update = update_seconds_per_byte(store, model.layers.size(), options.rule,
+                                                       std::max(3, options.repetitions), clock, device);
   graph.update_s_per_byte = update.in_place;
   graph.update_copy_s_per_byte = std::max(0.0, update.kept - update.in_place);
   graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};

@@ -9,14 +9,22 @@
 #include "runtime/base/error.h"
 
 namespace millrace {
+namespace {
+
+// Then it is not the scale: a dynamic one has come down from 2^16 to 2^-84.
+constexpr std::int64_t kMostSkippedInARow = 100;
+
+}  // namespace
 
 RankStages::RankStages(Communicator& world, Device& device, const StageLayout& layout, const Plan& plan,
                        const RankStagesOptions& options)
     : held_at_(static_cast<std::size_t>(plan.num_stages()), -1),
       num_fields_(layout.model.fields.size()),
       clip_norm_(clip_norm_of(options.rule, options.clip)),
+      clip_scope_(options.clip.scope),
       clips_exactly_(options.rule.kind == UpdateRuleKind::Lamb),
-      stops_on_nonfinite_(options.executor.stop_on_nonfinite) {
+      stops_on_nonfinite_(options.executor.stop_on_nonfinite),
+      loss_scaler_(options.precision, options.loss_scale) {
   std::vector<std::vector<RankId>> ranks_of_stage;
   for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -34,6 +42,8 @@ RankStages::RankStages(Communicator& world, Device& device, const StageLayout& l
     held.rule = make_update_rule(options.rule, *held.store, held.group.get());
     ExecutorOptions executor = options.executor;
     executor.clip_value = options.clip.value;
+    // Where steps are skipped, those of a loss that is not finite are too.
+    if (loss_scaler_.active()) executor.stop_on_nonfinite = false;
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
     held.executor =
         std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, *held.rule, world,
@@ -42,7 +52,7 @@ RankStages::RankStages(Communicator& world, Device& device, const StageLayout& l
     held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
     held_.push_back(std::move(held));
   }
-  if (clip_norm_ > 0 && options.clip.scope == ClipScope::Model)
+  if ((clip_norm_ > 0 && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
     agreement_ = std::make_unique<GradientAgreement>(world, layout);
   if (held_.empty()) {
     throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
@@ -83,7 +93,10 @@ bool RankStages::owns_loss() const {
 }
 
 void RankStages::begin(std::int64_t first_position, double lr) {
-  for (const HeldStage& h : held_) h.executor->begin(first_position, lr * h.rate);
+  for (const HeldStage& h : held_) {
+    h.executor->begin(first_position, lr * h.rate);
+    h.executor->set_loss_scale(loss_scaler_.scale(), loss_scaler_.unscale());
+  }
 }
 
 void RankStages::set_learning_rate(double lr) {
@@ -114,25 +127,49 @@ void RankStages::before_update(StageId stage) {
   for (const HeldStage& h : held_) {
     if (h.store->current() == version) h.executor->prepare_update();
   }
-  if (clip_norm_ == 0) return;
-  if (!agreement_) {
-    at(stage).executor->complete_gradients();
-    const ParameterStore& store = *at(stage).store;
-    const double norm = norm_of(square_sums_by_slot(store, store.flat_gradient()));
-    if (stage == held_.front().stage) gradient_norm_ = norm;
-    require_finite(norm, "of stage " + std::to_string(stage.value));
-    at(stage).executor->scale_gradients(clip_factor(norm, clip_norm_, clips_exactly_));
-  } else if (std::exchange(agreed_, version) != version) {
-    std::vector<GradientAgreement::Part> parts;
-    for (const HeldStage& h : held_) {
-      h.executor->complete_gradients();
-      parts.push_back({h.store.get(), h.replica == 0});
-    }
-    gradient_norm_ = agreement_->norm(parts);
-    require_finite(gradient_norm_, "of the model");
-    for (const HeldStage& h : held_)
-      h.executor->scale_gradients(clip_factor(gradient_norm_, clip_norm_, clips_exactly_));
+  if (agreement_ && std::exchange(agreed_, version) != version) agree();
+  if (clip_norm_ > 0 && clip_scope_ == ClipScope::Stage) clip_stage(at(stage));
+}
+
+/// Of all stages, before any of them updates: whether they do, and by how much they are clipped.
+void RankStages::agree() {
+  std::vector<GradientAgreement::Part> parts;
+  for (const HeldStage& h : held_) {
+    h.executor->complete_gradients();
+    parts.push_back({h.store.get(), h.replica == 0});
   }
+  const double norm = agreement_->norm(parts);
+  last_loss_scale_ = loss_scaler_.scale();
+  gradient_norm_ = norm * loss_scaler_.unscale();
+  const bool finite = std::isfinite(norm);
+  skipped_last_ = loss_scaler_.active() && !finite;
+  loss_scaler_.completed(finite);
+  if (skipped_last_) {
+    for (const HeldStage& h : held_) h.executor->skip_update();
+    return require_end_of_skips();
+  }
+  require_finite(norm, "of the model");
+  if (clip_norm_ == 0 || clip_scope_ == ClipScope::Stage) return;
+  for (const HeldStage& h : held_)
+    h.executor->scale_gradients(clip_factor(gradient_norm_, clip_norm_, clips_exactly_));
+}
+
+void RankStages::clip_stage(const HeldStage& held) {
+  held.executor->complete_gradients();
+  if (skipped_last_) return;
+  const double norm =
+      norm_of(square_sums_by_slot(*held.store, held.store->flat_gradient())) / last_loss_scale_;
+  if (held.stage == held_.front().stage) gradient_norm_ = norm;
+  require_finite(norm, "of stage " + std::to_string(held.stage.value));
+  held.executor->scale_gradients(clip_factor(norm, clip_norm_, clips_exactly_));
+}
+
+void RankStages::require_end_of_skips() const {
+  const LossScaleState& state = loss_scaler_.state();
+  if (!stops_on_nonfinite_ || state.skipped_in_a_row < kMostSkippedInARow) return;
+  throw NumericError("the last " + std::to_string(state.skipped_in_a_row) +
+                         " steps were skipped: the gradient is not finite, whatever the scale of the loss",
+                     "lower --lr, or give --precision bfloat16, whose range is float32's");
 }
 
 /// On all ranks in the same step, before any of them updates.

@@ -28,9 +28,12 @@ struct RankStagesOptions {
   ExecutorOptions executor;
   RuleOptions rule;
   ClipOptions clip;
-  at::ScalarType dtype = at::kFloat;  ///< of weights, gradients and what is computed
-  bool average_replicas = false;      ///< gradients are means over replicas instead of sums (asynchronous)
-  bool rate_by_replicas = false;      ///< a stage's learning rate times its replicas / those of stage 0
+  at::ScalarType dtype =
+      at::kFloat;  ///< of weights and gradients; of what is computed too, unless the layout casts
+  Precision precision = Precision::Float32;  ///< the layout's
+  LossScaleOptions loss_scale;
+  bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
+  bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
 };
 
 /// Passes each action on to the executor of its stage. Not thread-safe.
@@ -61,6 +64,12 @@ class RankStages {
   /// Of the newest update's gradient before it was clipped; negative: it is not measured. Of ClipScope::Stage
   /// that of this rank's first stage.
   double gradient_norm() const { return gradient_norm_; }
+  /// The same on all ranks.
+  LossScaler& loss_scaler() { return loss_scaler_; }
+  const LossScaler& loss_scaler() const { return loss_scaler_; }
+  /// Of the newest update: what the loss was multiplied by, and whether it changed nothing.
+  double last_loss_scale() const { return last_loss_scale_; }
+  bool skipped_last() const { return skipped_last_; }
 
   int peak_stash() const { return peak_stash_; }  ///< microbatches of all stages together
   int peak_versions() const;                      ///< of the stage with the most
@@ -68,17 +77,24 @@ class RankStages {
  private:
   const HeldStage& at(StageId stage) const;
   void before_update(StageId stage);
+  void agree();
+  void clip_stage(const HeldStage& held);
   void require_finite(double norm, const std::string& whose) const;
+  void require_end_of_skips() const;
 
   std::vector<HeldStage> held_;
   std::vector<int> held_at_;  ///< by stage: index into held_, or -1
   std::size_t num_fields_ = 0;
-  double clip_norm_ = 0;        ///< 0: none
+  double clip_norm_ = 0;  ///< 0: none
+  ClipScope clip_scope_;
   bool clips_exactly_ = false;  ///< clip_factor
   bool stops_on_nonfinite_ = false;
   std::unique_ptr<GradientAgreement> agreement_;  ///< null: stages update by themselves
   VersionId agreed_{-1};                          ///< before the update of this version
   double gradient_norm_ = -1;
+  LossScaler loss_scaler_;
+  double last_loss_scale_ = 1;
+  bool skipped_last_ = false;
   int peak_stash_ = 0;
 };
 

@@ -86,6 +86,25 @@ void add_rule(const RuleOptions& rule, const ClipOptions& clip, Settings& settin
   if (clip.value > 0) settings.emplace_back("clip-value", text_of(clip.value));
 }
 
+/// Nothing for float32 without a scale: checkpoints of then are still of such runs.
+void add_precision(const TrainOptions& options, Settings& settings) {
+  if (options.precision != Precision::Float32)
+    settings.emplace_back("precision", to_string(options.precision));
+  const LossScaleOptions& scale = options.loss_scale;
+  const LossScaleOptions usual;
+  const LossScaleKind kind = kind_of(options.precision, scale);
+  if (kind.scaling != kind_of(options.precision, usual).scaling)
+    settings.emplace_back("loss-scale", to_string(kind));
+  if (kind.scaling != LossScaling::Dynamic) return;
+  const auto put_unusual = [&](const char* key, double value, double usual_value) {
+    if (value != usual_value) settings.emplace_back(key, text_of(value));
+  };
+  put_unusual("loss-scale-initial", scale.initial, usual.initial);
+  put_unusual("loss-scale-growth", scale.growth, usual.growth);
+  put_unusual("loss-scale-backoff", scale.backoff, usual.backoff);
+  put_unusual("loss-scale-growth-interval", double(scale.growth_interval), double(usual.growth_interval));
+}
+
 }  // namespace
 
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
@@ -103,6 +122,7 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
   settings.insert(settings.end(), more.begin(), more.end());
   add_rule(options.rule, options.clip, settings);
   add_rate(options.learning_rate, settings);
+  add_precision(options, settings);
   if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");
   if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
   settings.insert(settings.end(), options.settings.begin(), options.settings.end());

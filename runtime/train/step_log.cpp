@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "runtime/base/json.h"
@@ -81,7 +82,11 @@ void StepLog::write(const StepRecord& r) {
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
   line["lr"] = r.lr;
-  if (r.gradient_norm >= 0) line["gradient_norm"] = r.gradient_norm;
+  if (r.gradient_norm >= 0 && std::isfinite(r.gradient_norm)) line["gradient_norm"] = r.gradient_norm;
+  if (r.loss_scale) {
+    line["loss_scale"] = *r.loss_scale;
+    line["skipped"] = r.skipped;
+  }
   write_line(line.dump());
 }
 
@@ -100,7 +105,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
   const std::string text =
       "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total) +
       text_of(r.losses ? r.losses->values : NamedValues{}) +
-      printed(" samples/s=%.1f step=%.1fms lr=%.4g", r.samples_per_s, r.step_s * 1e3, r.lr);
+      printed(" samples/s=%.1f step=%.1fms lr=%.4g", r.samples_per_s, r.step_s * 1e3, r.lr) +
+      (r.loss_scale ? printed(" loss_scale=%.6g", *r.loss_scale) : "") + (r.skipped ? " skipped" : "");
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
   std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),

@@ -21,6 +21,8 @@ struct StepRecord {
   double samples_per_s = 0;
   double lr = 0;
   double gradient_norm = -1;               ///< before clipping; negative: not measured
+  std::optional<double> loss_scale;        ///< of this step; empty: the loss is not scaled
+  bool skipped = false;                    ///< a gradient was not finite: no update
   std::int64_t peak_memory_bytes = 0;      ///< of tensors on the device, since the start
   std::int64_t resident_memory_bytes = 0;  ///< of this process on the host, at most so far
   int weight_versions = 1;

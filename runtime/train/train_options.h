@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/settings.h"
+#include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/train/stop_flag.h"
@@ -21,6 +22,8 @@ struct TrainOptions {
   std::uint64_t seed = 0;
   RuleOptions rule;
   ClipOptions clip;
+  Precision precision = Precision::Float32;
+  LossScaleOptions loss_scale;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
   bool rate_by_replicas = false;      ///< PipeDream: a stage's rate times its replicas / those of stage 0
   std::string output_dir;             ///< empty: no files. It belongs to one run (base/run_folder.h)

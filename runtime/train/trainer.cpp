@@ -43,8 +43,8 @@ void require(const Status& status) {
   if (!status) throw ConfigError(to_string(status.problems()));
 }
 
-StageLayout layout_or_throw(const LayeredModel& model, const Plan& plan, int microbatch) {
-  Result<StageLayout> layout = make_layout(model, plan, microbatch);
+StageLayout layout_or_throw(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
+  Result<StageLayout> layout = make_layout(model, plan, options.microbatch, options.precision);
   if (!layout) throw ConfigError(to_string(layout.problems()));
   return *std::move(layout);
 }
@@ -201,11 +201,16 @@ struct Trainer::Impl {
   std::unique_ptr<AnyRank> evaluation_stop;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
-      : world(w),
-        plan(std::move(p)),
-        options(std::move(o)),
-        layout(layout_or_throw(model, plan, options.microbatch)) {}
+      : world(w), plan(std::move(p)), options(std::move(o)), layout(layout_or_throw(model, plan, options)) {}
 
+  std::optional<LossScaleState> loss_scale() const {
+    if (!stages->loss_scaler().active()) return std::nullopt;
+    return stages->loss_scaler().state();
+  }
+  std::optional<double> loss_scale_of_step() const {
+    if (!stages->loss_scaler().active()) return std::nullopt;
+    return stages->last_loss_scale();
+  }
   bool asynchronous() const { return is_asynchronous(plan.schedule); }
   /// PipeDream: a step is a minibatch, and replicas average over one each.
   bool updates_after_each() const { return millrace::updates_after_each(plan.schedule); }
@@ -315,6 +320,8 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
                                      .sync_batch_norm = options.sync_batch_norm},
                         .rule = options.rule,
                         .clip = options.clip,
+                        .precision = options.precision,
+                        .loss_scale = options.loss_scale,
                         .average_replicas = updates_after_each(),
                         .rate_by_replicas = options.rate_by_replicas});
   BatchNeeds train{.fields = stages->fields()};
@@ -509,6 +516,7 @@ void Trainer::Impl::resume() {
     if (asynchronous() && opened.info.plan_fingerprint == plan.fingerprint())
       older_versions = load_stash(opened, *h.store);
   }
+  if (opened.info.loss_scale) stages->loss_scaler().set_state(*opened.info.loss_scale);
   report.first_step = done;
   if (continues) report.saved_step = done;
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + opened.path);
@@ -607,6 +615,8 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .samples_per_s = samples_per_s.back(),
                     .lr = learning_rate(options.learning_rate, step),
                     .gradient_norm = stages->gradient_norm(),
+                    .loss_scale = loss_scale_of_step(),
+                    .skipped = stages->skipped_last(),
                     .peak_memory_bytes = world.device.memory().peak,
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = stages->peak_versions(),
@@ -621,8 +631,8 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
       if (span.step == step) window.push_back(span);
     }
   }
-  const bool prints =
-      newest + 1 == last_step() || (newest + 1) / options.print_every > step / options.print_every;
+  const bool prints = record.skipped || newest + 1 == last_step() ||
+                      (newest + 1) / options.print_every > step / options.print_every;
   if (owns_loss() && prints) log.print(record, last_step());
 }
 
@@ -745,7 +755,8 @@ bool Trainer::Impl::checkpoint() {
                                         .position = position_of(done),
                                         .updates = done,
                                         .plan_fingerprint = plan.fingerprint(),
-                                        .settings = settings},
+                                        .settings = settings,
+                                        .loss_scale = loss_scale()},
                                        plan.num_stages(), state, {.deadline = options.checkpoint_deadline});
   if (problem) {
     ++report.failed_saves;
@@ -837,6 +848,8 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
   for (const Problem& p : validate(options.rule)) problems.push_back(p);
   for (const Problem& p : validate(options.rule, options.clip, is_asynchronous(plan.schedule)))
     problems.push_back(p);
+  for (const Problem& p : validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule)))
+    problems.push_back(p);
   if (!problems.empty()) throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
   Impl& self = *impl_;
@@ -878,6 +891,7 @@ RunReport Trainer::run() {
   report.peak_stash = self.stages->peak_stash();
   report.peak_versions = self.stages->peak_versions();
   report.peak_memory_bytes = self.world.device.memory().peak;
+  report.loss_scale = self.loss_scale();
   self.status.update(self.done, "done");
   return report;
 }

@@ -73,6 +73,8 @@ struct RunReport {
   int peak_stash = 0;
   int peak_versions = 0;
   std::int64_t peak_memory_bytes = 0;  ///< of tensors on this rank's device
+  /// Where the loss is scaled: at the end, over all runs of the job.
+  std::optional<LossScaleState> loss_scale;
 };
 
 /// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.

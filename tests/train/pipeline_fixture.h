@@ -226,10 +226,10 @@ class Reference {
  public:
   Reference(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
             std::unique_ptr<BatchSource> batches = {})
-      : layout_(*make_layout(model, plan, options.microbatch)),
+      : layout_(*make_layout(model, plan, options.microbatch, options.precision)),
         whole_(*make_layout(model,
                             uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB),
-                            options.microbatch)),
+                            options.microbatch, options.precision)),
         options_(options),
         batches_(batches ? std::move(batches) : std::make_unique<RandomBatches>(model, options.microbatch)) {
     for (int s = 0; s < layout_.num_stages(); ++s) {
