@@ -351,7 +351,17 @@ class Page {
     if (loss_)
       html += tile("Throughput", figure(median_of(*loss_, [](const StepLine& s) { return s.samples_per_s; })),
                    "samples/s, median");
+    html += precision_tile();
     return html + "</div>\n";
+  }
+  std::string precision_tile() const {
+    const std::string precision = summary_string("precision");
+    const double skipped = summary_number("skipped_steps");
+    if (std::isnan(skipped) && (precision.empty() || precision == "float32")) return "";
+    return tile("Precision", precision,
+                std::isnan(skipped)
+                    ? ""
+                    : printed("%.0f steps skipped, loss scale %.6g", skipped, summary_number("loss_scale")));
   }
   std::string loss_tile() const {
     const auto points = loss_points();
