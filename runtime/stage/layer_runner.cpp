@@ -60,18 +60,16 @@ void LayerRunner::add_gradients(LayerSlot& slot, const HeadStep& head, std::vect
 }
 
 /// Where a layer's weight gradients go: into the store's, or, of parameters in a lower precision, into zeros
-/// of that precision, which add_sums() adds to the store's.
-std::vector<at::Tensor> LayerRunner::sums_for(std::size_t step) {
+/// of that precision (`own`), which add_sums() adds to the store's.
+std::span<at::Tensor> LayerRunner::sums_for(std::size_t step, std::vector<at::Tensor>& own) {
   const auto sums = store_.gradients(static_cast<int>(step));
-  std::vector<at::Tensor> result(sums.begin(), sums.end());
-  if (!program_.steps[step].lowers_parameters) return result;
-  for (at::Tensor& sum : result)
-    sum = at::zeros(sum.sizes(), sum.options().dtype(program_.steps[step].compute));
-  return result;
+  if (!program_.steps[step].lowers_parameters) return sums;
+  const at::ScalarType dtype = program_.steps[step].compute;
+  for (const at::Tensor& sum : sums) own.push_back(at::zeros(sum.sizes(), sum.options().dtype(dtype)));
+  return own;
 }
 
 void LayerRunner::add_sums(std::size_t step, const std::vector<at::Tensor>& own) {
-  if (!program_.steps[step].lowers_parameters) return;
   const auto sums = store_.gradients(static_cast<int>(step));
   for (std::size_t k = 0; k < own.size(); ++k) sums[k].add_(own[k]);
 }
@@ -172,14 +170,15 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
   Saved& saved = slot.saved[i];
   std::vector<at::Tensor> inputs;
   before(Phase::BackwardInput, i);
-  std::vector<at::Tensor> sums = sums_for(i);
+  std::vector<at::Tensor> own;
+  const std::span<at::Tensor> sums = sums_for(i, own);
   if (!step.multi) {
     inputs = step.layer->backward(grads[0], parameters, saved, bools(step.needs), sums);
   } else {
     inputs = step.multi->backward_input_all(grads, parameters, saved, bools(step.needs));
     step.multi->backward_weight_all(grads, saved, sums);
   }
-  add_sums(i, sums);
+  add_sums(i, own);
   after(Phase::BackwardInput, i);
   saved = {};
   spread(slot, step, inputs);
@@ -220,12 +219,13 @@ void LayerRunner::weight_step(LayerSlot& slot, std::size_t i) {
   if (grads.empty()) return;
   const LayerStep& step = program_.steps[i];
   before(Phase::BackwardWeight, i);
-  std::vector<at::Tensor> sums = sums_for(i);
+  std::vector<at::Tensor> own;
+  const std::span<at::Tensor> sums = sums_for(i, own);
   if (step.multi)
     step.multi->backward_weight_all(grads, slot.saved[i], sums);
   else
     step.layer->backward_weight(grads[0], slot.saved[i], sums);
-  add_sums(i, sums);
+  add_sums(i, own);
   after(Phase::BackwardWeight, i);
   grads.clear();
   slot.saved[i] = {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -78,7 +79,7 @@ class LayerRunner {
   void add_gradient(LayerSlot& slot, int place, int use, at::Tensor value) const;
 
  private:
-  std::vector<at::Tensor> sums_for(std::size_t step);
+  std::span<at::Tensor> sums_for(std::size_t step, std::vector<at::Tensor>& own);
   void add_sums(std::size_t step, const std::vector<at::Tensor>& own);
   at::Tensor take_gradient(LayerSlot& slot, int place) const;
   bool take_gradients(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& grads) const;

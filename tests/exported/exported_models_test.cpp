@@ -157,6 +157,28 @@ INSTANTIATE_TEST_SUITE_P(Models, ExportedPipeline,
                                          StepCase{"swin_t_dropout"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
+class ExportedInLowerPrecision : public ExportedPipeline {};
+
+TEST_P(ExportedInLowerPrecision, EveryPlanEqualsOneProcess) {
+  MILLRACE_NEEDS_REFERENCE();
+  const LayeredModel model = with_limits(load(GetParam().name, {.granularity = GetParam().granularity}));
+  TrainOptions run = options(2);
+  const Outcome exact = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), run);
+  for (const Precision precision : {Precision::BFloat16, Precision::Float16}) {
+    run.precision = precision;
+    const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), run);
+    EXPECT_NE(one.losses, exact.losses) << "no layer was cast";
+    EXPECT_NEAR(one.losses[0], exact.losses[0], 0.03 * exact.losses[0]);
+    expect_equal(train(model, plan_for(model, {1, 1, 1, 1}, 4, ScheduleKind::OneFOneB), run), one,
+                 to_string(precision));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExportedInLowerPrecision,
+                         testing::Values(StepCase{"mlp_dropout", "call"}, StepCase{"gpt2_dropout", "call"},
+                                         StepCase{"resnet18", "call"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 using Exported = Pipeline;
 
 TEST_F(Exported, EvaluationDropsNothingAndLeavesBuffersAlone) {
