@@ -125,6 +125,7 @@ CutSpace::CutSpace(const CostModel& model)
       backward_(model.num_sheets(), {0.0}),
       compute_(model.num_sheets(), {0.0}),
       parameters_{0},
+      lowered_{0},
       saved_{0} {}
 
 void CutSpace::push_state(const CostModel& model, int node) {
@@ -135,6 +136,7 @@ void CutSpace::push_state(const CostModel& model, int node) {
     compute_[k].push_back(forward_[k].back() + backward_[k].back());
   }
   parameters_.push_back(parameters_.back() + layer.parameter_bytes);
+  lowered_.push_back(lowered_.back() + layer.lowered_bytes);
   saved_.push_back(saved_.back() + layer.saved_bytes);
 }
 
@@ -229,7 +231,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   // Sums in one order never fall when layers are added, so sorting puts a state behind all it contains.
   struct Sums {
     std::vector<double> forward, backward;
-    Bytes parameters = 0, saved = 0;
+    Bytes parameters = 0, lowered = 0, saved = 0;
     int size = 0;
   };
   const int sheets = model.num_sheets();
@@ -244,6 +246,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
         sum.backward[k] += model.backward_s(k, node);
       }
       sum.parameters += graph.nodes[node].parameter_bytes;
+      sum.lowered += graph.nodes[node].lowered_bytes;
       sum.saved += graph.nodes[node].saved_bytes;
       ++sum.size;
     }
@@ -261,6 +264,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   CutSpace space(model);
   space.order_ = order;
   space.parameters_.clear();
+  space.lowered_.clear();
   space.saved_.clear();
   const std::vector<Bytes> bytes = tensor_bytes(graph);
   for (int k = 0; k < sheets; ++k) {
@@ -275,6 +279,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       space.compute_[k].push_back(sums[i].forward[k] + sums[i].backward[k]);
     }
     space.parameters_.push_back(sums[i].parameters);
+    space.lowered_.push_back(sums[i].lowered);
     space.saved_.push_back(sums[i].saved);
     Bytes live = 0;
     for (std::size_t at = 0; at < layers; ++at) {

@@ -10,6 +10,7 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
   const bool sure = messages == Messages::Sure;
   return StageMemory{
       .parameters = space.parameters(a, b),
+      .lowered = space.lowered(a, b),
       .saved = space.saved(a, b),
       .incoming = sure && s > 0 ? std::max<Bytes>(0, space.next_bytes(a)) : 0,
       .outgoing = sure && s + 1 < layout.stages() ? std::max<Bytes>(0, space.next_bytes(b)) : 0,
