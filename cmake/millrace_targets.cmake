@@ -6,9 +6,11 @@
 include(GNUInstallDirs)
 
 add_library(millrace_options INTERFACE)
-target_compile_options(millrace_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wno-restrict
-  $<$<BOOL:${MILLRACE_WERROR}>:-Werror>)
-target_include_directories(millrace_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_features(millrace_options INTERFACE cxx_std_20)
+target_compile_options(millrace_options INTERFACE $<BUILD_INTERFACE:-Wall;-Wextra;-Wno-missing-field-initializers;-Wno-restrict>
+  $<BUILD_INTERFACE:$<$<BOOL:${MILLRACE_WERROR}>:-Werror>>)
+target_include_directories(millrace_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 function(millrace_library name)
   cmake_parse_arguments(ARG "" "FOLDER;EXCLUDE;ONLY" "LINK;PRIVATE_LINK" ${ARGN})

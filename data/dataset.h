@@ -16,6 +16,7 @@
 #include "runtime/base/result.h"
 #include "runtime/stage/layered_model.h"
 #include "runtime/train/batch_source.h"
+#include "runtime/train/trainer.h"
 
 namespace millrace {
 
@@ -89,6 +90,15 @@ struct DatasetOptions {
 /// that the training set does not have, more classes than the model has, ...
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options);
 
+/// A data set that a program adds: `--data NAME`, or NAME:ANYTHING, which `make` finds in options.path.
+struct NamedDataset {
+  std::string name;
+  std::function<Result<std::shared_ptr<const Dataset>>(const DatasetOptions& options)> make;
+};
+/// The one of `own` that options.path names, else as above.
+Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options,
+                                                    const std::vector<NamedDataset>& own);
+
 /// Order of an epoch: a seeded permutation, or 0..n-1 if not shuffled. Pure.
 std::vector<std::int64_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch,
                                       bool shuffle);
@@ -123,5 +133,10 @@ struct LoaderOptions {
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options);
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);
+
+/// What a Trainer asks for: batches of `train` and, unless it is null, of `test`, each sample of it once and
+/// in order. `options`: without `wanted` and `mine`, which the Trainer knows. Throws DataError.
+MakeBatches batches_of(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test,
+                       const LoaderOptions& options);
 
 }  // namespace millrace

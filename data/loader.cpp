@@ -271,4 +271,31 @@ Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> 
   return std::unique_ptr<BatchSource>(std::make_unique<Loader>(std::move(dataset), options));
 }
 
+MakeBatches batches_of(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test,
+                       const LoaderOptions& options) {
+  const auto loader = [](const std::shared_ptr<const Dataset>& dataset, const LoaderOptions& of) {
+    auto made = make_loader(dataset, of);
+    if (!made) throw DataError(to_string(made.problems()));
+    return *std::move(made);
+  };
+  return [=](const BatchNeeds& needs, const BatchNeeds& evaluation) {
+    const auto with = [&](const BatchNeeds& of) {
+      LoaderOptions read = options;
+      read.wanted = of.fields;
+      read.mine = of.mine;
+      return read;
+    };
+    BatchSources sources;
+    sources.train = loader(train, with(needs));
+    if (!test) return sources;
+    LoaderOptions once = with(evaluation);
+    once.microbatches_per_step = 1;
+    once.shuffle = false;
+    once.keep_incomplete = true;
+    sources.evaluation.microbatches = steps_per_epoch(*test, once);
+    sources.evaluation.batches = loader(test, once);
+    return sources;
+  };
+}
+
 }  // namespace millrace

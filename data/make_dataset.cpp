@@ -47,4 +47,13 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   return make_image_folder(options);
 }
 
+Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options,
+                                                    const std::vector<NamedDataset>& own) {
+  for (const NamedDataset& dataset : own) {
+    if (options.path == dataset.name || options.path.starts_with(dataset.name + ":"))
+      return dataset.make(options);
+  }
+  return make_dataset(options);
+}
+
 }  // namespace millrace

@@ -28,12 +28,13 @@ MILLRACE_MODEL_FILES(DECLARE)
 
 namespace {
 
-std::vector<Model> all_models() {
+std::vector<Model> all_models(const std::vector<Model>& own = {}) {
   std::vector<Model> all;
 #define APPEND(FILE) \
   for (Model & model : FILE##_models()) all.push_back(std::move(model));
   MILLRACE_MODEL_FILES(APPEND)
 #undef APPEND
+  all.insert(all.end(), own.begin(), own.end());
   return all;
 }
 
@@ -62,9 +63,9 @@ ExportedOptions exported_options(const ModelOptions& options) {
 
 }  // namespace
 
-std::vector<ModelDescription> model_descriptions() {
+std::vector<ModelDescription> model_descriptions(const std::vector<Model>& own) {
   std::vector<ModelDescription> descriptions;
-  for (Model& model : all_models()) descriptions.push_back(std::move(model.description));
+  for (Model& model : all_models(own)) descriptions.push_back(std::move(model.description));
   descriptions.push_back(exported_description());
   return descriptions;
 }
@@ -77,23 +78,25 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-Result<LayeredModel> make_model(const std::string& name, const GivenOptions& given) {
+Result<LayeredModel> make_model(const std::string& name, const GivenOptions& given,
+                                const std::vector<Model>& own) {
   if (is_exported_model(name)) {
     const Result<ModelOptions> options = options_for(exported_description(), given);
     if (!options) return options.problems();
     return make_exported_model(name, exported_options(*options));
   }
-  const std::vector<Model> models = all_models();
+  const std::vector<Model> models = all_models(own);
   const auto found = std::ranges::find(models, name, [](const Model& m) { return m.description.name; });
-  if (found == models.end()) return find_model(model_descriptions(), name).problems();
+  if (found == models.end()) return find_model(model_descriptions(own), name).problems();
   const Result<ModelOptions> options = options_for(found->description, given);
   if (!options) return options.problems();
   return found->make(*options);
 }
 
 std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,
-                                                                  const GivenOptions& given) {
-  const ModelDescription model = *find_model(model_descriptions(), name);
+                                                                  const GivenOptions& given,
+                                                                  const std::vector<Model>& own) {
+  const ModelDescription model = *find_model(model_descriptions(own), name);
   return recorded_values(model, *options_for(model, given));
 }
 

@@ -5,19 +5,23 @@
 #include <utility>
 #include <vector>
 
+#include "models/model.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/model_options.h"
 #include "runtime/stage/layered_model.h"
 
 namespace millrace {
 
-std::vector<ModelDescription> model_descriptions();
+/// Of millrace's models, and of `own`: what a program adds to them.
+std::vector<ModelDescription> model_descriptions(const std::vector<Model>& own = {});
 std::vector<std::string> model_names();  ///< of those that are made here, not of FILE.pt2
 /// `name`: one of them, or the path of an exported program (FILE.pt2). Problem for an unknown name, an option
 /// that the model does not have (nearest as hint) or cannot take.
-Result<LayeredModel> make_model(const std::string& name, const GivenOptions& options = {});
+Result<LayeredModel> make_model(const std::string& name, const GivenOptions& options = {},
+                                const std::vector<Model>& own = {});
 /// (name, value) of what checkpoints record of the options of a model that can be made so.
 std::vector<std::pair<std::string, std::string>> recorded_options(const std::string& name,
-                                                                  const GivenOptions& options);
+                                                                  const GivenOptions& options,
+                                                                  const std::vector<Model>& own = {});
 
 }  // namespace millrace

@@ -38,8 +38,12 @@ std::optional<Problem> problem_of_value(const Flag& flag, const std::string& tex
 /// Builds a JobSpec from members that come one by one: first the file's, then those of --set.
 class JobReader {
  public:
-  JobReader(std::string source, Problems& problems, const AskForModels& ask)
-      : source_(std::move(source)), problems_(problems), ask_(ask), flags_(train_spec(flag_values_).flags) {}
+  JobReader(std::string source, Problems& problems, const AskForModels& ask, std::string worker)
+      : source_(std::move(source)),
+        problems_(problems),
+        ask_(ask),
+        flags_(train_spec(flag_values_).flags),
+        worker_(std::move(worker)) {}
   JobReader(const JobReader&) = delete;  // the flags point into it
 
   void read(const Json& json) {
@@ -67,7 +71,7 @@ class JobReader {
   }
 
   JobSpec finish() {
-    JobSpec job{.name = name_, .source = source_};
+    JobSpec job{.name = name_, .source = source_, .worker = worker_};
     if (job.name.empty()) job.name = std::filesystem::path(source_).stem().string();
     if (job.name.empty() || job.name == "." || job.name == "..") job.name = "job";
     for (const Flag& flag : flags_) {
@@ -91,7 +95,7 @@ class JobReader {
   /// Keys that are no flags of `train`: what the model describes, in its order; others are unknown.
   void add_model_options(JobSpec& job) {
     if (others_.empty()) return;
-    const Result<Models> models = ask_ ? ask_() : Result<Models>(Models{});
+    const Result<Models> models = ask_ ? ask_(worker_) : Result<Models>(Models{});
     if (!models) {
       append(problems_, models.problems());
       return;
@@ -154,6 +158,8 @@ class JobReader {
       read_name(value);
     } else if (key == "ranks") {
       read_ranks(value);
+    } else if (key == "worker") {
+      worker_ = scalar(key, value).value_or("");
     } else if (key == "env") {
       members_of(key, value, [&](const std::string& k, const Json& v) { variable(k, v); });
     } else if (key == "args") {
@@ -251,7 +257,7 @@ class JobReader {
   }
 
   void unknown(const Value& value, const Models& models) {
-    std::vector<std::string> names{"name", "ranks", "env", "args"};
+    std::vector<std::string> names{"name", "ranks", "worker", "env", "args"};
     for (const Flag& flag : flags_) names.push_back(flag.name);
     for (const ModelDescription& model : models)
       for (const ModelOption& option : model.options) names.push_back(option.name);
@@ -385,6 +391,7 @@ class JobReader {
   const AskForModels& ask_;
   TrainFlags flag_values_;  ///< where values are tried
   std::vector<Flag> flags_;
+  std::string worker_;  ///< empty: millrace's
   std::vector<Value> values_;
   std::vector<Value> others_;  // no flags of `train`
   std::vector<std::pair<std::string, std::string>> environment_;
@@ -421,9 +428,10 @@ Result<JobOverride> parse_override(const std::string& text) {
 }
 
 Result<JobSpec> job_from(const Json& json, const std::string& source,
-                         const std::vector<JobOverride>& overrides, const AskForModels& ask) {
+                         const std::vector<JobOverride>& overrides, const AskForModels& ask,
+                         const std::string& worker) {
   Problems problems;
-  JobReader reader(source, problems, ask);
+  JobReader reader(source, problems, ask, worker);
   if (is_pipedream_job(json)) {
     const bool planned =
         std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
@@ -444,10 +452,15 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
   return job;
 }
 
-Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides) {
+Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides,
+                         const std::string& worker) {
   const Result<Json> json = read_yaml(path);
   if (!json) return json.problems();
-  return job_from(*json, path, overrides, any_worker().empty() ? AskForModels() : models_of_worker);
+  const auto ask = [](const std::string& named) {
+    const std::string asked = named.empty() ? any_worker() : named;
+    return asked.empty() ? Result<Models>(Models{}) : models_of_worker(asked);
+  };
+  return job_from(*json, path, overrides, ask, worker);
 }
 
 std::vector<std::string> train_arguments(const JobSpec& job) {
@@ -468,6 +481,7 @@ std::vector<std::string> train_arguments(const JobSpec& job) {
 
 std::string to_yaml(const JobSpec& job) {
   std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
+  if (!job.worker.empty()) text += "worker: " + yaml_scalar(job.worker) + "\n";
   for (const auto& [name, value] : job.train) text += name + ": " + yaml_scalar(value) + "\n";
   if (!job.environment.empty()) text += "env:\n";
   for (const auto& [name, value] : job.environment)

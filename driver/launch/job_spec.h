@@ -1,7 +1,7 @@
 // A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
 // LibTorch-free.
-//   name, ranks, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key, the model's own
-//   options included (docs/commands.md).
+//   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key, the
+//   model's own options included (docs/commands.md).
 #pragma once
 
 #include <string>
@@ -18,6 +18,7 @@ namespace millrace {
 struct JobSpec {
   std::string name;
   std::string source;      ///< the job file, for messages and for the resume command
+  std::string worker;      ///< the program that its ranks run; empty: millrace's, for its device
   std::string output_dir;  ///< never empty; runs/NAME if the job does not say
   int ranks = 1;
   std::vector<int> stage_of_rank;  ///< -1: not known before the model is
@@ -42,9 +43,12 @@ Result<JobOverride> parse_override(const std::string& text);
 /// nearest name, values that do not fit the flag, ranks that do not match the plan, files that are not there.
 /// Paths are relative to the current folder, as on the command line. `ask` is asked only if a key is no flag
 /// of `train`: it can be an option of the model. Where there is no worker to ask, it is taken for one.
-Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides);
+/// `worker`: of a job that names none.
+Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides,
+                         const std::string& worker = {});
 Result<JobSpec> job_from(const Json& json, const std::string& source,
-                         const std::vector<JobOverride>& overrides, const AskForModels& ask);
+                         const std::vector<JobOverride>& overrides, const AskForModels& ask,
+                         const std::string& worker = {});
 
 /// The arguments of `millrace-worker` for a rank of this job: "train", "--model", "mlp", ...
 std::vector<std::string> train_arguments(const JobSpec& job);

@@ -251,6 +251,9 @@ CommandSpec launch_spec() {
   spec.summary = "Start the ranks of a job on this host, collect their logs, and end all when one fails.";
   spec.positionals = {"JOB.yaml"};
   spec.flags = {
+      {.name = "worker",
+       .value = "PROGRAM",
+       .help = "What each rank runs: your own program (docs/your-model.md) instead of millrace-worker."},
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file; env.NAME=VALUE sets an environment variable of the ranks.",
@@ -343,16 +346,19 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
 }
 
 std::string worker_of(const JobSpec& job) {
-  return worker_path(device_of(job));
+  return job.worker.empty() ? worker_path(device_of(job)) : job.worker;
 }
 
 Problems check_job(const JobSpec& job, const std::string& worker) {
   Problems problems;
   std::error_code ignored;
   if (::access(worker.c_str(), X_OK) != 0) {
-    problems.push_back({worker, "is missing: it is the program that trains", worker_hint(device_of(job))});
+    problems.push_back(
+        {worker, "is missing: it is the program that trains",
+         job.worker.empty() ? worker_hint(device_of(job)) : "--worker names a program that can be run"});
   }
-  if (const std::string* data = job.find("data")) {
+  // A worker of the user's may know data sets by other names.
+  if (const std::string* data = job.find("data"); data && job.worker.empty()) {
     for (const std::string& path : paths_of_data(*data)) {
       if (!fs::exists(path, ignored))
         problems.push_back({path, "is not there", "data: give a folder, or synthetic"});
@@ -376,7 +382,8 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   return problems;
 }
 
-int launch_command(const std::vector<std::string>& args, const RunExporter& exporter) {
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter,
+                   const std::string& worker_here) {
   const CommandSpec spec = launch_spec();
   const Result<Arguments> arguments = parse_arguments(spec, args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
@@ -391,6 +398,7 @@ int launch_command(const std::vector<std::string>& args, const RunExporter& expo
       append(problems, one.problems());
     }
   }
+  if (arguments->has("worker")) overrides.push_back({"worker", arguments->string("worker")});
   if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
   if (arguments->boolean("overwrite")) overrides.push_back({"overwrite", "true"});
   if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
@@ -402,7 +410,7 @@ int launch_command(const std::vector<std::string>& args, const RunExporter& expo
       problems.push_back(std::move(problem));
     }
   }
-  const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides);
+  const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides, worker_here);
   if (!job) append(problems, job.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)

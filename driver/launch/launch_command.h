@@ -20,7 +20,9 @@ struct RunExporter {
 };
 
 /// Returns 0, 2 for a job that cannot start, or the code of the first rank that failed (128+n for signals).
-int launch_command(const std::vector<std::string>& args, const RunExporter& exporter = {});
+/// `worker`: what the ranks run where neither the job nor --worker says so; empty: millrace's.
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter = {},
+                   const std::string& worker = {});
 
 /// What one rank runs: `worker train ...` with the environment that torchrun gives, and our file store.
 std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
@@ -30,7 +32,7 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
 std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
                             const std::string& resume_command);
 
-/// The program that trains this job, by its `device`.
+/// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);
 
 /// Everything that can be known before a start: the worker, the data, the output folder. Touches nothing.

@@ -156,8 +156,7 @@ std::string any_worker() {
   return "";
 }
 
-Result<Models> models_of_worker() {
-  const std::string worker = any_worker();
+Result<Models> models_of_worker(const std::string& worker) {
   if (worker.empty())
     return Problem{worker_path(ComputeDevice::Cpu), "is missing: it is the program that knows the models",
                    worker_hint(ComputeDevice::Cpu)};
@@ -167,7 +166,7 @@ Result<Models> models_of_worker() {
   const auto answer = child.answer(std::chrono::steady_clock::now() + kAnswerDeadline);
   if (!answer)
     return Problem{worker, "did not list its models (`" + worker + " models`)",
-                   "is it of this version? MILLRACE_WORKER names another"};
+                   "is it of this version? MILLRACE_WORKER or --worker names another"};
   const Result<Json> json = parse_json(*answer, worker + " models");
   if (!json) return json.problems();
   return models_from(*json);

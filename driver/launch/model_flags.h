@@ -18,11 +18,12 @@ using Models = std::vector<ModelDescription>;
 CommandSpec with_model_options(CommandSpec spec, const Models& models, GivenOptions& given);
 
 /// What to ask when a word could be a model's option.
-using AskForModels = std::function<Result<Models>()>;
-/// Runs `millrace-worker models --format json` (a third of a second: it loads LibTorch). Problem: there is
-/// none that can be started, or it gave no list within a minute.
-Result<Models> models_of_worker();
+/// `worker`: the program that the job names; empty: millrace's.
+using AskForModels = std::function<Result<Models>(const std::string& worker)>;
 /// The worker of any device, as all have the same models; empty: none can be started.
 std::string any_worker();
+/// Runs `worker models --format json` (a third of a second: it loads LibTorch). Problem: there is none that
+/// can be started, or it gave no list within a minute.
+Result<Models> models_of_worker(const std::string& worker = any_worker());
 
 }  // namespace millrace

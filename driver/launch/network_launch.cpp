@@ -142,9 +142,11 @@ bool starts_profile_ranks(const std::vector<std::string>& args) {
 namespace {
 
 /// Before any rank is started: each would say the same. A worker that is not there is reported as such.
-Problems problems_of_left_flags(const Arguments& arguments, const std::vector<std::string>& args) {
-  if (arguments.left().empty() || any_worker().empty()) return {};
-  const Result<Models> models = models_of_worker();
+Problems problems_of_left_flags(const Arguments& arguments, const std::vector<std::string>& args,
+                                const std::string& own) {
+  const std::string worker = own.empty() ? any_worker() : own;
+  if (arguments.left().empty() || worker.empty()) return {};
+  const Result<Models> models = models_of_worker(worker);
   if (!models) return models.problems();
   ProfileFlags flags;
   const Result<Arguments> all =
@@ -158,13 +160,13 @@ Problems problems_of_left_flags(const Arguments& arguments, const std::vector<st
 
 /// A model, by as many ranks at once as share a host in the run.
 int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
-                         const std::vector<std::string>& args) {
+                         const std::vector<std::string>& args, const std::string& own) {
   const Result<int> ranks = ranks_at_once(flags);
   Problems problems = ranks ? Problems{} : ranks.problems();
-  append(problems, problems_of_left_flags(arguments, args));
+  append(problems, problems_of_left_flags(arguments, args, own));
   append(problems, network_flags_without_network(arguments));
   append(problems, arguments.problems());
-  const std::string worker = worker_path(flags.device);
+  const std::string worker = own.empty() ? worker_path(flags.device) : own;
   if (::access(worker.c_str(), X_OK) != 0)
     problems.push_back({worker, "is missing: it is the program that measures", worker_hint(flags.device)});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
@@ -178,14 +180,14 @@ int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
 
 }  // namespace
 
-int launch_profile(const std::vector<std::string>& args) {
+int launch_profile(const std::vector<std::string>& args, const std::string& own) {
   ProfileFlags flags;
   const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args, UnknownFlags::Leave);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (!flags.network) return launch_model_profile(flags, *arguments, args);
+  if (!flags.network) return launch_model_profile(flags, *arguments, args, own);
   Result<NetworkJob> job = network_job(flags, *arguments);
   if (!job) return exit_with(ExitCode::Usage, job.problems());
-  const std::string worker = worker_path(job->device);
+  const std::string worker = own.empty() ? worker_path(job->device) : own;
   Problems problems = check_output(*job);
   if (::access(worker.c_str(), X_OK) != 0)
     problems.push_back({worker, "is missing: it is the program that measures", worker_hint(job->device)});

@@ -42,6 +42,7 @@ bool starts_profile_ranks(const std::vector<std::string>& args);
 Problems network_flags_without_network(const Arguments& arguments);
 
 /// Starts the ranks and ends all when one fails. 0; 2 for what cannot start; the first failing rank's code.
-int launch_profile(const std::vector<std::string>& args);
+/// `own`: the program that they run; empty: millrace's, for the device.
+int launch_profile(const std::vector<std::string>& args, const std::string& own = {});
 
 }  // namespace millrace

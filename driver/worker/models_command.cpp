@@ -8,8 +8,8 @@
 namespace millrace {
 namespace {
 
-void print_model(const ModelDescription& model) {
-  const Result<LayeredModel> made = make_model(model.name);
+void print_model(const ModelDescription& model, const Additions& own) {
+  const Result<LayeredModel> made = make_model(model.name, {}, own.models);
   MILLRACE_CHECK(made, model.name << " cannot be made without options");
   std::printf("%s: %s\n%lld parameters in %zu layers\n", model.name.c_str(), model.summary.c_str(),
               static_cast<long long>(made->num_parameters()), made->layers.size());
@@ -28,7 +28,7 @@ void print_list(const Models& models) {
 
 }  // namespace
 
-int models_command(const std::vector<std::string>& args) {
+int models_command(const std::vector<std::string>& args, const Additions& own) {
   return guarded([&] {
     ModelsFlags flags;
     const CommandSpec spec = models_spec(flags);
@@ -36,7 +36,7 @@ int models_command(const std::vector<std::string>& args) {
     if (!arguments) return report_problems(arguments.problems(), ExitCode::Usage);
     if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
     if (!arguments->problems().empty()) return report_problems(arguments->problems(), ExitCode::Usage);
-    Models models = model_descriptions();
+    Models models = model_descriptions(own.models);
     if (!flags.model.empty()) {
       const Result<ModelDescription> one = find_model(models, flags.model);
       if (!one) return report_problems(one.problems(), ExitCode::Usage);
@@ -45,7 +45,7 @@ int models_command(const std::vector<std::string>& args) {
     if (flags.format == OutputFormat::Json) {
       std::printf("%s\n", to_json(models).dump(1).c_str());
     } else if (!flags.model.empty()) {
-      print_model(models.front());
+      print_model(models.front(), own);
     } else {
       print_list(models);
     }

@@ -51,11 +51,11 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
 
 }  // namespace
 
-int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
+int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                    const Additions& own) {
   return guarded([&] {
     ProfileFlags flags;
-    const CommandSpec spec =
-        with_model_options(profile_spec(flags), model_descriptions(), flags.model.options);
+    const CommandSpec spec = with_additions(profile_spec(flags), own, flags.model.options);
     const Result<Arguments> parsed = parse_arguments(spec, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
@@ -65,7 +65,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (flags.model.name.empty())
       return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
     if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
-    const Result<LayeredModel> model = make_model(flags.model.name, flags.model.options);
+    const Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
     if (!model) return report_problems(model.problems(), ExitCode::Usage);
     const Result<JobEnvironment> place = read_environment();
     if (!place) return report_problems(place.problems(), ExitCode::Usage);

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <mutex>
-#include <thread>
 
 #include "data/dataset.h"
 #include "driver/worker/worker_data_report.h"
@@ -21,6 +19,7 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/comm/emulated_links.h"
+#include "runtime/comm/rank_threads.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
@@ -57,6 +56,7 @@ struct TrainSpec : TrainFlags {
   Plan pipeline;
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
   std::string archive{}, trained_archive{};    ///< the model's, and what to write with its weights replaced
+  Additions own{};
 };
 
 Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
@@ -183,15 +183,16 @@ Problems conflicts(const TrainFlags& f) {
 }
 
 /// `flag_problems`: values that do not fit their flags.
-Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
+Result<TrainSpec> spec_from(TrainFlags flags, const Additions& own, const Problems& flag_problems) {
   if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
-  Result<LayeredModel> model = make_model(flags.model.name, flags.model.options);
+  Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
   if (!model) {
     Problems problems = flag_problems;
     append(problems, model.problems());
     return problems;
   }
   TrainSpec spec{std::move(flags), *std::move(model), {}};
+  spec.own = own;
   if (spec.autograd) {
     for (NamedLayer& named : spec.network.layers) {
       if (!dynamic_cast<const MultiLayer*>(named.layer.get())) named.layer = through_autograd(named.layer);
@@ -227,7 +228,7 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Problems& flag_problems) {
   if (!problems.empty()) return problems;
   o.launcher = launcher_process();
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
-  for (const auto& setting : recorded_options(spec.model.name, spec.model.options))
+  for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);
   spec.pipeline = *std::move(plan);
   return spec;
@@ -249,11 +250,11 @@ struct Datasets {
 };
 
 Result<Datasets> open_datasets(const TrainSpec& spec) {
-  auto train = make_dataset(dataset_options(spec, DataSplit::Train));
+  auto train = make_dataset(dataset_options(spec, DataSplit::Train), spec.own.datasets);
   if (!train) return train.problems();
   Datasets sets{.train = *train};
   if (spec.evaluate) {
-    auto test = make_dataset(dataset_options(spec, DataSplit::Test));
+    auto test = make_dataset(dataset_options(spec, DataSplit::Test), spec.own.datasets);
     if (!test) return test.problems();
     sets.test = *test;
   }
@@ -273,40 +274,15 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
   for (const std::string& note : notes) log_warning(note);
 }
 
-LoaderOptions loader_options(const TrainSpec& spec, const BatchNeeds& needs) {
+LoaderOptions loader_options(const TrainSpec& spec) {
   LoaderOptions options{.microbatch = spec.options.microbatch,
                         .microbatches_per_step = microbatches_per_step(spec.pipeline),
                         .seed = spec.options.seed,
                         .workers = spec.workers,
                         .keep_incomplete = spec.keep_last,
-                        .wanted = needs.fields,
-                        .page_locked = spec.device != ComputeDevice::Cpu,
-                        .mine = needs.mine};
+                        .page_locked = spec.device != ComputeDevice::Cpu};
   options.read_for(spec.network);
   return options;
-}
-
-std::unique_ptr<BatchSource> loader_or_throw(const std::shared_ptr<const Dataset>& dataset,
-                                             const LoaderOptions& options) {
-  auto loader = make_loader(dataset, options);
-  if (!loader) throw DataError(to_string(loader.problems()));
-  return std::move(*loader);
-}
-
-MakeBatches batches_of(const TrainSpec& spec, const Datasets& sets) {
-  return [&spec, &sets](const BatchNeeds& train, const BatchNeeds& evaluation) {
-    BatchSources sources;
-    sources.train = loader_or_throw(sets.train, loader_options(spec, train));
-    if (sets.test) {
-      LoaderOptions options = loader_options(spec, evaluation);
-      options.microbatches_per_step = 1;
-      options.shuffle = false;
-      options.keep_incomplete = true;
-      sources.evaluation.microbatches = steps_per_epoch(*sets.test, options);
-      sources.evaluation.batches = loader_or_throw(sets.test, options);
-    }
-    return sources;
-  };
 }
 
 /// Of the data sets that have files; else null. Collective.
@@ -433,7 +409,7 @@ ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& c
   SteadyClock clock;
   device.bind_thread();
   Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
-                  batches_of(spec, sets));
+                  batches_of(sets.train, sets.test, loader_options(spec)));
   RunReport report = trainer.run();
   write_archive(spec, report, communicator.rank());
   publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
@@ -465,37 +441,22 @@ std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
   return *device;
 }
 
-/// All ranks as threads of this process. The first failure is the one reported; the others only follow it.
+/// All ranks as threads of this process.
 ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < spec.pipeline.num_ranks(); ++rank)
     devices.push_back(device_or_throw(spec, rank, accelerator));
   auto communicators = make_local_communicators(spec.pipeline.num_ranks(), spec.deadline, spec.decorators);
   std::mutex mutex;
-  std::exception_ptr first;
   ExitCode worst = ExitCode::Done;
-  {
-    std::vector<std::jthread> threads;
-    for (auto& communicator : communicators) {
-      threads.emplace_back([&, c = communicator.get()] {
-        try {
-          use_threads(spec);
-          Device& device = *devices[static_cast<std::size_t>(c->rank().value)];
-          const ExitCode code = train_rank(spec, sets, *c, device);
-          std::lock_guard lock(mutex);
-          // What was lost says more than that it stopped.
-          if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
-        } catch (const std::exception& error) {
-          {
-            std::lock_guard lock(mutex);
-            if (!first) first = std::current_exception();
-          }
-          c->abort(error.what());
-        }
-      });
-    }
-  }
-  if (first) std::rethrow_exception(first);
+  run_as_threads(communicators, [&](Communicator& communicator) {
+    use_threads(spec);
+    Device& device = *devices[static_cast<std::size_t>(communicator.rank().value)];
+    const ExitCode code = train_rank(spec, sets, communicator, device);
+    std::lock_guard lock(mutex);
+    // What was lost says more than that it stopped.
+    if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
+  });
   return worst;
 }
 
@@ -556,11 +517,11 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 
 }  // namespace
 
-int train_command(const std::vector<std::string>& args, const Accelerator& accelerator) {
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                  const Additions& own) {
   return guarded([&] {
     TrainFlags flags;
-    const CommandSpec command =
-        with_model_options(train_spec(flags), model_descriptions(), flags.model.options);
+    const CommandSpec command = with_additions(train_spec(flags), own, flags.model.options);
     const Result<Arguments> parsed = parse_arguments(command, args);
     if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
     if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
@@ -569,7 +530,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
-    Result<TrainSpec> spec = spec_from(flags, parsed->problems());
+    Result<TrainSpec> spec = spec_from(flags, own, parsed->problems());
     if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
     // Before data is read: the device is what a wrong machine lacks.
     if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
@@ -586,7 +547,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       return report_problems(outputs.problems(), ExitCode::Usage);
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
-    const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec, {}));
+    const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec));
     spec->options.learning_rate = in_steps(spec->options.learning_rate, spec->rate_in_epochs, steps);
     if (spec->epochs > 0) {
       spec->options.steps = steps * spec->epochs;

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -29,6 +30,16 @@ void set_compute_threads(int threads, bool deterministic, Missing missing) {
   if (threads > 0) at::set_num_threads(threads);
   if (deterministic)
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/missing == Missing::Warn);
+}
+
+CommandSpec with_additions(CommandSpec spec, const Additions& own, GivenOptions& given) {
+  if (const auto data = std::ranges::find(spec.flags, "data", &Flag::name);
+      data != spec.flags.end() && !own.datasets.empty()) {
+    data->help += " Of this program:";
+    for (const NamedDataset& dataset : own.datasets) data->help += " " + dataset.name;
+    data->help += ".";
+  }
+  return with_model_options(std::move(spec), model_descriptions(own.models), given);
 }
 
 int report_problems(const Problems& problems, ExitCode code) {

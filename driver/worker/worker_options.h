@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
 #include "driver/cli/cli.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/model_flags.h"
@@ -20,6 +21,12 @@ namespace millrace {
 struct Accelerator {
   std::function<Result<std::shared_ptr<Device>>(int local_rank)> make_device;
   std::function<std::shared_ptr<NcclApi>(const Device& device)> make_nccl;  ///< empty: built without NCCL
+};
+
+/// What a program adds to the models and data sets that come with millrace.
+struct Additions {
+  std::vector<Model> models;
+  std::vector<NamedDataset> datasets;
 };
 
 /// The device of a rank. Problem: this program has none of that kind, or none is visible.
@@ -38,8 +45,13 @@ int guarded(const std::function<int()>& body);
 
 /// main() of the workers: `args` without the program's name.
 int worker_program(const std::vector<std::string>& args, const Accelerator& accelerator);
-int train_command(const std::vector<std::string>& args, const Accelerator& accelerator);
-int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator);
-int models_command(const std::vector<std::string>& args);
+int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                  const Additions& own = {});
+int profile_command(const std::vector<std::string>& args, const Accelerator& accelerator,
+                    const Additions& own = {});
+int models_command(const std::vector<std::string>& args, const Additions& own = {});
+
+/// `spec` of `train` or `profile` with the options of all models, and with the names of `own` in its help.
+CommandSpec with_additions(CommandSpec spec, const Additions& own, GivenOptions& given);
 
 }  // namespace millrace

@@ -194,6 +194,8 @@ struct Trainer::Impl {
   std::int64_t older_versions = 0;
   RunLock lock;                    // of rank 0
   std::string run, parent;         // see CheckpointInfo
+  bool evaluated_last = false;     // after the steps done
+  bool rested = false;             // and will not go on
   bool continues = false;          // in the folder of the run that it resumes
   std::int64_t unsaved_step = -1;  // of the last save, if it failed
   Settings settings;
@@ -277,6 +279,7 @@ struct Trainer::Impl {
   void build(const MakeBatches& make_batches);
   void resume();
   void take_initial_weights();
+  bool advance(std::int64_t most);
   void run_training();
   void run_to(std::int64_t step);
   void step_to(std::int64_t end);
@@ -785,26 +788,32 @@ void Trainer::Impl::write_trace() {
     log_warning(to_string(status.problems()));
 }
 
-void Trainer::Impl::run_training() {
-  const TimePoint start = world.clock.now();
-  bool evaluated_last = false, rested = false;
-  while (done < last_step()) {
-    run_to(next_event());
-    const bool at_end = done >= last_step();
-    report.stopped = report.stopped && !at_end;
-    if (report.stopped) break;
-    evaluated_last = evaluates() && is_due(options.evaluate_every, done);
-    const bool saves = is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end);
-    if (!evaluated_last && !saves) continue;
+/// To the next event, or by `most` steps if that is less. False: the run ends here.
+bool Trainer::Impl::advance(std::int64_t most) {
+  if (done >= last_step() || report.stopped) return false;
+  const TimePoint start_time = world.clock.now();
+  run_to(std::min(next_event(), end_of_round(done + most)));
+  const bool at_end = done >= last_step();
+  report.stopped = report.stopped && !at_end;
+  evaluated_last = !report.stopped && evaluates() && is_due(options.evaluate_every, done);
+  const bool saves =
+      !report.stopped && (is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end));
+  if (evaluated_last || saves) {
     rest();
     if (evaluated_last && !evaluate()) {
       report.stopped = rested = true;
-      break;
+    } else {
+      if (saves) checkpoint();
+      stages->go_on();
     }
-    if (saves) checkpoint();
-    stages->go_on();
   }
-  report.seconds = Seconds(world.clock.now() - start).count();
+  report.seconds += Seconds(world.clock.now() - start_time).count();
+  return true;
+}
+
+void Trainer::Impl::run_training() {
+  while (advance(options.steps)) {
+  }
   stop->finish();
   if (!rested) rest();
   if (!report.stopped && !evaluated_last) report.stopped = !evaluate();
@@ -863,12 +872,13 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
 
 Trainer::~Trainer() = default;
 
-RunReport Trainer::run() {
+/// What a failure leaves behind, and what is said of it.
+template <class Work>
+void Trainer::guarded(Work&& work) {
   at::NoGradGuard no_grad;
   Impl& self = *impl_;
   try {
-    self.run_training();
-    self.finish_files();
+    work();
   } catch (const Error& error) {
     self.write_trace();
     if (error.code() != ExitCode::Numeric) throw;
@@ -881,6 +891,28 @@ RunReport Trainer::run() {
     self.write_trace();
     throw;
   }
+}
+
+bool Trainer::step() {
+  bool more = false;
+  guarded([&] { more = impl_->advance(1); });
+  return more;
+}
+
+std::int64_t Trainer::steps_done() const {
+  return impl_->done;
+}
+
+const RunReport& Trainer::report() const {
+  return impl_->report;
+}
+
+RunReport Trainer::run() {
+  Impl& self = *impl_;
+  guarded([&] {
+    self.run_training();
+    self.finish_files();
+  });
   self.write_trace();
   RunReport& report = self.report;
   const auto after_first = [](const std::vector<double>& values) {

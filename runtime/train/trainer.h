@@ -90,7 +90,18 @@ class Trainer {
   /// communicator's abort(), so that what it causes in them comes later.
   RunReport run();
 
+  /// One step more, and what is due after it (evaluation, checkpoint): for callers with a loop of their own.
+  /// Of replicas that take turns (pipedream): one of each. Collective. False, and nothing is done, where all
+  /// steps are done or the run was asked to stop. run() after it does the rest, and what comes at the end:
+  /// the last evaluation, the weights. Throws as run().
+  bool step();
+  std::int64_t steps_done() const;  ///< over resumes
+  const RunReport& report() const;  ///< as far as it has come: losses, evaluations, saved_step
+
  private:
+  template <class Work>
+  void guarded(Work&& work);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

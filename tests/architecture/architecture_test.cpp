@@ -51,6 +51,7 @@ const std::map<std::string, std::set<std::string>>& direct_arrows() {
       {"data", {"runtime/train", "data/generate", "data/text"}},
       {"driver", {"optimizer", "models", "data"}},
       {"experiments", {"driver"}},
+      {"millrace", {"driver"}},  // the headers of the installed library
   };
   return arrows;
 }
@@ -180,7 +181,7 @@ SourceTree read_source_tree() {
   namespace fs = std::filesystem;
   const fs::path root = MILLRACE_SOURCE_DIR;
   SourceTree tree;
-  for (const char* top : {"runtime", "optimizer", "models", "data", "driver", "experiments"}) {
+  for (const char* top : {"runtime", "optimizer", "models", "data", "driver", "experiments", "millrace"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / top)) {
       const std::string extension = entry.path().extension().string();
       if (!entry.is_regular_file() || (extension != ".h" && extension != ".cpp")) continue;

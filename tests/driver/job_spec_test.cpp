@@ -27,7 +27,8 @@ Models some_models() {
 Result<JobSpec> job(const std::string& yaml, const std::vector<JobOverride>& overrides = {}) {
   const Result<Json> json = parse_yaml(yaml, "job.yaml");
   if (!json) return json.problems();
-  return job_from(*json, "job.yaml", overrides, [] { return Result<Models>(some_models()); });
+  return job_from(*json, "job.yaml", overrides,
+                  [](const std::string&) { return Result<Models>(some_models()); });
 }
 
 std::string problems_of(const std::string& yaml, const std::vector<JobOverride>& overrides = {}) {
@@ -124,7 +125,9 @@ TEST(JobSpec, TheWorkerIsAskedOnlyForKeysOfAModel) {
     return job_from(*parse_yaml(yaml, "job.yaml"), "job.yaml", {}, ask);
   };
   int asked = 0;
-  const auto ask = [&] { return ++asked, Result<Models>(Problem{"worker", "is lost", {}}); };
+  const auto ask = [&](const std::string&) {
+    return ++asked, Result<Models>(Problem{"worker", "is lost", {}});
+  };
   EXPECT_TRUE(read("model: mlp\nsteps: 3\n", ask));
   EXPECT_EQ(asked, 0);
   const Result<JobSpec> lost = read("model: mlp\nwidth: 3\n", ask);

@@ -1,0 +1,32 @@
+#include "runtime/comm/rank_threads.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace millrace {
+
+void run_as_threads(const std::vector<std::unique_ptr<Communicator>>& communicators,
+                    const std::function<void(Communicator& communicator)>& body) {
+  std::mutex mutex;
+  std::exception_ptr first;
+  {
+    std::vector<std::jthread> threads;
+    for (const auto& communicator : communicators) {
+      threads.emplace_back([&, c = communicator.get()] {
+        try {
+          body(*c);
+        } catch (const std::exception& error) {
+          {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+          }
+          c->abort(error.what());
+        }
+      });
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace millrace

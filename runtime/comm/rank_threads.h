@@ -1,0 +1,17 @@
+// All ranks of a job as threads of one process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+
+namespace millrace {
+
+/// Calls `body` for each communicator (make_local_communicators), each in a thread of its own, and waits for
+/// all. What the first that fails threw is thrown here; the others, which then fail too, only follow it.
+void run_as_threads(const std::vector<std::unique_ptr<Communicator>>& communicators,
+                    const std::function<void(Communicator& communicator)>& body);
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// A layer of which only the forward is written down: LibTorch's autograd supplies the rest.
+#pragma once
+
+#include "runtime/layers/layer.h"
+
+namespace millrace {
+
+/// What a subclass writes is `kind`, `output_shape`, `compute`, and `parameters` where it has some. Its
+/// gradients are those of through_autograd, at the same cost: it holds what the graph holds, and the
+/// parameters' gradients come with the input's and wait.
+class ForwardLayer : public Layer {
+ public:
+  ForwardLayer();
+  ForwardLayer(const ForwardLayer&) = delete;
+  ForwardLayer& operator=(const ForwardLayer&) = delete;
+
+  /// The output, by differentiable operations. `parameters`: trainable ones in order of parameters();
+  /// `buffers`: the others, written in place where `context.training`; what is returned then does not depend
+  /// on them, or a stage that recomputes would return something else. Thread-safe: no state but its options.
+  virtual at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                             std::span<at::Tensor> buffers, const CallContext& context) const = 0;
+
+ private:
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                     std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const final;
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad_output,
+                                         std::span<const at::Tensor> parameters, Saved& saved,
+                                         std::span<const bool> needs) const final;
+  void backward_weight(const at::Tensor& grad_output, Saved& saved, std::span<at::Tensor> grads) const final;
+
+  LayerPtr recorded_;
+};
+
+}  // namespace millrace
