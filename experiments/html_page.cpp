@@ -20,7 +20,7 @@ h2{font-size:17px;margin:0 0 4px}
 .tile{padding:12px 13px}
 .tile span{display:block;color:var(--soft);font-size:12.5px}
 .tile b{display:block;font-size:19px;font-weight:650;line-height:1.3;overflow-wrap:anywhere}
-.tile small{color:var(--soft);font-size:12.5px}
+.tile small{color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}
 .card{padding:18px 20px;margin-bottom:16px}
 .scroll{overflow-x:auto}
 .pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:16px}

@@ -457,7 +457,7 @@ std::string precision_of(const SweepSpec& spec) {
 
 Curves curves_of(const SweepResults& results, const std::string& precision) {
   Curves curves{.partial = {.mode = "fused", .precision = precision}};
-  const auto curve_for = [&](ModeCurves& mode, int repeat) -> Curve& {
+  const auto curve_for = [&](ModeCurves& mode, int repeat) -> RateCurve& {
     if (mode.repeats.size() <= static_cast<std::size_t>(repeat))
       mode.repeats.resize(static_cast<std::size_t>(repeat) + 1);
     return mode.repeats[static_cast<std::size_t>(repeat)];

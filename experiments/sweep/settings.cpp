@@ -5,6 +5,7 @@
 #include <set>
 
 #include "driver/cli/flag_target.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -51,6 +52,12 @@ std::optional<Varied::Values> values_of(const std::string& key, const Json& json
   return values;
 }
 
+/// Six digits: what people read is what is trained with.
+std::string rounded(double value, double low, double high) {
+  const Result<double> six = number_from(printed("%.6g", value), -HUGE_VAL, HUGE_VAL);
+  return shortest_text(std::clamp(six ? *six : value, low, high));
+}
+
 /// Whether it has members to read; a Problem if it is something else.
 bool is_mapping(const Json* json, const char* key, Problems& problems) {
   if (!json || json->is_null()) return false;
@@ -82,13 +89,13 @@ std::optional<std::string> scalar_text(const Json& value) {
   }
 }
 
-Result<Distribution> Distribution::from(const Json& json, const std::string& name) {
+Result<SettingDistribution> SettingDistribution::from(const Json& json, const std::string& name) {
   const std::string example = "for example " + name + ": {uniform: [0.1, 0.9]}";
   if (!json.is_object() || json.size() == 0)
     return Problem{json.where(), name + " needs a distribution", example};
   Problems problems;
   ObjectReader in(json, problems);
-  Distribution result;
+  SettingDistribution result;
   int kinds = 0;
   const auto bounds = [&](const char* key, Kind kind) {
     const Json* value = in.any(key);
@@ -135,13 +142,12 @@ Result<Distribution> Distribution::from(const Json& json, const std::string& nam
   return result;
 }
 
-std::string Distribution::draw(RandomStream& random) const {
+std::string SettingDistribution::draw(RandomStream& random) const {
   switch (kind_) {
     case Kind::Uniform:
-      return shortest_text(random.uniform(low_, high_));
+      return rounded(random.uniform(low_, high_), low_, high_);
     case Kind::LogUniform:
-      return shortest_text(
-          std::clamp(std::exp(random.uniform(std::log(low_), std::log(high_))), low_, high_));
+      return rounded(std::exp(random.uniform(std::log(low_), std::log(high_))), low_, high_);
     case Kind::Integers: {
       const auto count = static_cast<std::uint64_t>((last_ - first_) / step_) + 1;
       return std::to_string(first_ + step_ * static_cast<std::int64_t>(random.below(count)));
@@ -152,7 +158,7 @@ std::string Distribution::draw(RandomStream& random) const {
   return "";
 }
 
-std::vector<std::string> Distribution::ends() const {
+std::vector<std::string> SettingDistribution::ends() const {
   if (kind_ == Kind::Choice) return choices_;
   if (kind_ == Kind::Integers) return {std::to_string(first_), std::to_string(last_)};
   return {shortest_text(low_), shortest_text(high_)};
@@ -209,7 +215,7 @@ Varied read_varied(const Json* lists, const Json* grid, const Json* sample, Prob
                         "the grid has more than a million combinations", "sample some of them instead"});
   if (is_mapping(sample, "sample", problems)) {
     for (const auto& [name, value] : sample->members()) {
-      const Result<Distribution> distribution = Distribution::from(value, name);
+      const Result<SettingDistribution> distribution = SettingDistribution::from(value, name);
       if (!distribution)
         append(problems, distribution.problems());
       else if (is_new(flag_name(name), value.where()))

@@ -27,17 +27,17 @@ struct Setting {
 using JobSettings = std::vector<Setting>;
 
 /// Where the values of a setting come from by chance.
-class Distribution {
+class SettingDistribution {
  public:
   enum class Kind { Uniform, LogUniform, Integers, Choice };
   /// Problems: unknown name, not two bounds, no width (bounds that are equal, one choice), wrong order.
-  static Result<Distribution> from(const Json& json, const std::string& name);
+  static Result<SettingDistribution> from(const Json& json, const std::string& name);
 
   /// The text of a flag's value: reads back exactly.
   std::string draw(RandomStream& random) const;
   /// Values that bound what is drawn, or all choices: what a flag must accept.
   std::vector<std::string> ends() const;
-  bool operator==(const Distribution&) const = default;
+  bool operator==(const SettingDistribution&) const = default;
 
   Kind kind() const { return kind_; }
   const std::vector<std::string>& choices() const { return choices_; }
@@ -51,7 +51,7 @@ class Distribution {
 
 struct Sampled {
   std::string flag;
-  Distribution distribution;
+  SettingDistribution distribution;
   std::string where;
 };
 

@@ -67,7 +67,7 @@ void print_results(const SweepSpec& spec, const SweepResults& results) {
   const Curves curves = curves_of(results, precision_of(spec));
   for (const ModeCurves& mode : curves.modes) {
     std::set<int> sizes;
-    for (const Curve& curve : mode.repeats)
+    for (const RateCurve& curve : mode.repeats)
       for (const auto& [jobs, rate] : curve) sizes.insert(jobs);
     for (int jobs : sizes) {
       const Band band = band_at(mode, jobs);

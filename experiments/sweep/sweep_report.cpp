@@ -92,7 +92,7 @@ class SweepPage {
     for (const ModeCurves& mode : curves_.modes) {
       Series line{.name = mode.mode, .colour = colour_of(mode.mode)};
       std::set<int> measured;
-      for (const Curve& curve : mode.repeats)
+      for (const RateCurve& curve : mode.repeats)
         for (const auto& [jobs, rate] : curve) measured.insert(jobs);
       for (int jobs = 1; jobs <= curves_.most; ++jobs) {
         const Band band = band_at(mode, jobs);
@@ -148,12 +148,14 @@ class SweepPage {
   /// Serial as lines, fused dashed over them, concurrent as dots where there is no serial.
   std::string losses_card() const {
     std::vector<Series> series;
-    std::size_t num_jobs = 0;
+    int num_jobs = 0;
     for (int job = 0; job < std::min(spec_.num_jobs, kMostCurves); ++job) {
       const std::string colour = kColours[static_cast<std::size_t>(job)];
       bool named = false;
       for (const JobResult& r : results_.jobs) {
-        if (r.job != job || (r.mode == SweepMode::Concurrent && spec_.has(SweepMode::Serial))) continue;
+        if (r.job != job || r.exit_code != 0 ||
+            (r.mode == SweepMode::Concurrent && spec_.has(SweepMode::Serial)))
+          continue;
         Series line{.colour = r.mode == SweepMode::Fused ? "var(--line)" : colour,
                     .points = losses_of(r.folder, r.mode == SweepMode::Fused ? r.job : -1),
                     .style = r.mode == SweepMode::Fused ? Series::Style::Dashed : Series::Style::Line};
@@ -167,8 +169,10 @@ class SweepPage {
     if (series.empty()) return "";
     std::string lead = "Training loss by step.";
     if (spec_.has(SweepMode::Fused)) lead += " Lines: serial; dashed over them: the same job in the array.";
-    if (static_cast<int>(num_jobs) < spec_.num_jobs)
-      lead += " The first " + std::to_string(num_jobs) + " of " + std::to_string(spec_.num_jobs) + " jobs.";
+    const int shown = std::min(spec_.num_jobs, kMostCurves);
+    if (shown < spec_.num_jobs)
+      lead += " The first " + std::to_string(shown) + " of " + std::to_string(spec_.num_jobs) + " jobs.";
+    if (num_jobs < shown) lead += " Jobs that failed are left out.";
     return html_card(
         "Loss", lead,
         line_chart_svg({.title = "Training loss", .x_label = "step", .width = 1096, .height = 340}, series));

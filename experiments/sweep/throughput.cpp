@@ -98,7 +98,7 @@ double throughput(const std::vector<Timing>& processes, int warmup) {
   return stop > start ? samples / (stop - start) : 0;
 }
 
-double interpolated(const Curve& curve, int jobs) {
+double interpolated(const RateCurve& curve, int jobs) {
   if (curve.empty()) return 0;
   const auto after = curve.lower_bound(jobs);
   if (after == curve.end()) return curve.rbegin()->second;
@@ -111,7 +111,7 @@ double interpolated(const Curve& curve, int jobs) {
 Band band_at(const ModeCurves& mode, int jobs) {
   Band band{.low = std::numeric_limits<double>::infinity(), .high = -std::numeric_limits<double>::infinity()};
   int count = 0;
-  for (const Curve& curve : mode.repeats) {
+  for (const RateCurve& curve : mode.repeats) {
     if (curve.empty()) continue;
     const double value = interpolated(curve, jobs);
     band.mean += value;
@@ -135,7 +135,7 @@ std::string throughputs_csv(const std::vector<ModeCurves>& modes, double serial,
   for (int jobs = 1; jobs <= most; ++jobs) {
     text += std::to_string(jobs);
     for (const ModeCurves& mode : modes) {
-      for (const Curve& curve : mode.repeats)
+      for (const RateCurve& curve : mode.repeats)
         text += "," + (curve.empty() ? "" : number(interpolated(curve, jobs) / serial));
       const Band band = band_at(mode, jobs);
       text += "," + number(band.mean / serial) + "," + number(band.low / serial) + "," +

@@ -32,15 +32,15 @@ Result<Timing> read_timing(const std::string& path);
 double throughput(const std::vector<Timing>& processes, int warmup);
 
 /// A column of throughputs.csv: what was measured, by number of jobs B.
-using Curve = std::map<int, double>;
+using RateCurve = std::map<int, double>;
 /// Linear between measured B, constant outside.
-double interpolated(const Curve& curve, int jobs);
+double interpolated(const RateCurve& curve, int jobs);
 
 /// Speed-ups of one mode: a curve for each repeat.
 struct ModeCurves {
   std::string mode;       ///< "serial", "concurrent", "fused"
   std::string precision;  ///< "fp32"
-  std::vector<Curve> repeats;
+  std::vector<RateCurve> repeats;
 };
 /// Rows B = 1 .. most; columns <mode>:<precision>:<repeat>, :avg, :min, :max; every value over the mean of
 /// `serial` (the mean of its repeats at B = 1).
