@@ -178,13 +178,14 @@ class Runner {
     if (counters.instructions) *counters.instructions /= static_cast<std::int64_t>(share);
     for (std::size_t i = 0; i < task.jobs.size(); ++i) {
       JobResult result{.job = task.jobs[i],
+                       .member = mode == SweepMode::Fused ? static_cast<int>(i) : -1,
                        .mode = mode,
                        .exit_code = static_cast<int>(number_of(*record, "exit_code")),
                        .error = text_of(*record, "error"),
                        .folder = folder(task.key),
                        .counters = counters};
-      const JobOutcome outcome = mode == SweepMode::Fused ? outcome_of(result.folder, static_cast<int>(i))
-                                                          : outcome_of(result.folder);
+      const JobOutcome outcome =
+          result.member >= 0 ? outcome_of(result.folder, result.member) : outcome_of(result.folder);
       if (result.exit_code == 0 && !outcome.error.empty()) {
         result.exit_code = outcome.exit_code;
         result.error = outcome.error;

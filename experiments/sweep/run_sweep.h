@@ -18,6 +18,7 @@ inline constexpr const char* kSweepFormat = "millrace-sweep-1";
 /// What a job came to in one mode.
 struct JobResult {
   int job = 0;
+  int member = -1;  ///< its place in its array; -1: it ran alone
   SweepMode mode = SweepMode::Serial;
   int exit_code = 0;
   std::string error;

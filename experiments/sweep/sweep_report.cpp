@@ -157,7 +157,7 @@ class SweepPage {
             (r.mode == SweepMode::Concurrent && spec_.has(SweepMode::Serial)))
           continue;
         Series line{.colour = r.mode == SweepMode::Fused ? "var(--line)" : colour,
-                    .points = losses_of(r.folder, r.mode == SweepMode::Fused ? r.job : -1),
+                    .points = losses_of(r.folder, r.member),
                     .style = r.mode == SweepMode::Fused ? Series::Style::Dashed : Series::Style::Line};
         if (line.points.empty()) continue;
         if (!named) line.name = "job " + std::to_string(job);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "driver/cli/flag_target.h"
+#include "experiments/sweep/fused_job.h"
 #include "experiments/sweep/partition.h"
 
 namespace millrace {
@@ -159,6 +160,10 @@ Result<SweepSpec> load_sweep(const std::string& path) {
       spec.job = *std::move(swept);
       if (problems.empty())
         append(problems, problems_of_jobs(spec.job, spec.varied, spec.seed, spec.num_jobs));
+      if (problems.empty() && spec.has(SweepMode::Fused)) {
+        if (const Result<JobSpec> array = fused_job(spec.job, {spec.settings(0)}); !array)
+          append(problems, array.problems());
+      }
     }
   } else {
     problems.push_back(

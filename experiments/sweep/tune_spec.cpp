@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "driver/cli/flag_target.h"
+#include "experiments/sweep/fused_job.h"
 #include "experiments/sweep/partition.h"
 
 namespace millrace {
@@ -98,6 +99,10 @@ Result<TuneSpec> load_tune(const std::string& path) {
       spec.job = *std::move(swept);
       if (problems.empty())
         append(problems, problems_of_jobs(spec.job, spec.space, spec.seed, spec.num_trials()));
+      if (problems.empty() && spec.mode == SweepMode::Fused) {
+        if (const Result<JobSpec> array = fused_job(spec.job, {spec.settings(0)}); !array)
+          append(problems, array.problems());
+      }
     }
   } else {
     problems.push_back(

@@ -13,9 +13,12 @@
 #include "experiments/sweep/run_pool.h"
 #include "experiments/sweep/search.h"
 #include "experiments/sweep/settings.h"
+#include "experiments/sweep/sweep_command.h"
 #include "experiments/sweep/sweep_spec.h"
 #include "experiments/sweep/throughput.h"
+#include "experiments/sweep/tune_command.h"
 #include "experiments/sweep/tune_spec.h"
+#include "runtime/base/text.h"
 #include "tests/driver/temporary_folder.h"
 
 namespace millrace {
@@ -398,7 +401,7 @@ TEST(SweepFiles, EveryProblemHasItsPlace) {
   }
   const Result<SweepSpec> good = load_sweep(folder.write(
       "sweep.yaml",
-      std::string(kJob) + "lists: {lr: [1, 2]}\ngrid: {seed: [1, 2, 3]}\nmodes: [serial, fused]\n"));
+      std::string(kJob) + "lists: {lr: [1, 2]}\ngrid: {seed: [1, 2, 3]}\nmodes: [serial, concurrent]\n"));
   ASSERT_TRUE(good) << to_string(good.problems());
   EXPECT_EQ(good->num_jobs, 6);
   const Result<JobSpec> job = good->job.with(good->settings(5));
@@ -455,6 +458,18 @@ TEST(TuneFiles, TheShippedSpacesAreThoseOfTheSpecification) {
     ++files;
   }
   EXPECT_GE(files, 2);
+}
+
+TEST(SweepDocs, CommandsAreDescribedAsTheyAre) {
+  const std::string page = *read_file(std::string(MILLRACE_SOURCE_DIR) + "/docs/commands.md");
+  for (const CommandSpec& spec : {sweep_spec(), tune_spec()}) {
+    EXPECT_NE(page.find("```\n" + help_text(spec) + "```"), std::string::npos) << help_text(spec);
+    for (const std::string& example : spec.examples) {
+      const std::vector<std::string> words = words_of(example, ' ');
+      EXPECT_EQ(words[0] + " " + words[1], "millrace " + spec.command);
+      EXPECT_TRUE(parse_arguments(spec, {words.begin() + 2, words.end()})) << example;
+    }
+  }
 }
 
 TEST(RunPools, CoresGoRoundAndWideJobsAreNotPinned) {
