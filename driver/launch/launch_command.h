@@ -34,8 +34,8 @@ struct JobEnd {
   LaunchOutcome outcome;
   std::string message;  ///< how it ended, for the user
 };
-/// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's meanwhile.
-/// Problem: the folder is in use, or holds an earlier run.
+/// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's
+/// meanwhile. Problem: the folder is in use, or holds an earlier run.
 Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command);
 
 /// The program that trains this job, by its `device`.
