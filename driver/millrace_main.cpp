@@ -24,6 +24,8 @@
 #include "experiments/export/convert_command.h"
 #include "experiments/instrument_command.h"
 #include "experiments/report_command.h"
+#include "experiments/sweep/sweep_command.h"
+#include "experiments/sweep/tune_command.h"
 #include "experiments/trace_command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -83,6 +85,8 @@ constexpr Command kCommands[] = {
      [](const std::vector<std::string>& a) {
        return launch_command(a, {.check = check_log_formats, .run = export_run});
      }},
+    {"sweep", "Run", sweep_spec, sweep_command},
+    {"tune", "Run", tune_spec, tune_command},
     {"report", "Look", report_spec, report_command},
     {"bleu", "Look", bleu_spec, bleu_command},
     {"trace", "Look", trace_spec, trace_command},

@@ -9,6 +9,7 @@
 
 #include "experiments/error_split.h"
 #include "experiments/figures.h"
+#include "experiments/html_page.h"
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"
@@ -206,68 +207,6 @@ std::optional<std::int64_t> typical_step(const RunData& run, double typical_s) {
 // ---- page
 // ---------------------------------------------------------------------------------------------------
 
-const char* const kStyle = R"(
-:root{color-scheme:light dark;--page:#f4f6f8;--card:#ffffff;--text:#1f2933;--soft:#52606d;--tick:#66727f;--grid:#e4e7eb;--edge:#d5dae1;--box:#f7f9fb;--good:#1d8a5f;--bad:#c2571a;--line:#334155;--second:#b42346;--idle:#e3e7ec}
-@media(prefers-color-scheme:dark){:root{--page:#12161b;--card:#1b2129;--text:#e6eaef;--soft:#a9b4c0;--tick:#94a0ad;--grid:#2c343e;--edge:#36404b;--box:#222a33;--good:#5cc79b;--bad:#f0985f;--line:#cbd5e1;--second:#ff8fa3;--idle:#333c48}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}
-header h1{font-size:26px;margin:0;letter-spacing:-.01em}
-header p{margin:2px 0 18px;color:var(--soft);overflow-wrap:anywhere}
-h2{font-size:17px;margin:0 0 4px}
-.lead{color:var(--soft);margin:0 0 14px;font-size:14px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:16px}
-.tile,.card{background:var(--card);border:1px solid var(--edge);border-radius:12px}
-.tile{padding:12px 13px}
-.tile span{display:block;color:var(--soft);font-size:12.5px}
-.tile b{display:block;font-size:19px;font-weight:650;line-height:1.3;overflow-wrap:anywhere}
-.tile small{color:var(--soft);font-size:12.5px}
-.card{padding:18px 20px;margin-bottom:16px}
-.scroll{overflow-x:auto}
-.pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:16px}
-.narrow{display:none}
-.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-bottom:10px;font-size:12px}
-.legend i{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:5px;vertical-align:-1px}
-.bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:7px 12px;align-items:center;font-size:12.5px}
-.bar{display:flex;height:22px}
-.bar i{font:11px/22px system-ui,sans-serif;text-align:center;color:#16202b;overflow:hidden;white-space:nowrap}
-.bars .sum{color:var(--tick);font-size:12px;text-align:right}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
-th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
-th{color:var(--soft);font-weight:600;font-size:12.5px}
-th:first-child,td:first-child{text-align:left;padding-left:2px}
-th.group{text-align:center;border-left:1px solid var(--grid)}
-td.first,th.first{border-left:1px solid var(--grid)}
-tr.total td{font-weight:650}
-tr:last-child td{border-bottom:0}
-.good{color:var(--good)}.bad{color:var(--bad)}.none{color:var(--tick)}
-svg{display:block;max-width:100%;height:auto;font-family:inherit}
-svg.chart{width:100%}
-svg.plan{margin:0 auto}
-svg text{font-size:12px;fill:var(--text)}
-svg .title{font-size:14px;font-weight:650;fill:var(--text)}
-svg .tick{font-size:11.5px;font-weight:400;fill:var(--tick)}
-svg .label{font-size:12.5px;fill:var(--text)}
-svg .mono{font:11.5px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
-svg .inbar{font-size:11px;fill:#16202b}
-svg .grid{stroke:var(--grid)}svg .axis{stroke:var(--edge)}
-svg .box{fill:var(--box);stroke:var(--edge)}
-svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var(--soft)}
-.gantt{margin-top:10px}
-.gantt svg{width:100%}
-.gantt svg>rect:first-child{fill:var(--box)}
-.gantt svg text[fill="#1f2933"]{fill:var(--text)}
-.gantt svg text[fill="#52606d"]{fill:var(--tick)}
-.gantt svg text[fill="#16202b"]{fill:#16202b;font-size:11px}
-.gantt svg rect[fill="#e3e7ec"]{fill:var(--idle)}
-.gantt svg line{stroke:var(--grid)}
-.gantt svg rect[stroke="#fff"]{stroke:var(--box)}
-ul.notes{margin:0;padding-left:18px;color:var(--soft);font-size:14px}
-footer{color:var(--tick);font-size:13px;margin-top:22px}
-@media(max-width:640px){main{padding:16px 8px 40px}.card{padding:14px 10px}.wide{display:none}.narrow{display:block}th,td{padding:6px 7px}.bars{gap:6px 7px;font-size:11.5px}}
-@media print{.card,.tile{break-inside:avoid}}
-)";
-
 class Page {
  public:
   explicit Page(const RunData& run) : run_(run), comparison_(compare(run)), loss_(loss_rank(run)) {}
@@ -275,16 +214,12 @@ class Page {
   std::string html() {
     std::string body = header() + tiles() + plan_card() + comparison_card() + error_split_html(run_) +
                        gantt_card() + curves_card() + time_card() + ranks_card() + data_card() + notes_card();
-    return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-           "'unsafe-inline'\">\n"
-           "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>" +
-           escape_xml(title()) + " · millrace</title>\n<style>" + kStyle +
-           "</style>\n</head>\n<body>\n<main>\n" + body +
-           "<footer>Written by millrace report. Times are medians over the steps after the first unless said "
-           "otherwise; MiB are 2^20 bytes.</footer>\n</main>\n"
-           "<script type=\"application/json\" id=\"millrace-data\">" +
-           embedded_data() + "</script>\n</body>\n</html>\n";
+    return html_page(
+        {.title = title(),
+         .body = body,
+         .footer = "Written by millrace report. Times are medians over the steps after the first unless said "
+                   "otherwise; MiB are 2^20 bytes.",
+         .data = embedded_data()});
   }
 
  private:
@@ -305,20 +240,10 @@ class Page {
     return model() + (name.empty() ? "" : " · " + name);
   }
 
-  static std::string card(const std::string& heading, const std::string& lead, const std::string& content) {
-    return "<section class=\"card\"><h2>" + heading + "</h2><p class=\"lead\">" + lead + "</p>" + content +
-           "</section>\n";
-  }
   /// One picture for wide screens and one for narrow ones.
   static std::string both(const std::string& wide, const std::string& narrow) {
     return "<div class=\"wide\">" + wide + "</div><div class=\"narrow\">" + narrow + "</div>";
   }
-  static std::string tile(const std::string& label, const std::string& value,
-                          const std::string& detail = {}) {
-    return "<div class=\"tile\"><span>" + label + "</span><b>" + escape_xml(value) + "</b><small>" +
-           escape_xml(detail) + "</small></div>";
-  }
-
   std::string header() const {
     const std::string data = summary_string("data");
     return "<header><h1>" + escape_xml(title()) + "</h1><p>" + escape_xml(run_.folder) +
@@ -329,28 +254,30 @@ class Page {
     std::string html = "<div class=\"tiles\">";
     const std::size_t ranks =
         run_.plan ? static_cast<std::size_t>(run_.plan->num_ranks()) : run_.ranks.size();
-    html += tile("Ranks", std::to_string(ranks),
-                 run_.plan ? std::to_string(run_.plan->num_stages()) +
-                                 (run_.plan->num_stages() == 1 ? " stage" : " stages")
-                           : "");
+    html += html_tile("Ranks", std::to_string(ranks),
+                      run_.plan ? std::to_string(run_.plan->num_stages()) +
+                                      (run_.plan->num_stages() == 1 ? " stage" : " stages")
+                                : "");
     if (run_.plan) {
-      html += tile("Schedule", to_string(run_.plan->schedule),
-                   is_asynchronous(run_) ? "asynchronous, weights stashed"
-                                         : std::to_string(run_.plan->microbatches) + " microbatches a step");
+      html +=
+          html_tile("Schedule", to_string(run_.plan->schedule),
+                    is_asynchronous(run_) ? "asynchronous, weights stashed"
+                                          : std::to_string(run_.plan->microbatches) + " microbatches a step");
     }
     if (loss_)
-      html += tile(counts_minibatches(run_) ? "Minibatches" : "Steps",
-                   std::to_string(done_after(run_, *loss_, loss_->steps.back())), "the last in the log");
+      html += html_tile(counts_minibatches(run_) ? "Minibatches" : "Steps",
+                        std::to_string(done_after(run_, *loss_, loss_->steps.back())), "the last in the log");
     html += loss_tile() + accuracy_tile();
     if (comparison_.measured_step_s > 0) {
-      html +=
-          tile(counts_minibatches(run_) ? "Minibatch" : "Step", duration_figure(comparison_.measured_step_s),
-               comparison_.predicted_step_s > 0 ? "predicted " + duration_figure(comparison_.predicted_step_s)
-                                                : "median");
+      html += html_tile(
+          counts_minibatches(run_) ? "Minibatch" : "Step", duration_figure(comparison_.measured_step_s),
+          comparison_.predicted_step_s > 0 ? "predicted " + duration_figure(comparison_.predicted_step_s)
+                                           : "median");
     }
     if (loss_)
-      html += tile("Throughput", figure(median_of(*loss_, [](const StepLine& s) { return s.samples_per_s; })),
-                   "samples/s, median");
+      html += html_tile("Throughput",
+                        figure(median_of(*loss_, [](const StepLine& s) { return s.samples_per_s; })),
+                        "samples/s, median");
     html += precision_tile();
     return html + "</div>\n";
   }
@@ -358,22 +285,23 @@ class Page {
     const std::string precision = summary_string("precision");
     const double skipped = summary_number("skipped_steps");
     if (std::isnan(skipped) && (precision.empty() || precision == "float32")) return "";
-    return tile("Precision", precision,
-                std::isnan(skipped)
-                    ? ""
-                    : printed("%.0f steps skipped, loss scale %.6g", skipped, summary_number("loss_scale")));
+    return html_tile("Precision", precision,
+                     std::isnan(skipped) ? ""
+                                         : printed("%.0f steps skipped, loss scale %.6g", skipped,
+                                                   summary_number("loss_scale")));
   }
   std::string loss_tile() const {
     const auto points = loss_points();
     if (points.empty()) return "";
-    return tile("Loss", printed("%.4g", points.back().second), printed("from %.4g", points.front().second));
+    return html_tile("Loss", printed("%.4g", points.back().second),
+                     printed("from %.4g", points.front().second));
   }
   std::string accuracy_tile() const {
     const Json* evaluations = run_.summary.find("evaluations");
     if (!evaluations || !evaluations->is_array() || evaluations->items().empty()) return "";
     const Json* top1 = evaluations->items().back().find("top1");
     return top1 && top1->is_number()
-               ? tile("Top-1", printed("%.1f %%", top1->as_double() * 100), "last evaluation")
+               ? html_tile("Top-1", printed("%.1f %%", top1->as_double() * 100), "last evaluation")
                : "";
   }
 
@@ -383,8 +311,8 @@ class Page {
         "Stages, their ranks and layers; arrows are the tensors of one microbatch. Bars: time of a stage "
         "divided by its replicas, against the slowest.";
     if (!run_.plan->planner.empty()) lead += " Made by " + escape_xml(run_.plan->planner) + ".";
-    return card("Plan", lead,
-                both(plan_svg(*run_.plan, kWidePlan, "wide"), plan_svg(*run_.plan, kNarrow, "narrow")));
+    return html_card("Plan", lead,
+                     both(plan_svg(*run_.plan, kWidePlan, "wide"), plan_svg(*run_.plan, kNarrow, "narrow")));
   }
 
   // -- predicted and measured --
@@ -425,7 +353,7 @@ class Page {
       table += count_cell(s.predicted_versions, "first") + count_cell(s.measured_versions) + "</tr>";
     }
     table += "</tbody></table></div>";
-    return card(
+    return html_card(
         "Predicted and measured",
         step_sentence() +
             " Stage times are for one microbatch on one rank; * the most bytes of tensors that lived at "
@@ -503,7 +431,7 @@ class Page {
           " Nothing is simulated: " + escape_xml(none ? "it has no actions" : none.problems().front().what) +
           ".";
     }
-    return card("Schedule", lead, charts);
+    return html_card("Schedule", lead, charts);
   }
   static double end_of(const std::vector<GanttRow>& rows) {
     double end = 0;
@@ -567,7 +495,7 @@ class Page {
     charts += "<div>" +
               chart({.title = "Throughput", .y_label = "samples/s", .y_from_zero = true}, curve_of(speed)) +
               "</div>";
-    return card(
+    return html_card(
         "Progress",
         std::string("Loss of the last stage, and samples of the whole job per second, after so many ") +
             (counts_minibatches(run_) ? "minibatches." : "steps."),
@@ -616,7 +544,7 @@ class Page {
       rows.push_back(std::move(row));
     }
     if (rows.empty()) return "";
-    return card(
+    return html_card(
         "Where the time went",
         std::string("Mean of ") + (counts_minibatches(run_) ? "a minibatch" : "a step") +
             " on each rank. Idle is waiting for messages: the bubble, and peers that are late; other is what "
@@ -642,8 +570,8 @@ class Page {
                "</td>" + bytes_cell(last.peak_memory_bytes) + count_cell(last.weight_versions) + "<td>" +
                std::to_string(last.stashed_microbatches) + "</td></tr>";
     }
-    return card("Ranks", "Bubble: share of a step without forward, backward or update.",
-                table + "</tbody></table></div>");
+    return html_card("Ranks", "Bubble: share of a step without forward, backward or update.",
+                     table + "</tbody></table></div>");
   }
 
   /// Odd files of the data sets, if they have files.
@@ -668,7 +596,7 @@ class Page {
     }
     if (table.empty()) return "";
     if (!names.empty()) names = "<p class=\"lead\">Damaged:</p><ul class=\"notes\">" + names + "</ul>";
-    return card(
+    return html_card(
         "Data files",
         "Files that were read, over all ranks. Another image of its class stood in for a damaged one; what "
         "is "
@@ -687,7 +615,7 @@ class Page {
     if (run_.notes.empty()) return "";
     std::string list = "<ul class=\"notes\">";
     for (const std::string& note : run_.notes) list += "<li>" + escape_xml(note) + "</li>";
-    return card("Notes", "What this report could not show.", list + "</ul>");
+    return html_card("Notes", "What this report could not show.", list + "</ul>");
   }
 
   /// For scripts. `<` cannot end the element.

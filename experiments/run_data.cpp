@@ -35,6 +35,7 @@ StepLine step_of(const Json& line) {
       .step = integer_at(line, "step"), .loss = optional_at(line, "loss"), .top1 = optional_at(line, "top1")};
   step.samples_per_s = number_at(line, "samples_per_s");
   step.step_s = number_at(line, "step_s");
+  step.ended_s = optional_at(line, "ended_s");
   step.forward_s = number_at(line, "forward_s");
   step.backward_s = number_at(line, "backward_s");
   step.send_s = number_at(line, "send_s");

@@ -23,6 +23,7 @@ struct StepLine {
   std::optional<double> top1;
   double samples_per_s = 0;
   double step_s = 0;
+  std::optional<double> ended_s;  ///< by the host's monotonic clock
   double forward_s = 0, backward_s = 0, send_s = 0, receive_s = 0, wait_s = 0, all_reduce_s = 0, update_s = 0,
          data_s = 0;
   double bubble_share = 0;

@@ -59,6 +59,7 @@ class Frame {
   Frame(const LineChart& chart, const std::vector<Series>& series) : chart_(chart) {
     for (const Series& s : series) {
       for (const auto& [px, py] : s.points) x_.take(px), y_.take(py);
+      for (const auto& [px, low, high] : s.band) y_.take(low), y_.take(high);
     }
     if (chart.y_from_zero) y_.take(0);
     x_.make_wide();
@@ -106,6 +107,17 @@ class Frame {
   Range x_, y_;
 };
 
+std::string draw_band(const Frame& frame, const Series& series) {
+  std::string there, back;
+  for (const auto& [x, low, high] : series.band) {
+    there += printed(there.empty() ? "M%.1f %.1f" : "L%.1f %.1f", frame.x(x), frame.y(high));
+    back.insert(0, printed("L%.1f %.1f", frame.x(x), frame.y(low)));
+  }
+  if (there.empty()) return "";
+  return "<path d=\"" + there + back + "Z\" fill=\"" + escape_xml(series.colour) +
+         "\" stroke=\"none\" opacity=\"0.18\"/>";
+}
+
 std::string draw_series(const Frame& frame, const Series& series) {
   const std::string colour = escape_xml(series.colour);
   if (series.style == Series::Style::Dots) {
@@ -123,6 +135,7 @@ std::string draw_series(const Frame& frame, const Series& series) {
   const bool faint = series.style == Series::Style::Faint;
   return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + colour +
          (faint ? "\" stroke-width=\"1\" opacity=\"0.35\"" : "\" stroke-width=\"2\"") +
+         (series.style == Series::Style::Dashed ? " stroke-dasharray=\"5 5\"" : "") +
          " stroke-linejoin=\"round\" stroke-linecap=\"round\"/>";
 }
 
@@ -176,6 +189,7 @@ std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& se
   const Frame frame(chart, shown);
   std::string svg =
       opening(chart.width, chart.height, chart.title) + frame.draw() + legend(shown, chart.width);
+  for (const Series& s : shown) svg += draw_band(frame, s);
   for (const Series& s : shown) svg += draw_series(frame, s);
   return svg + "</svg>";
 }

@@ -1,6 +1,7 @@
 // Charts as inline SVG. Colours that depend on light or dark come from the page's CSS variables.
 #pragma once
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,8 @@ struct Series {
   std::string name;
   std::string colour;                             ///< CSS colour
   std::vector<std::pair<double, double>> points;  ///< x ascending; points with NaN or Inf are left out
-  enum class Style { Line, Faint, Dots } style = Style::Line;
+  enum class Style { Line, Faint, Dashed, Dots } style = Style::Line;
+  std::vector<std::array<double, 3>> band = {};  ///< x ascending, low, high: shaded behind the line
 };
 
 struct LineChart {

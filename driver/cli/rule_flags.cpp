@@ -226,6 +226,10 @@ std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bo
            "Number of the first update in the formulas, 0 or 1; 1: NVIDIA's and MLPerf's BERT and GNMT. "
            "Without it policies count from 0 and warm-up from 1.",
            into::integer(rate.count_from, 0, 1)),
+      flag("lr-total-steps", "N",
+           "Steps that policies and --warmup-fraction count with as all; 1: --steps. A run that is to go on "
+           "later has the rates of the whole.",
+           into::integer(rate.total_steps, 1, kMostSteps)),
       flag("lr-after-warmup", "", "Policies count from the end of the warm-up instead of the first step.",
            into::on(rate.after_warmup)),
       flag("lr-per-epoch", "", "The policy changes the rate from epoch to epoch only; warm-up at every step.",

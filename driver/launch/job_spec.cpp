@@ -469,7 +469,12 @@ std::vector<std::string> train_arguments(const JobSpec& job) {
   for (const auto& [name, value] : job.train) {
     const auto flag =
         std::find_if(flags.begin(), flags.end(), [&n = name](const Flag& f) { return f.name == n; });
-    if (flag != flags.end() && flag->value.empty()) {
+    const auto list = std::find_if(job.lists.begin(), job.lists.end(),
+                                   [&n = name](const auto& entry) { return entry.first == n; });
+    if (list != job.lists.end()) {
+      arguments.push_back("--" + name);
+      arguments.insert(arguments.end(), list->second.begin(), list->second.end());
+    } else if (flag != flags.end() && flag->value.empty()) {
       arguments.push_back("--" + name);
     } else {
       // One word: a value may start with a dash.
@@ -482,7 +487,17 @@ std::vector<std::string> train_arguments(const JobSpec& job) {
 std::string to_yaml(const JobSpec& job) {
   std::string text = "name: " + yaml_scalar(job.name) + "\nranks: " + std::to_string(job.ranks) + "\n";
   if (!job.worker.empty()) text += "worker: " + yaml_scalar(job.worker) + "\n";
-  for (const auto& [name, value] : job.train) text += name + ": " + yaml_scalar(value) + "\n";
+  for (const auto& [name, value] : job.train) {
+    const auto list = std::find_if(job.lists.begin(), job.lists.end(),
+                                   [&n = name](const auto& entry) { return entry.first == n; });
+    if (list == job.lists.end()) {
+      text += name + ": " + yaml_scalar(value) + "\n";
+      continue;
+    }
+    std::string values;
+    for (const std::string& one : list->second) values += (values.empty() ? "" : ", ") + yaml_scalar(one);
+    text += name + ": [" + values + "]\n";
+  }
   if (!job.environment.empty()) text += "env:\n";
   for (const auto& [name, value] : job.environment)
     text += "  " + yaml_scalar(name) + ": " + yaml_scalar(value) + "\n";

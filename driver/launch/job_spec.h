@@ -27,6 +27,9 @@ struct JobSpec {
   /// switches have the value "true".
   std::vector<std::pair<std::string, std::string>> train;
 
+  /// Of a job array: flags that have a value for each of its jobs. `train` has that of the first.
+  std::vector<std::pair<std::string, std::vector<std::string>>> lists;
+
   std::vector<std::string> notes;  ///< what was left out of a PipeDream job, one sentence each
 
   const std::string* find(std::string_view flag) const;  ///< nullptr if the job does not set it

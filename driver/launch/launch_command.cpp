@@ -231,18 +231,6 @@ std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
          "\nreport: millrace report --run " + quoted(job.output_dir) + "\n";
 }
 
-int run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
-  const Result<RunLock> lock = prepare_output(job);
-  if (!lock) return exit_with(ExitCode::Usage, lock.problems());
-  const StoreFolder store;
-  SteadyClock clock;
-  const LaunchOutcome outcome = run_ranks(
-      rank_processes(job, worker, store.path()),
-      {.progress = [&] { return progress_of(job); }, .append_logs = job.find("resume") != nullptr}, clock);
-  print_without_waiting(STDERR_FILENO, final_message(outcome, job, resume_command));
-  return outcome.exit_code();
-}
-
 }  // namespace
 
 CommandSpec launch_spec() {
@@ -345,6 +333,18 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
   return text;
 }
 
+Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command) {
+  const Result<RunLock> lock = prepare_output(job);
+  if (!lock) return lock.problems();
+  const StoreFolder store;
+  SteadyClock clock;
+  LaunchOutcome outcome = run_ranks(
+      rank_processes(job, worker, store.path()),
+      {.progress = [&] { return progress_of(job); }, .append_logs = job.find("resume") != nullptr}, clock);
+  std::string message = final_message(outcome, job, resume_command);
+  return JobEnd{std::move(outcome), std::move(message)};
+}
+
 std::string worker_of(const JobSpec& job) {
   return job.worker.empty() ? worker_path(device_of(job)) : job.worker;
 }
@@ -423,7 +423,10 @@ int launch_command(const std::vector<std::string>& args, const RunExporter& expo
     return 0;
   }
   try {
-    const int code = run_job(*job, worker, resume_command_of(args, *job));
+    const Result<JobEnd> end = run_job(*job, worker, resume_command_of(args, *job));
+    if (!end) return exit_with(ExitCode::Usage, end.problems());
+    print_without_waiting(STDERR_FILENO, end->message);
+    const int code = end->outcome.exit_code();
     // What a failed run left is worth looking at too; its code stays.
     const int exported = exports ? exporter.run(job->output_dir, formats) : 0;
     return code != 0 ? code : exported;

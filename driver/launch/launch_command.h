@@ -32,6 +32,14 @@ std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& w
 std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
                             const std::string& resume_command);
 
+struct JobEnd {
+  LaunchOutcome outcome;
+  std::string message;  ///< how it ended, for the user
+};
+/// Runs the ranks of a job on this host to their end; see run_ranks. Its output folder is the job's
+/// meanwhile. Problem: the folder is in use, or holds an earlier run.
+Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std::string& resume_command);
+
 /// The program that trains this job: the one it names, else by its `device`.
 std::string worker_of(const JobSpec& job);
 

@@ -18,6 +18,7 @@ struct StepRecord {
   std::int64_t step = 0;
   StepTimes times;
   double step_s = 0;
+  double ended_s = 0;  ///< when it ended, by the run's clock
   double samples_per_s = 0;
   double lr = 0;
   double gradient_norm = -1;               ///< before clipping; negative: not measured

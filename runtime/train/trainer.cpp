@@ -615,6 +615,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   StepRecord record{.step = newest,
                     .times = runner.take_times(),
                     .step_s = seconds,
+                    .ended_s = Seconds(now.time_since_epoch()).count(),
                     .samples_per_s = samples_per_s.back(),
                     .lr = learning_rate(options.learning_rate, step),
                     .gradient_norm = stages->gradient_norm(),

@@ -1,0 +1,98 @@
+#include "experiments/sweep/job_outcome.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "driver/cli/flag_target.h"
+#include "experiments/run_data.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr const char* kJobsTable = "jobs.csv";
+
+JobOutcome from_summary(const Json& json) {
+  JobOutcome outcome{.final_loss = NAN};
+  if (const Json* loss = json.find("final_loss"); loss && loss->is_number())
+    outcome.final_loss = loss->as_double();
+  if (const Json* steps = json.find("steps"); steps && steps->is_number())
+    outcome.steps = static_cast<std::int64_t>(steps->as_double());
+  const Json* evaluations = json.find("evaluations");
+  if (!evaluations || !evaluations->is_array() || evaluations->size() == 0) return outcome;
+  for (const auto& [name, value] : evaluations->items().back().members()) {
+    if (name != "step" && name != "samples" && value.is_number())
+      outcome.metrics.emplace_back(name, value.as_double());
+  }
+  return outcome;
+}
+
+/// Of OUT/jobs.csv, which has a line for each step and job.
+std::vector<std::pair<double, double>> losses_of_member(const std::string& folder, int member) {
+  std::vector<std::pair<double, double>> losses;
+  const Result<std::string> text = read_file(std::filesystem::path(folder) / kJobsTable, kGiB);
+  if (!text) return losses;
+  const std::string wanted = std::to_string(member);
+  for (const std::string& line : words_of(*text, '\n')) {
+    const std::vector<std::string> cells = split(line, ',');  // step, job, loss, ...
+    if (cells.size() < 3 || cells[1] != wanted) continue;
+    const Result<double> step = number_from(cells[0], 0, 1e15), loss = number_from(cells[2], -1e300, 1e300);
+    if (step && loss) losses.emplace_back(*step, *loss);
+  }
+  return losses;
+}
+
+}  // namespace
+
+JobOutcome outcome_of(const std::string& folder) {
+  const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  return json && json->is_object() ? from_summary(*json) : JobOutcome{.final_loss = NAN};
+}
+
+std::string outcome_text(const std::string& folder) {
+  const JobOutcome outcome = outcome_of(folder);
+  std::string text = printed("loss %.4f", outcome.final_loss);
+  for (const auto& [name, value] : outcome.metrics)
+    text += ", " + (name == "loss" ? std::string("evaluation loss") : name) + printed(" %.4f", value);
+  return text;
+}
+
+std::vector<std::pair<double, double>> losses_of(const std::string& folder, int member) {
+  std::vector<std::pair<double, double>> losses;
+  if (member >= 0) return losses_of_member(folder, member);
+  const Result<RunData> run = read_run(folder);
+  const RankRun* rank = run ? loss_rank(*run) : nullptr;
+  if (!rank) return losses;
+  for (const StepLine& step : rank->steps) {
+    if (step.loss) losses.emplace_back(static_cast<double>(step.step), *step.loss);
+  }
+  return losses;
+}
+
+JobOutcome outcome_of(const std::string& folder, int member) {
+  JobOutcome outcome{.final_loss = NAN};
+  const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  const Json* jobs = json ? json->find("jobs") : nullptr;
+  if (!jobs || !jobs->is_array() || member >= static_cast<int>(jobs->size())) return outcome;
+  const Json& job = jobs->items()[static_cast<std::size_t>(member)];
+  if (const Json* loss = job.find("loss"); loss && loss->is_number()) outcome.final_loss = loss->as_double();
+  if (const Json* values = job.find("evaluation"); values && values->is_object()) {
+    for (const auto& [name, value] : values->members()) {
+      if (name != "step" && name != "samples" && value.is_number())
+        outcome.metrics.emplace_back(name, value.as_double());
+    }
+  }
+  const Json* status = job.find("status");
+  if (status && status->is_string() && status->as_string() != "ok") {
+    outcome.exit_code = static_cast<int>(ExitCode::Numeric);
+    const Json* step = job.find("nonfinite_step");
+    outcome.error = "the loss is not finite" +
+                    (step && step->is_number() ? " from step " + step->dump() + " on" : std::string());
+  }
+  return outcome;
+}
+
+}  // namespace millrace

@@ -1,0 +1,30 @@
+// What a run folder says of how its jobs ended. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace millrace {
+
+struct JobOutcome {
+  double final_loss = 0;                                ///< of training; NaN: none
+  std::vector<std::pair<std::string, double>> metrics;  ///< of the last evaluation
+  std::int64_t steps = 0;
+  int exit_code = 0;  ///< of a job of an array that ended by itself; its error
+  std::string error;
+};
+
+/// Of the only job of a run.
+JobOutcome outcome_of(const std::string& folder);
+/// Of job `member` of an array.
+JobOutcome outcome_of(const std::string& folder, int member);
+
+/// "loss 0.1234, top1 0.9875"
+std::string outcome_text(const std::string& folder);
+
+/// Loss of every step: (step, loss); of job `member` of an array, or of the only job (-1).
+std::vector<std::pair<double, double>> losses_of(const std::string& folder, int member = -1);
+
+}  // namespace millrace

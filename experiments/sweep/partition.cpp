@@ -1,0 +1,70 @@
+#include "experiments/sweep/partition.h"
+
+#include <algorithm>
+
+#include "runtime/base/check.h"
+#include "runtime/rules/rule_table.h"
+
+namespace millrace {
+namespace {
+
+std::string value_of(const JobSettings& settings, const std::string& flag) {
+  const auto found = std::ranges::find(settings, flag, &Setting::flag);
+  return found == settings.end() ? "" : found->text;
+}
+
+}  // namespace
+
+std::vector<std::string> fusible_flags() {
+  std::vector<std::string> flags{"lr",           "gamma",           "lr-step-size", "lr-step-epochs",
+                                 "warmup-steps", "warmup-epochs",   "lr-power",     "lr-end",
+                                 "seed",         "warmup-fraction", "dropout",      "label-smoothing",
+                                 "clip-norm",    "clip-value"};
+  for (const RuleNumber& number : rule_numbers()) flags.emplace_back(number.flag);
+  return flags;
+}
+
+bool is_fusible(const std::string& flag) {
+  static const std::vector<std::string> flags = fusible_flags();
+  return std::ranges::find(flags, flag) != flags.end();
+}
+
+std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,
+                                  const std::function<const JobSettings&(int)>& of) {
+  std::vector<Partition> result;
+  if (!jobs.empty()) result.push_back(jobs);
+  for (const std::string& flag : infusible) {
+    // Rests are appended, and so are split in their turn.
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const std::string value = value_of(of(result[i].front()), flag);
+      Partition same, rest;
+      for (int job : result[i]) (value_of(of(job), flag) == value ? same : rest).push_back(job);
+      result[i] = std::move(same);
+      if (!rest.empty()) result.push_back(std::move(rest));
+    }
+  }
+  return result;
+}
+
+std::vector<Partition> limited(std::vector<Partition> parts, const std::function<int(int first)>& limit) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto most = static_cast<std::size_t>(limit(parts[i].front()));
+    MILLRACE_CHECK(most >= 1);
+    if (parts[i].size() <= most) continue;
+    Partition rest(parts[i].begin() + static_cast<std::ptrdiff_t>(most), parts[i].end());
+    parts[i].resize(most);
+    parts.push_back(std::move(rest));
+  }
+  return parts;
+}
+
+std::string partition_key(const JobSettings& settings, const std::vector<std::string>& infusible) {
+  std::vector<std::string> names = infusible;
+  std::ranges::sort(names);
+  std::string key;
+  for (const std::string& name : names)
+    key += (key.empty() ? "" : ",") + name + ":" + value_of(settings, name);
+  return key;
+}
+
+}  // namespace millrace

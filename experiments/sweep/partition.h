@@ -1,0 +1,33 @@
+// Which jobs can be one array: settings that change a shape or a program cannot be fused. Pure.
+// LibTorch-free.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "experiments/sweep/settings.h"
+
+namespace millrace {
+
+/// True if jobs of one array may each have their own value: numbers of update rules and learning rates, seed,
+/// dropout, label smoothing, clipping.
+bool is_fusible(const std::string& flag);
+std::vector<std::string> fusible_flags();
+
+/// Jobs by their place in the list, ascending.
+using Partition = std::vector<int>;
+
+/// The least number of partitions whose jobs agree in all `infusible` settings, in a stable order: for each
+/// name in turn every partition is split by equality with its first member, the rest appended at the end.
+/// `of(job)` are a job's settings.
+std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,
+                                  const std::function<const JobSettings&(int)>& of);
+
+/// No partition has more than `limit(its key)` jobs: what is over is appended as a new one.
+std::vector<Partition> limited(std::vector<Partition> partitions, const std::function<int(int first)>& limit);
+
+/// "batch-size:8,depth:2": the infusible settings of a job, sorted by name.
+std::string partition_key(const JobSettings& settings, const std::vector<std::string>& infusible);
+
+}  // namespace millrace

@@ -1,0 +1,123 @@
+// Jobs of this host side by side: each is a process that launches the ranks of one job, pinned to cores,
+// counted and watched. One that fails ends nobody else. Linux. LibTorch-free.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/launch/job_spec.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/json.h"
+
+namespace millrace {
+
+/// What an earlier try left in a job's output folder.
+enum class Leftovers { Delete, Keep };
+
+/// One job to run. Its output folder is the pool's.
+struct PooledJob {
+  JobSpec job;
+  std::vector<int> cores;  ///< it may run on; empty: on all
+  Leftovers leftovers = Leftovers::Delete;
+};
+
+/// What a job used: the whole tree of its processes.
+struct Counters {
+  double seconds = 0;                        ///< wall time from start to end
+  double cpu_s = 0;                          ///< user and system
+  std::optional<std::int64_t> instructions;  ///< in user mode; nothing where perf is not allowed
+  std::int64_t peak_memory_bytes = 0;        ///< private and shared memory, most at once; files not counted
+
+  Json to_json() const;
+  static Counters from(const Json& json);
+};
+
+struct PooledEnd {
+  int id = 0;
+  int exit_code = 0;
+  std::string error;         ///< what its first failing rank said last; empty: none
+  bool over_memory = false;  ///< ended by the pool
+  Counters counters;
+  double started = 0, ended = 0;  ///< by the steady clock
+};
+
+/// What the machine did while jobs ran; HFTA's aggregation: over the middle 80 % of the samples.
+struct HostUse {
+  double cpu_percent = 0;                   ///< of all cores, mean
+  std::int64_t memory_bytes = 0;            ///< of the jobs, most
+  std::int64_t available_memory_bytes = 0;  ///< of the host, least
+  std::map<std::string, double> gpu;        ///< by field of NVML; empty without
+};
+
+struct RunPoolOptions {
+  std::int64_t memory_limit = 0;            ///< of all jobs together; over it all of them are ended. 0: none
+  std::chrono::milliseconds grace{30'000};  ///< from SIGTERM to SIGKILL after an interrupt
+};
+
+/// Takes SIGCHLD and the stop signals for itself as long as it lives: one in a process, which has one thread.
+class RunPool {
+ public:
+  explicit RunPool(const RunPoolOptions& options = {});
+  RunPool(const RunPool&) = delete;
+  RunPool& operator=(const RunPool&) = delete;
+  /// Ends what still runs.
+  ~RunPool();
+
+  /// Throws ConfigError if no process can be started.
+  void start(int id, const PooledJob& job);
+  int num_running() const { return static_cast<int>(running_.size()); }
+  /// Waits until at least one has ended; all that have. Empty: none runs. After SIGINT, SIGTERM or SIGHUP all
+  /// are asked to stop, and later ended.
+  std::vector<PooledEnd> wait();
+  int interrupt() const { return interrupt_; }  ///< signal that asked for a stop, or 0
+
+  void set_memory_limit(std::int64_t bytes) { options_.memory_limit = bytes; }
+  /// Of the samples since the last call.
+  HostUse take_use();
+
+ private:
+  struct Running {
+    int id = 0;
+    pid_t pid = -1;
+    std::string folder;
+    double started = 0;
+    std::int64_t peak_memory = 0;
+    bool over_memory = false;
+  };
+  struct Sample {
+    double cpu_percent = 0;
+    std::int64_t memory = 0, available = 0;
+    std::map<std::string, double> gpu;
+  };
+  void read_signals();
+  void sample();
+  void kill_when_due();
+  void reap(std::vector<PooledEnd>& ended);
+  void send(int signal) const;
+
+  RunPoolOptions options_;
+  std::vector<Running> running_;
+  std::vector<Sample> samples_;
+  std::optional<TimePoint> sample_at_, kill_at_;
+  double idle_before_ = 0, total_before_ = 0;  // of /proc/stat
+  int signals_ = -1;
+  int interrupt_ = 0;
+  unsigned char old_mask_[128];  // sigset_t
+};
+
+/// Cores that this process may use.
+std::vector<int> allowed_cores();
+/// Cores of the `slot`-th of jobs that need `width` each, round about; empty if they need all.
+std::vector<int> cores_of(int slot, int width);
+/// Threads of all ranks of a job.
+int width_of(const JobSpec& job);
+
+/// Bytes that programs can have without swapping.
+std::int64_t available_memory();
+
+}  // namespace millrace

@@ -1,0 +1,22 @@
+// The folder of a sweep or a search: taken by one process at a time, and never somebody else's.
+// LibTorch-free.
+#pragma once
+
+#include <string>
+
+#include "experiments/sweep/swept_job.h"
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
+#include "runtime/base/run_folder.h"
+
+namespace millrace {
+
+/// Makes and locks it. Problem: another process works in it, it holds another sweep, or files of somebody
+/// else. `overwrite` empties the folder of a sweep or search, and nothing else.
+Result<RunLock> take_folder(const std::string& folder, const std::string& format, const Json& identity,
+                            bool overwrite);
+
+/// What can be known before anything is started: the worker, the data, the folder.
+Problems problems_before_start(const SweptJob& job, const JobSettings& settings, const std::string& folder);
+
+}  // namespace millrace

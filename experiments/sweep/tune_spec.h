@@ -1,0 +1,52 @@
+// tune.yaml: a job, the space of its settings, and how it is searched. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/sweep/search.h"
+#include "experiments/sweep/settings.h"
+#include "experiments/sweep/sweep_spec.h"
+
+namespace millrace {
+
+enum class Goal { Max, Min };
+constexpr auto names_of(Goal) {
+  return std::to_array<std::string_view>({"max", "min"});
+}
+
+/// Which checkpoints stay when the search is over.
+enum class KeptCheckpoints { Best, All };
+constexpr auto names_of(KeptCheckpoints) {
+  return std::to_array<std::string_view>({"best", "all"});
+}
+
+struct TuneSpec {
+  std::string name, source;
+  std::string output_dir;
+  SweptJob job;
+  Varied space;                        ///< distributions only
+  std::vector<std::string> infusible;  ///< of the space: an array has one value of each
+  SearchOptions search;
+  std::int64_t steps = 100;  ///< of an iteration
+  std::string metric = "loss";
+  Goal goal = Goal::Min;
+  SweepMode mode = SweepMode::Serial;
+  int at_once = 0;  ///< concurrent: processes; 0: as cores are there for
+  int array = 0;    ///< fused: trials of an array at most; 0: all that go together
+  KeptCheckpoints keep = KeptCheckpoints::Best;
+  std::uint64_t seed = 1117;
+  Json identity;  ///< all that decides the results
+
+  int num_trials() const { return make_search(search)->num_trials(); }
+  /// Iterations of a trial that goes to the end.
+  int full() const { return search.kind == SearchKind::Random ? search.iterations : search.most; }
+  /// Depends on (seed, trial) alone.
+  JobSettings settings(int trial) const { return settings_of(space, seed, static_cast<std::size_t>(trial)); }
+};
+
+/// Every problem at once, as load_sweep.
+Result<TuneSpec> load_tune(const std::string& path);
+
+}  // namespace millrace

@@ -1,0 +1,218 @@
+// Sweeps and searches as users run them: real workers, a killed sweep, a failing job, the best trial.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "runtime/base/json.h"
+#include "runtime/base/text.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+using std::chrono::milliseconds;
+
+constexpr const char* kJob =
+    "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:128', steps: 12, microbatch: 4}\n";
+
+class SweepJobs : public Jobs {
+ protected:
+  using Rows = std::vector<std::map<std::string, std::string>>;
+  /// A table without quoted commas in the cells that are looked at.
+  Rows table(const std::string& name) {
+    Rows rows;
+    std::vector<std::string> heads;
+    for (const std::string& line : words_of(bytes(name), '\n')) {
+      const std::vector<std::string> cells = split(line, ',');
+      if (heads.empty()) {
+        heads = cells;
+        continue;
+      }
+      rows.emplace_back();
+      for (std::size_t i = 0; i < std::min(cells.size(), heads.size()); ++i) rows.back()[heads[i]] = cells[i];
+    }
+    return rows;
+  }
+  /// Starts, waits for `lines` lines of the journal, and kills the program with SIGKILL.
+  void start_and_kill(const std::string& arguments, const std::string& out, std::size_t lines) {
+    const std::string line = "cd " + folder_.string() + " && exec " MILLRACE_BIN_DIR "/millrace " +
+                             arguments + " >killed.log 2>&1";
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      ::_exit(127);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    while (words_of(bytes(out + "/journal.jsonl"), '\n').size() < lines + 1) {
+      ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(120)) << bytes("killed.log");
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ::kill(pid, SIGKILL);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "it was through before it was killed: " << bytes("killed.log");
+  }
+};
+
+TEST_F(SweepJobs, SerialAndConcurrentGiveTheSameNumbersAndTheCurves) {
+  write("sweep.yaml", std::string(kJob) +
+                          "lists: {lr: [0.1, 0.2, 0.05], seed: [1, 2, 3]}\nmodes: [serial, concurrent]\n"
+                          "measure: {epochs: 3, iterations: 4, repeats: 2, dry_repeats: 1}\n");
+  const Ran ran = run("sweep sweep.yaml -o out");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const Rows results = table("out/results.csv");
+  ASSERT_EQ(results.size(), 6u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const char* cell : {"job", "lr", "seed", "final_loss", "loss", "top1"})
+      EXPECT_EQ(results[i].at(cell), results[i + 3].at(cell)) << cell;
+  }
+  // Each as the job by itself.
+  ASSERT_EQ(run("train --model mlp --width 16 --depth 1 --classes 10 --data synthetic:128 --steps 12 "
+                "--microbatch 4 --lr 0.2 --seed 2 --output-dir alone")
+                .code,
+            0);
+  const Result<Json> alone = read_json((folder_ / "alone/summary.json").string());
+  EXPECT_EQ(printed("%.17g", alone->find("final_loss")->as_double()), results[1].at("final_loss"));
+  const Rows speed = table("out/throughputs.csv");
+  ASSERT_EQ(speed.size(), 3u);
+  EXPECT_NEAR(std::stod(speed[0].at("serial:fp32:avg")), 1, 1e-6);
+  for (const auto& row : speed) {
+    EXPECT_GT(std::stod(row.at("concurrent:fp32:avg")), 0);
+    EXPECT_LE(std::stod(row.at("concurrent:fp32:min")), std::stod(row.at("concurrent:fp32:max")));
+  }
+  EXPECT_EQ(table("out/counters.csv").size(), 2u * (1 + 3));
+  const Rows timing = table("out/run1/cpu/mlp/fp32/concurrent/B3/idx2/timing.csv");
+  ASSERT_EQ(timing.size(), 3u);
+  for (const auto& row : timing) {
+    EXPECT_EQ(row.at("num_samples"), "64") << "4 steps of 4 microbatches of 4";
+    EXPECT_GT(std::stod(row.at("epoch_stop")), std::stod(row.at("epoch_start")));
+  }
+  const std::string page = bytes("out/report.html");
+  for (const char* part : {"Speed-up over the number of jobs", "Training loss", "Counters", "<svg"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  // Once more: nothing is left to do, nothing changes.
+  const std::string before = bytes("out/journal.jsonl");
+  EXPECT_EQ(run("sweep sweep.yaml -o out").code, 0);
+  EXPECT_EQ(bytes("out/journal.jsonl"), before);
+}
+
+TEST_F(SweepJobs, OneThatFailsSaysWhyAndEndsNobodyElse) {
+  write("sweep.yaml", std::string(kJob) + "lists: {lr: [0.1, 1000000, 0.2]}\nmodes: [serial, concurrent]\n");
+  const Ran ran = run("sweep sweep.yaml -o out");
+  EXPECT_EQ(ran.code, 1) << ran.output;
+  EXPECT_NE(ran.output.find("the loss is"), std::string::npos) << ran.output;
+  const Rows results = table("out/results.csv");
+  ASSERT_EQ(results.size(), 6u);
+  for (const auto& row : results) EXPECT_EQ(row.at("exit_code"), row.at("lr") == "1000000" ? "6" : "0");
+  EXPECT_EQ(run("sweep sweep.yaml -o out").code, 1) << "a failure stays on record";
+}
+
+TEST_F(SweepJobs, AKilledSweepGoesOnWithEveryResultOnce) {
+  write("sweep.yaml", std::string(kJob) + "grid: {lr: [0.1, 0.2], seed: [1, 2, 3]}\nmodes: [concurrent]\n");
+  ASSERT_EQ(run("sweep sweep.yaml -o whole").code, 0);
+  start_and_kill("sweep sweep.yaml -o killed", "killed", 2);
+  const Ran ran = run("sweep sweep.yaml -o killed");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  std::multiset<std::string> keys;
+  for (const std::string& line : words_of(bytes("killed/journal.jsonl"), '\n')) {
+    const Result<Json> json = parse_json(line, "journal");
+    ASSERT_TRUE(json);
+    if (const Json* key = json->find("key")) keys.insert(key->as_string());
+  }
+  EXPECT_EQ(keys.size(), 6u);
+  EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), 6u);
+  const Rows whole = table("whole/results.csv"), killed = table("killed/results.csv");
+  ASSERT_EQ(whole.size(), killed.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    for (const char* cell : {"job", "final_loss", "loss", "top1", "exit_code"})
+      EXPECT_EQ(whole[i].at(cell), killed[i].at(cell)) << i << " " << cell;
+  }
+}
+
+TEST_F(SweepJobs, FoldersOfOthersAreRefused) {
+  write("sweep.yaml", std::string(kJob) + "lists: {lr: [0.1, 0.2]}\n");
+  ASSERT_EQ(run("sweep sweep.yaml -o out").code, 0);
+  write("other.yaml", std::string(kJob) + "lists: {lr: [0.1, 0.3]}\n");
+  const Ran other = run("sweep other.yaml -o out");
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.output.find("lists.lr was [0.1,0.2], is [0.1,0.3]"), std::string::npos) << other.output;
+  write("tune.yaml", std::string(kJob) + "space: {lr: {uniform: [0.1, 0.2]}}\nmost: 3\n");
+  EXPECT_EQ(run("tune tune.yaml -o out").code, 2);
+  fs::create_directories(folder_ / "mine");
+  write("mine/thesis.txt", "mine");
+  EXPECT_EQ(run("sweep sweep.yaml -o mine").code, 2);
+  EXPECT_EQ(run("sweep sweep.yaml -o mine --overwrite").code, 2) << "only a sweep's folder is emptied";
+  EXPECT_EQ(bytes("mine/thesis.txt"), "mine");
+  EXPECT_EQ(run("sweep other.yaml -o out --overwrite").code, 0);
+}
+
+TEST_F(SweepJobs, HyperbandFindsWhatAnExhaustiveSearchFinds) {
+  // Rates over six decades and cosine: only the right rate learns, and more iterations learn more.
+  const std::string space =
+      "job: {model: mlp, width: 32, depth: 1, classes: 10, data: 'synthetic:256', microbatch: 4, lr_policy: "
+      "cosine}\nspace: {lr: {log_uniform: [1e-6, 0.5]}, momentum: {choice: [0, 0.5]}}\n"
+      "iteration: 6\nmetric: loss\nseed: 5\nmode: concurrent\n";
+  write("hyperband.yaml", space + "algorithm: hyperband\nmost: 9\neta: 3\n");
+  write("exhaustive.yaml", space + "algorithm: random\ntrials: 17\niterations: 9\n");
+  ASSERT_EQ(run("tune exhaustive.yaml -o all").code, 0);
+  start_and_kill("tune hyperband.yaml -o some", "some", 5);
+  const Ran ran = run("tune hyperband.yaml -o some");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const Result<Json> all = read_json((folder_ / "all/summary.json").string());
+  const Result<Json> some = read_json((folder_ / "some/summary.json").string());
+  ASSERT_TRUE(all && some);
+  const Json *best = some->find("best"), *exhaustive = all->find("best"), *cost = some->find("cost");
+  EXPECT_EQ(best->find("trial")->as_int(), exhaustive->find("trial")->as_int());
+  EXPECT_EQ(best->find("iterations")->as_int(), 9);
+  // A trial that went on from its checkpoints has the bits of one that ran through.
+  EXPECT_EQ(best->find("loss")->as_double(), exhaustive->find("loss")->as_double());
+  EXPECT_EQ(best->find("settings")->dump(), exhaustive->find("settings")->dump());
+  EXPECT_EQ(cost->find("iterations")->as_int(), 69);
+  EXPECT_EQ(cost->find("restarts_iterations")->as_int(), 78);
+  EXPECT_EQ(all->find("cost")->find("iterations")->as_int(), 17 * 9);
+  // The killed one has every step once, and the best trial's checkpoint alone is left.
+  std::set<std::string> steps;
+  for (const auto& row : table("some/history.csv"))
+    EXPECT_TRUE(steps.insert(row.at("id") + " " + row.at("iterations")).second);
+  EXPECT_EQ(steps.size(), 22u);
+  int checkpoints = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ / "some"))
+    checkpoints += entry.path().filename().string().starts_with("step-") && entry.is_directory();
+  EXPECT_EQ(checkpoints, 1);
+  EXPECT_NE(bytes("some/report.html").find("<svg"), std::string::npos);
+}
+
+TEST_F(SweepJobs, AshaIsTheSameWithAnyNumberOfProcesses) {
+  const std::string search = std::string(kJob) +
+                             "space: {lr: {log_uniform: [1e-4, 0.5]}}\nalgorithm: asha\ntrials: 6\nmost: 4\n"
+                             "eta: 2\nlanes: 3\niteration: 2\nmode: concurrent\n";
+  write("one.yaml", search + "at_once: 1\n");
+  write("three.yaml", search + "at_once: 3\n");
+  ASSERT_EQ(run("tune one.yaml -o one").code, 0);
+  ASSERT_EQ(run("tune three.yaml -o three").code, 0);
+  const auto steps = [&](const std::string& name) {
+    std::set<std::string> all;
+    for (const auto& row : table(name + "/history.csv"))
+      all.insert(row.at("id") + " " + row.at("from") + " " + row.at("iterations") + " " +
+                 row.at("result.loss"));
+    return all;
+  };
+  EXPECT_EQ(steps("one"), steps("three"));
+  EXPECT_GT(steps("one").size(), 6u);
+}
+
+TEST_F(SweepJobs, AMetricThatTheModelDoesNotHaveIsSaidOnce) {
+  write("tune.yaml",
+        std::string(kJob) + "space: {lr: {uniform: [0.1, 0.2]}}\nmost: 3\niteration: 2\nmetric: bleu\n");
+  const Ran ran = run("tune tune.yaml -o out");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.output.find("it has final_loss, loss, top1, top5"), std::string::npos) << ran.output;
+}
+
+}  // namespace
+}  // namespace millrace
