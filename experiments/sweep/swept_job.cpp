@@ -63,8 +63,10 @@ Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
     value.set_where(setting.where);
     job.append_member(setting.flag, std::move(value));
   }
-  const AskForModels ask = [this] {
-    if (!*models_) *models_ = any_worker().empty() ? Result<Models>(Models{}) : models_of_worker();
+  // All jobs of a sweep have one worker.
+  const AskForModels ask = [this](const std::string& named) {
+    const std::string worker = named.empty() ? any_worker() : named;
+    if (!*models_) *models_ = worker.empty() ? Result<Models>(Models{}) : models_of_worker(worker);
     return **models_;
   };
   return job_from(job, source_, {}, ask);

@@ -93,6 +93,21 @@ TEST_F(ExportedJobs, TheUsersTensorsAreRead) {
   EXPECT_NE(other.output.find("has no array tokens; it has x.npy"), std::string::npos) << other.output;
 }
 
+// scripts/benchmark gpt2-curve does 300 steps on WikiText-2; here the text is one that is at hand.
+TEST_F(ExportedJobs, Gpt2LearnsAlongPythonsCurve) {
+  MILLRACE_NEEDS_REFERENCE();
+  const std::string log = (folder_ / "curve.log").string(), source = MILLRACE_SOURCE_DIR;
+  const int status =
+      std::system(("OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 " + reference_python() + " " + source +
+                   "/tests/reference/gpt2_wikitext.py --millrace " MILLRACE_BIN_DIR "/millrace --text " +
+                   source + "/docs/commands.md --steps 12 >" + log + " 2>&1")
+                      .c_str());
+  const auto text = read_file(log);
+  ASSERT_TRUE(text);
+  EXPECT_EQ(status, 0) << *text;
+  EXPECT_NE(text->find("apart over 12 steps"), std::string::npos) << *text;
+}
+
 TEST_F(ExportedJobs, WrongUseIsRefusedWithExitCodeTwo) {
   MILLRACE_NEEDS_REFERENCE();
   take("frozen_batch");

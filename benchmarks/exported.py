@@ -1,0 +1,139 @@
+"""Models exported by PyTorch, trained here, beside PyTorch itself: eager steps of one process, and a pipeline of two ranks.
+
+Both sides: one thread a rank, the same samples, microbatches, loss and update rule; two ranks talk over loopback or shared
+memory as each does by itself. Runs alternate A B A B. The figure of a run is the median step after the first ones, of the slower
+rank; the table has medians and quartiles over the runs, and their ratio. torch's pipeline is cut where a run of each place was
+the fastest, ours where `millrace plan` cuts it.
+
+    scripts/benchmark exported [--torch-python PYTHON] [--models resnet50,bert,gpt2] [--runs N] [--steps N] [--out FILE.json]
+PYTHON imports torch 2.11, torchvision and transformers (default: what tests/reference/install made).
+"""
+import argparse
+import glob
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exported_peer.py")
+SPLITS = {
+    "resnet50": ["model.layer3.0", "model.layer2.2", "model.layer3.3"],
+    "bert": ["model.bert.encoder.layer.2"],
+    "gpt2": ["model.transformer.h.2", "model.transformer.h.3"],
+}
+MICROBATCH, MICROBATCHES = 8, 8  # exported_peer.py's
+SKIPPED_STEPS = 3
+TIMEOUT_S = 1800
+
+
+def checked(words, folder, name):
+    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    with open(os.path.join(folder, name + ".log"), "w+") as log:
+        code = subprocess.run([str(w) for w in words], env=environment, stdout=log, stderr=log, timeout=TIMEOUT_S).returncode
+        if code != 0:
+            log.seek(0)
+            sys.exit(f"{log.read()}exported: {name} ended with exit code {code}; its output is above")
+
+
+def figure(lists):
+    return max(statistics.median(steps[SKIPPED_STEPS:]) for steps in lists)
+
+
+def losses_agree(a, b, what):
+    """Rounding apart, both trained the same: else the comparison means nothing."""
+    for step, (x, y) in enumerate(zip(a, b)):
+        if abs(x - y) > 2e-3 * max(abs(x), 1e-3):
+            sys.exit(f"exported: {what}: the losses of step {step} differ: torch {x}, millrace {y}")
+
+
+def run_torch(opts, name, ranks, split, folder):
+    out = os.path.join(folder, "torch")
+    for path in glob.glob(out + "*.json"):
+        os.remove(path)
+    if ranks == 1:
+        checked([opts.torch_python, PEER, "one", name, out, "--steps", opts.steps], folder, "torch")
+    else:
+        checked([opts.torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, PEER, "pipeline", name,
+                 out, "--steps", opts.steps, "--split", split], folder, "torch")
+    found = [json.load(open(path)) for path in sorted(glob.glob(out + "*.json"))]
+    return figure([run["step_s"] for run in found]), found[-1]["loss"]
+
+
+def plan(opts, name, ranks, folder):
+    path = os.path.join(folder, f"plan{ranks}.json")
+    if not os.path.exists(path):
+        profile = os.path.join(folder, f"profile{ranks}.json")
+        checked([opts.millrace, "profile", "--model", os.path.join(folder, name + ".pt2"), "--microbatch", MICROBATCH, "--ranks", ranks,
+                 "--out", profile], folder, "profile")
+        checked([opts.millrace, "plan", "--profile", profile, "--ranks", ranks, "--stages", ranks, "--straight", "--microbatches",
+                 MICROBATCHES, "--schedule", opts.schedule, "--out", path], folder, "plan")
+    return path
+
+
+def run_millrace(opts, name, ranks, folder):
+    out = os.path.join(folder, "run")
+    archive = os.path.join(folder, name)
+    # torch's samples stand still: no order of an epoch but the first would be the same.
+    words = [opts.millrace, "launch", os.path.join(folder, "job.yaml")]
+    keys = {"model": archive + ".pt2", "data": f"arrays:{archive}.npz", "microbatch": MICROBATCH, "microbatches": MICROBATCHES,
+            "steps": opts.steps, "lr": 0.001, "momentum": 0, "threads": 1, "no-evaluation": "true", "trace-steps": 0,
+            "print-every": 1000, "output-dir": out, "overwrite": "true"}
+    if ranks > 1:
+        keys["plan"] = plan(opts, name, ranks, folder)
+    with open(os.path.join(folder, "job.yaml"), "w") as file:
+        file.writelines(f"{key}: {value}\n" for key, value in keys.items())
+    checked(words, folder, "launch")
+    logs = []
+    for path in sorted(glob.glob(os.path.join(out, "steps.rank*.jsonl"))):
+        records = [json.loads(line) for line in open(path)]
+        logs.append([record["step_s"] for record in records if "step_s" in record])
+    if len(logs) != ranks or any(len(steps) != opts.steps for steps in logs):
+        sys.exit(f"exported: {out} does not have {opts.steps} steps of {ranks} ranks")
+    return figure(logs), json.load(open(os.path.join(out, "summary.json")))["losses"]
+
+
+def spread(seconds):
+    low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+    return f"{middle * 1e3:.1f} ({low * 1e3:.1f}-{high * 1e3:.1f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millrace", required=True, help="the program")
+    parser.add_argument("--torch-python", required=True, help="a Python with torch 2.11, torchvision and transformers")
+    parser.add_argument("--models", default="resnet50,bert,gpt2")
+    parser.add_argument("--ranks", default="1,2")
+    parser.add_argument("--schedule", default="1f1b", help="of our plan")
+    parser.add_argument("--runs", type=int, default=5, help="of each side")
+    parser.add_argument("--steps", type=int, default=20, help="of a run, at least 6")
+    parser.add_argument("--out", help="all figures as JSON")
+    opts = parser.parse_args()
+    results = []
+    print("| model | ranks | torch ms (quartiles) | millrace ms (quartiles) | torch / millrace |")
+    print("|---|---|---|---|---|", flush=True)
+    for name in opts.models.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            checked([opts.torch_python, PEER, "export", name, folder], folder, "export")
+            for ranks in (int(word) for word in opts.ranks.split(",")):
+                splits = SPLITS[name] if ranks > 1 else [""]
+                split = min(splits, key=lambda s: run_torch(opts, name, ranks, s, folder)[0]) if len(splits) > 1 else splits[0]
+                torch_s, millrace_s = [], []
+                for _ in range(opts.runs):
+                    seconds, losses = run_torch(opts, name, ranks, split, folder)
+                    torch_s.append(seconds)
+                    seconds, ours = run_millrace(opts, name, ranks, folder)
+                    millrace_s.append(seconds)
+                    losses_agree(losses[:1], ours[:1], f"{name} on {ranks}")
+                ratio = statistics.median(torch_s) / statistics.median(millrace_s)
+                print(f"| {name} | {ranks} | {spread(torch_s)} | {spread(millrace_s)} | {ratio:.2f} |", flush=True)
+                results.append({"model": name, "ranks": ranks, "split": split, "torch_s": torch_s, "millrace_s": millrace_s,
+                                "ratio": ratio})
+                if opts.out:
+                    with open(opts.out, "w") as file:
+                        json.dump({"load_average": os.getloadavg(), "steps": opts.steps, "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
