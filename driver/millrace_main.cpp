@@ -13,6 +13,7 @@
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
+#include "driver/cli/job_lists.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
@@ -37,9 +38,13 @@ namespace {
 /// Becomes the worker, which knows the models and their options: it prints the help too. Where there is none,
 /// the help is what is known here.
 int hand_over(const CommandSpec& spec, const std::string& command, const std::vector<std::string>& args) {
-  const Result<Arguments> arguments = parse_arguments(spec, args, UnknownFlags::Leave);
+  // Of a job array one job says which program it needs.
+  const Result<JobLists> jobs =
+      command == "train" ? take_job_lists(spec, args) : Result<JobLists>(JobLists{{args}, {}});
+  const Result<Arguments> arguments =
+      parse_arguments(spec, jobs ? jobs->args.front() : args, UnknownFlags::Leave);
   const bool wants_help = arguments && arguments->wants_help();
-  const bool only_asks = wants_help || command == "models";
+  const bool only_asks = wants_help || command == "models" || command == "fuse" || command == "split";
   if (wants_help && any_worker().empty()) {
     std::fprintf(stderr, "millrace %s: the options of the models are not shown without %s\n", command.c_str(),
                  worker_path(ComputeDevice::Cpu).c_str());
@@ -87,6 +92,10 @@ constexpr Command kCommands[] = {
      }},
     {"sweep", "Run", sweep_spec, sweep_command},
     {"tune", "Run", tune_spec, tune_command},
+    {"fuse", "Run", fuse_spec,
+     [](const std::vector<std::string>& a) { return hand_over(fuse_spec(), "fuse", a); }},
+    {"split", "Run", split_spec,
+     [](const std::vector<std::string>& a) { return hand_over(split_spec(), "split", a); }},
     {"report", "Look", report_spec, report_command},
     {"bleu", "Look", bleu_spec, bleu_command},
     {"trace", "Look", trace_spec, trace_command},

@@ -27,7 +27,8 @@ CommandSpec train_spec(TrainFlags& f) {
       .examples = {"millrace train --model mlp --plan plan.json --steps 100 --seed 0 "
                    "--deterministic --threads 1 --output-dir out --save-weights w.safetensors",
                    "millrace train --model vgg16_bn --image-size 32 --classes 10 --stages 2 "
-                   "--data cifar10 --epochs 5"}};
+                   "--data cifar10 --epochs 5",
+                   "millrace train --model mlp --fused --lr 0.1 0.2 0.3 --seed 1 2 3 --output-dir out"}};
   const std::vector<Flag> own{
       {.name = "plan",
        .value = "FILE",
@@ -125,6 +126,37 @@ CommandSpec train_spec(TrainFlags& f) {
        .help = "Seed of weights, data order, augmentation and dropout.",
        .group = "Training",
        .target = into::integer(o.seed, 0)},
+      {.name = "data-seed",
+       .value = "N",
+       .help = "Seed of the data alone: its order, its augmentation, synthetic samples. Without it --seed.",
+       .group = "Training",
+       .target = into::integer(f.data_seed, 0)},
+      {.name = "fused",
+       .help = "A job array: flags that change no shape take a list, a value for each job, and all jobs are "
+               "trained as one (docs/fusion.md): --lr 0.1 0.2 --seed 1 2.",
+       .group = "Job array",
+       .target = into::on(f.fused)},
+      {.name = "jobs",
+       .value = "N",
+       .help = "Jobs of the array; 0: as many as the lists have values.",
+       .group = "Job array",
+       .target = into::integer(f.jobs, 0, 1024)},
+      {.name = "kernels",
+       .value = choices_of<ArrayKernels>(),
+       .help =
+           "loop: layers run job by job, the bits of the jobs' own runs; fused: all jobs in one kernel where "
+           "there is one; auto: whichever was faster when it was tried.",
+       .group = "Job array",
+       .target = into::choice(f.kernels, "kind of kernels")},
+      {.name = "unfused",
+       .value = "PATTERNS",
+       .help = "Layers that always run job by job: comma-separated, * for any: 'layer1.*,fc'.",
+       .group = "Job array",
+       .target = into::list(f.unfused)},
+      {.name = "explain",
+       .help = "Print at the end which layers ran in one kernel, and what both ways took.",
+       .group = "Job array",
+       .target = into::on(f.explain)},
       {.name = "deterministic",
        .help = "Only deterministic kernels.",
        .group = "Training",
@@ -258,6 +290,52 @@ CommandSpec train_spec(TrainFlags& f) {
                                         running})
     spec.flags.insert(spec.flags.end(), part.begin(), part.end());
   return spec;
+}
+
+namespace {
+std::vector<Flag> job_files_flags(JobFilesFlags& f, const char* out_help) {
+  return {{.name = "out",
+           .short_name = 'o',
+           .value = "DIR",
+           .help = out_help,
+           .required = true,
+           .target = into::text(f.out)},
+          {.name = "overwrite",
+           .help = "Delete an earlier run in DIR; without it a folder that holds one is refused.",
+           .target = into::on(f.overwrite)}};
+}
+}  // namespace
+
+CommandSpec fuse_spec(JobFilesFlags& f) {
+  return {
+      .command = "fuse",
+      .summary =
+          "Make a checkpoint of a job array of those of its jobs: DIR is a checkpoint or an output "
+          "folder, of an array all its jobs, or with DIR@0,2 some of them. With one job: a single "
+          "job's.",
+      .positionals = {"DIR..."},
+      .flags = job_files_flags(f, "Output folder that gets the checkpoint: --resume it."),
+      .examples = {"millrace fuse run0 run1 run2 --out array", "millrace fuse array@0,2 run3 --out next"}};
+}
+
+CommandSpec split_spec(JobFilesFlags& f) {
+  return {.command = "split",
+          .summary =
+              "Make a checkpoint of each job of a job array's: OUT/job0, OUT/job1, ... are output folders "
+              "of single jobs.",
+          .positionals = {"DIR"},
+          .flags = job_files_flags(f, "Folder for the jobs' output folders."),
+          .examples = {"millrace split array --out jobs"}};
+}
+
+CommandSpec fuse_spec() {
+  JobFilesFlags flags;
+  return without_targets(fuse_spec(flags));
+}
+
+CommandSpec split_spec() {
+  JobFilesFlags flags;
+  return without_targets(split_spec(flags));
 }
 
 CommandSpec profile_spec(ProfileFlags& f) {

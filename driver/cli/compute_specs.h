@@ -9,6 +9,7 @@
 
 #include "driver/cli/cli.h"
 #include "driver/cli/rule_flags.h"
+#include "runtime/base/array_kernels.h"
 #include "runtime/comm/backend.h"
 #include "runtime/device/compute_device.h"
 #include "runtime/plan/model_options.h"
@@ -40,6 +41,13 @@ struct TrainFlags {
   bool evaluate = true;
   int workers = 1;
   bool keep_last = false;
+  std::optional<std::uint64_t> data_seed;  ///< of the order of samples; else the run's
+  // -- a job array: driver/cli/job_lists.h takes the lists --
+  bool fused = false;
+  int jobs = 0;
+  ArrayKernels kernels = ArrayKernels::Auto;
+  std::vector<std::string> unfused;
+  bool explain = false;
   // -- in epochs, until the data says how long one is; 0: not asked for --
   std::int64_t epochs = 0;
   RateInEpochs rate_in_epochs;
@@ -81,7 +89,17 @@ struct ModelsFlags {
   OutputFormat format = OutputFormat::Text;
 };
 
+/// `millrace fuse` and `millrace split`.
+struct JobFilesFlags {
+  std::string out;
+  bool overwrite = false;
+};
+
 CommandSpec train_spec(TrainFlags& flags);
+CommandSpec fuse_spec(JobFilesFlags& flags);
+CommandSpec split_spec(JobFilesFlags& flags);
+CommandSpec fuse_spec();
+CommandSpec split_spec();
 CommandSpec profile_spec(ProfileFlags& flags);
 CommandSpec models_spec(ModelsFlags& flags);
 // To print and to look up; the values go nowhere.

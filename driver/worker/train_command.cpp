@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
 
 #include "data/dataset.h"
+#include "driver/cli/job_lists.h"
 #include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
@@ -24,6 +26,7 @@
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
+#include "runtime/stage/fuse.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -53,6 +56,19 @@ void ignore_size_limit_signal() {
 /// Everything the flags say, with the files they name loaded.
 struct TrainSpec : TrainFlags {
   LayeredModel network;
+  LayeredModel alone{};  ///< one job's: what data sets are read for
+  /// Of a job array: what each job was told, the lists that it was told in, and what its layers choose.
+  std::vector<TrainFlags> of_jobs{};
+  std::vector<std::pair<std::string, std::vector<std::string>>> lists{};
+  std::shared_ptr<KernelChoices> choices{};
+
+  std::uint64_t data_seed_of(std::size_t job) const {
+    const TrainFlags& flags = of_jobs.empty() ? *this : of_jobs[job];
+    return flags.data_seed.value_or(flags.options.seed);
+  }
+  /// Jobs that read the same are one reader.
+  bool has_own_data() const { return network.fields.size() != alone.fields.size(); }
+  std::size_t readers() const { return has_own_data() ? of_jobs.size() : 1; }
   Plan pipeline;
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
   std::string archive{}, trained_archive{};    ///< the model's, and what to write with its weights replaced
@@ -182,30 +198,100 @@ Problems conflicts(const TrainFlags& f) {
   return problems;
 }
 
-/// `flag_problems`: values that do not fit their flags.
-Result<TrainSpec> spec_from(TrainFlags flags, const Additions& own, const Problems& flag_problems) {
-  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own) {
   Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
+  if (!model || !flags.autograd) return model;
+  for (NamedLayer& named : model->layers) {
+    if (!dynamic_cast<const MultiLayer*>(named.layer.get())) named.layer = through_autograd(named.layer);
+  }
+  return model;
+}
+
+/// Whether the jobs were told different options of the model.
+bool models_differ(const std::vector<TrainFlags>& jobs, const Additions& own) {
+  const auto texts = [&](const TrainFlags& flags) {
+    return recorded_options(flags.model.name, flags.model.options, own.models);
+  };
+  return std::ranges::any_of(jobs, [&](const TrainFlags& f) { return texts(f) != texts(jobs.front()); });
+}
+
+SteadyClock& choosing_clock() {
+  static SteadyClock clock;
+  return clock;
+}
+
+/// Makes a job array of the model, with what each job was told.
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
+  std::vector<LayeredModel> models(jobs.size(), spec.alone);
+  Problems problems;
+  if (models_differ(jobs, spec.own)) {
+    for (std::size_t b = 1; b < jobs.size(); ++b) {
+      Result<LayeredModel> own = model_of(jobs[b], spec.own);
+      if (!own)
+        append(problems, own.problems());
+      else
+        models[b] = *std::move(own);
+    }
+  }
+  spec.of_jobs = jobs;
+  bool same_data = true;
+  for (std::size_t b = 1; b < jobs.size(); ++b)
+    same_data = same_data && spec.data_seed_of(b) == spec.data_seed_of(0);
+  spec.choices = std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
+  if (!problems.empty()) return problems;
+  Result<LayeredModel> array =
+      fuse(std::move(models), spec.choices,
+           {.data = same_data ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
+  if (!array) return array.problems();
+  spec.network = *std::move(array);
+  for (const TrainFlags& job : jobs) {
+    const TrainOptions& o = job.options;
+    spec.options.jobs.push_back(
+        {.seed = o.seed, .rule = o.rule, .clip = o.clip, .learning_rate = o.learning_rate});
+    for (const auto& setting : recorded_options(job.model.name, job.model.options, spec.own.models))
+      spec.options.jobs.back().settings.push_back(setting);
+  }
+  return {};
+}
+
+Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
+  const TrainOptions& o = flags.options;
+  Problems problems = validate(o.rule);
+  append(problems, validate(o.rule, o.clip, asynchronous));
+  append(problems, validate(in_steps(o.learning_rate, flags.rate_in_epochs, 1)));
+  return problems;
+}
+
+/// `jobs`: what each job was told, one if it is no array. `flag_problems`: values that do not fit their
+/// flags.
+Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions& own,
+                            const Problems& flag_problems) {
+  const TrainFlags& flags = jobs.front();
+  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+  Result<LayeredModel> model = model_of(flags, own);
   if (!model) {
     Problems problems = flag_problems;
     append(problems, model.problems());
     return problems;
   }
-  TrainSpec spec{std::move(flags), *std::move(model), {}};
+  TrainSpec spec{flags, *model, *model};
   spec.own = own;
-  if (spec.autograd) {
-    for (NamedLayer& named : spec.network.layers) {
-      if (!dynamic_cast<const MultiLayer*>(named.layer.get())) named.layer = through_autograd(named.layer);
-    }
-  }
   TrainOptions& o = spec.options;
+  const Problems fusing = jobs.size() > 1 ? fuse_jobs(spec, jobs) : Problems();
+  if (!fusing.empty()) {
+    Problems problems = flag_problems;
+    append(problems, fusing);
+    return problems;
+  }
   Result<Plan> plan = plan_from(spec, spec.network, o.schedule);
   Problems problems = flag_problems;
   if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
     problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
                         "only with --schedule pipedream or pipedream-vsync"});
   append(problems, conflicts(spec));
-  if (is_exported_model(o.save_weights)) {
+  if (is_exported_model(o.save_weights) && jobs.size() > 1)
+    problems.push_back({"--save-weights", "writes no .pt2 of the jobs of an array", "give FILE.safetensors"});
+  else if (is_exported_model(o.save_weights)) {
     spec.archive = spec.model.name;
     spec.trained_archive = o.save_weights;
     o.save_weights += ".safetensors";  // until the archive is written
@@ -214,10 +300,11 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Additions& own, const Proble
                           "give FILE.safetensors"});
   }
   if (!plan) append(problems, plan.problems());
-  append(problems, validate(o.rule));
-  append(problems, validate(o.rule, o.clip, plan && is_asynchronous(plan->schedule)));
   append(problems, validate(o.precision, o.loss_scale, plan && is_asynchronous(plan->schedule)));
-  append(problems, validate(in_steps(o.learning_rate, spec.rate_in_epochs, 1)));
+  for (const TrainFlags& job : jobs) {
+    append(problems, rule_problems(job, plan && is_asynchronous(plan->schedule)));
+    if (&job != &jobs.front()) append(problems, conflicts(job.options.learning_rate, job.rate_in_epochs));
+  }
   if (!spec.emulate_links.empty() && plan) {
     Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
     if (!links)
@@ -230,34 +317,46 @@ Result<TrainSpec> spec_from(TrainFlags flags, const Additions& own, const Proble
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);
+  if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
+  for (std::size_t job = 0; job < o.jobs.size(); ++job) {
+    Settings& mine = o.jobs[job].settings;
+    mine.insert(mine.begin(), {"keep-last", spec.keep_last ? "true" : "false"});
+    if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
+  }
   spec.pipeline = *std::move(plan);
   return spec;
 }
 
-DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split) {
+DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size_t reader) {
   return {.path = spec.data,
           .split = split,
-          .fields = spec.network.fields,
-          .seed = spec.options.seed,
-          .dimensions = spec.network.dimensions,
+          .fields = spec.alone.fields,
+          .seed = spec.data_seed_of(reader),
+          .dimensions = spec.alone.dimensions,
           .per_step = split == DataSplit::Train
                           ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
                           : spec.options.microbatch};
 }
 
+/// By reader: one for all jobs of an array, or one for each.
 struct Datasets {
-  std::shared_ptr<const Dataset> train, test;
+  std::vector<std::shared_ptr<const Dataset>> trains, tests;
+  std::shared_ptr<const Dataset> train, test;  ///< the first
 };
 
 Result<Datasets> open_datasets(const TrainSpec& spec) {
-  auto train = make_dataset(dataset_options(spec, DataSplit::Train), spec.own.datasets);
-  if (!train) return train.problems();
-  Datasets sets{.train = *train};
-  if (spec.evaluate) {
-    auto test = make_dataset(dataset_options(spec, DataSplit::Test), spec.own.datasets);
+  Datasets sets;
+  for (std::size_t reader = 0; reader < spec.readers(); ++reader) {
+    auto train = make_dataset(dataset_options(spec, DataSplit::Train, reader), spec.own.datasets);
+    if (!train) return train.problems();
+    sets.trains.push_back(*train);
+    if (!spec.evaluate) continue;
+    auto test = make_dataset(dataset_options(spec, DataSplit::Test, reader), spec.own.datasets);
     if (!test) return test.problems();
-    sets.test = *test;
+    sets.tests.push_back(*test);
   }
+  sets.train = sets.trains.front();
+  if (spec.evaluate) sets.test = sets.tests.front();
   return sets;
 }
 
@@ -274,15 +373,64 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
   for (const std::string& note : notes) log_warning(note);
 }
 
-LoaderOptions loader_options(const TrainSpec& spec) {
+LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0) {
   LoaderOptions options{.microbatch = spec.options.microbatch,
                         .microbatches_per_step = microbatches_per_step(spec.pipeline),
-                        .seed = spec.options.seed,
+                        .seed = spec.data_seed_of(reader),
                         .workers = spec.workers,
                         .keep_incomplete = spec.keep_last,
                         .page_locked = spec.device != ComputeDevice::Cpu};
-  options.read_for(spec.network);
+  options.read_for(spec.alone);
   return options;
+}
+
+/// What the jobs of an array read, each its own: fields of job 0, then those of job 1, ...
+class JobBatches final : public BatchSource {
+ public:
+  explicit JobBatches(std::vector<std::unique_ptr<BatchSource>> jobs) : jobs_(std::move(jobs)) {}
+  Batch get(std::int64_t position) override {
+    Batch all;
+    for (const auto& job : jobs_) {
+      for (at::Tensor& field : job->get(position).fields) all.fields.push_back(std::move(field));
+    }
+    return all;
+  }
+  void seek(std::int64_t position) override {
+    for (const auto& job : jobs_) job->seek(position);
+  }
+  /// The same for all: samples have one size, and the data sets as many.
+  BatchExtent extent(std::int64_t position) const override { return jobs_.front()->extent(position); }
+
+ private:
+  std::vector<std::unique_ptr<BatchSource>> jobs_;
+};
+
+/// The part of `all` that is of reader `reader`.
+BatchNeeds needs_of(const BatchNeeds& all, std::size_t reader, std::size_t fields) {
+  const auto first = all.fields.begin() + static_cast<std::ptrdiff_t>(reader * fields);
+  return {.fields = {first, first + static_cast<std::ptrdiff_t>(fields)}, .mine = all.mine};
+}
+
+MakeBatches batches_for(const TrainSpec& spec, const Datasets& sets) {
+  if (!spec.has_own_data()) return batches_of(sets.train, sets.test, loader_options(spec));
+  return [&spec, &sets](const BatchNeeds& train, const BatchNeeds& evaluation) {
+    std::vector<std::unique_ptr<BatchSource>> trains, evaluations;
+    BatchSources all;
+    for (std::size_t reader = 0; reader < sets.trains.size(); ++reader) {
+      const std::size_t fields = spec.alone.fields.size();
+      if (sets.trains[reader]->size() != sets.train->size())
+        throw DataError("the data sets of job 0 and job " + std::to_string(reader) + " differ in size");
+      const auto make = batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
+                                   loader_options(spec, reader));
+      BatchSources own = make(needs_of(train, reader, fields), needs_of(evaluation, reader, fields));
+      trains.push_back(std::move(own.train));
+      if (own.evaluation.batches) evaluations.push_back(std::move(own.evaluation.batches));
+      all.evaluation.microbatches = own.evaluation.microbatches;
+    }
+    all.train = std::make_unique<JobBatches>(std::move(trains));
+    if (!evaluations.empty()) all.evaluation.batches = std::make_unique<JobBatches>(std::move(evaluations));
+    return all;
+  };
 }
 
 /// Of the data sets that have files; else null. Collective.
@@ -296,6 +444,46 @@ Json data_files(const Datasets& sets, Communicator& communicator) {
   return result;
 }
 
+Json finite_or_null(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+Json jobs_of(const TrainSpec& spec, const RunReport& report) {
+  Json jobs = Json::array();
+  for (std::size_t b = 0; b < report.jobs.size(); ++b) {
+    const JobReport& job = report.jobs[b];
+    Json settings = Json::object({}), losses = Json::array(), evaluation;
+    for (const auto& [flag, values] : spec.lists) settings[flag] = values[b];
+    for (double loss : job.losses) losses.push_back(finite_or_null(loss));
+    if (!report.evaluations.empty()) {
+      evaluation = Json::object({});
+      for (const auto& [name, value] : report.evaluations.back().jobs[b])
+        evaluation[name] = finite_or_null(value);
+    }
+    jobs.push_back(
+        Json::object({{"job", static_cast<std::int64_t>(b)},
+                      {"settings", settings},
+                      {"loss", job.losses.empty() ? Json() : finite_or_null(job.losses.back())},
+                      {"status", job.nonfinite_step < 0 ? "ok" : "nonfinite"},
+                      {"nonfinite_step", job.nonfinite_step < 0 ? Json() : Json(job.nonfinite_step)},
+                      {"losses", losses},
+                      {"evaluation", evaluation}}));
+  }
+  return jobs;
+}
+
+Json kernels_of(const KernelChoices& choices) {
+  Json rows = Json::array();
+  for (const KernelChoice& choice : choices.all())
+    rows.push_back(Json::object({{"layer", choice.layer},
+                                 {"kind", choice.kind},
+                                 {"inputs", choice.inputs},
+                                 {"kernel", choice.fused ? "fused" : "loop"},
+                                 {"loop_s", choice.loop_s},
+                                 {"fused_s", choice.fused_s}}));
+  return rows;
+}
+
 Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& files) {
   Json evaluations = Json::array();
   for (const EvaluationReport& e : report.evaluations) {
@@ -307,38 +495,56 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
   for (const std::string& one : report.lost) lost.push_back(one);
   for (double loss : report.losses) losses.push_back(loss);
   const std::optional<LossScaleState>& scale = report.loss_scale;
-  return Json::object({{"format", "millrace-summary-1"},
-                       {"model", spec.network.name},
-                       {"data", spec.data},
-                       {"ranks", spec.pipeline.num_ranks()},
-                       {"stages", spec.pipeline.num_stages()},
-                       {"schedule", to_string(spec.pipeline.schedule)},
-                       {"microbatches", spec.pipeline.microbatches},
-                       {"microbatch", spec.options.microbatch},
-                       {"seed", static_cast<std::int64_t>(spec.options.seed)},
-                       {"device", to_string(spec.device)},
-                       {"precision", to_string(spec.options.precision)},
-                       {"loss_scale", scale ? Json(scale->scale) : Json()},
-                       {"skipped_steps", scale ? Json(scale->skipped) : Json()},
-                       {"run", report.run},
-                       {"steps", report.steps},
-                       {"first_step", report.first_step},
-                       {"stopped_early", report.stopped},
-                       {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},
-                       {"checkpoints_failed", report.failed_saves},
-                       {"log_lines_lost", report.lost_log_lines},
-                       {"lost", lost},
-                       {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
-                       {"median_step_s", report.median_step_s},
-                       {"predicted_step_s", spec.pipeline.predicted_step_s},
-                       {"samples_per_s", report.samples_per_s},
-                       {"seconds", report.seconds},
-                       {"peak_stash", report.peak_stash},
-                       {"peak_versions", report.peak_versions},
-                       {"peak_memory_bytes", report.peak_memory_bytes},
-                       {"evaluations", evaluations},
-                       {"data_files", files},
-                       {"losses", losses}});
+  Json summary = Json::object({{"format", "millrace-summary-1"},
+                               {"model", spec.network.name},
+                               {"data", spec.data},
+                               {"ranks", spec.pipeline.num_ranks()},
+                               {"stages", spec.pipeline.num_stages()},
+                               {"schedule", to_string(spec.pipeline.schedule)},
+                               {"microbatches", spec.pipeline.microbatches},
+                               {"microbatch", spec.options.microbatch},
+                               {"seed", static_cast<std::int64_t>(spec.options.seed)},
+                               {"device", to_string(spec.device)},
+                                {"precision", to_string(spec.options.precision)},
+                                {"loss_scale", scale ? Json(scale->scale) : Json()},
+                                {"skipped_steps", scale ? Json(scale->skipped) : Json()},
+                               {"run", report.run},
+                               {"steps", report.steps},
+                               {"first_step", report.first_step},
+                               {"stopped_early", report.stopped},
+                               {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},
+                               {"checkpoints_failed", report.failed_saves},
+                               {"log_lines_lost", report.lost_log_lines},
+                               {"lost", lost},
+                               {"final_loss", report.losses.empty() ? Json() : Json(report.losses.back())},
+                               {"median_step_s", report.median_step_s},
+                               {"predicted_step_s", spec.pipeline.predicted_step_s},
+                               {"samples_per_s", report.samples_per_s},
+                               {"seconds", report.seconds},
+                               {"peak_stash", report.peak_stash},
+                               {"peak_versions", report.peak_versions},
+                               {"peak_memory_bytes", report.peak_memory_bytes},
+                               {"evaluations", evaluations},
+                               {"data_files", files},
+                               {"losses", losses}});
+  if (!spec.of_jobs.empty()) {
+    summary["jobs"] = jobs_of(spec, report);
+    summary["kernels"] = kernels_of(*spec.choices);
+  }
+  return summary;
+}
+
+/// --explain
+void print_kernels(const KernelChoices& choices) {
+  if (choices.mode() != ArrayKernels::Auto) {
+    std::printf("kernels: %s, nothing was measured\n", to_string(choices.mode()).c_str());
+    return;
+  }
+  std::printf("%-24s %-18s %-6s %10s %10s  %s\n", "layer", "kind", "kernel", "loop us", "fused us",
+              "inputs of a job");
+  for (const KernelChoice& c : choices.all())
+    std::printf("%-24s %-18s %-6s %10.1f %10.1f  %s\n", c.layer.c_str(), c.kind.c_str(),
+                c.fused ? "fused" : "loop", c.loop_s * 1e6, c.fused_s * 1e6, c.inputs.c_str());
 }
 
 void print_result(const RunReport& report) {
@@ -384,6 +590,17 @@ void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     return;
   }
   print_result(report);
+  for (std::size_t b = 0; b < report.jobs.size(); ++b) {
+    std::string settings;
+    for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];
+    const JobReport& job = report.jobs[b];
+    std::printf("job %zu:%s final loss %.6f%s\n", b, settings.c_str(),
+                job.losses.empty() ? 0.0 : job.losses.back(),
+                job.nonfinite_step < 0
+                    ? ""
+                    : (", not finite from step " + std::to_string(job.nonfinite_step) + " on").c_str());
+  }
+  if (spec.explain && spec.choices) print_kernels(*spec.choices);
 }
 
 /// The trained weights in an archive as the model's: what --save-weights FILE.pt2 asks for.
@@ -409,7 +626,7 @@ ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& c
   SteadyClock clock;
   device.bind_thread();
   Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
-                  batches_of(sets.train, sets.test, loader_options(spec)));
+                  batches_for(spec, sets));
   RunReport report = trainer.run();
   write_archive(spec, report, communicator.rank());
   publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
@@ -483,7 +700,7 @@ void check_initial_weights(const TrainSpec& spec) {
   const TrainOptions& o = spec.options;
   if (o.init_from.empty() || !o.resume.empty()) return;
   const auto check = [&](const WeightFiles& files) {
-    if (const Problems problems = check_weights(files, spec.network, o.init_from_ignore); !problems.empty())
+    if (const Problems problems = check_weights(files, spec.alone, o.init_from_ignore); !problems.empty())
       throw CheckpointError("cannot start from " + o.init_from + ":\n" + to_string(problems));
   };
   std::error_code ignored;
@@ -520,18 +737,28 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
 int train_command(const std::vector<std::string>& args, const Accelerator& accelerator,
                   const Additions& own) {
   return guarded([&] {
-    TrainFlags flags;
-    const CommandSpec command = with_additions(train_spec(flags), own, flags.model.options);
-    const Result<Arguments> parsed = parse_arguments(command, args);
-    if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
-    if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
+    GivenOptions ignored;
+    const CommandSpec plain = with_additions(train_spec(), own, ignored);
+    const Result<JobLists> lists = take_job_lists(plain, args);
+    if (!lists) return report_problems(lists.problems(), ExitCode::Usage);
+    std::vector<TrainFlags> flags(lists->args.size());  // what the targets of their flags point into
+    Problems flag_problems;
+    for (std::size_t job = 0; job < flags.size(); ++job) {
+      const CommandSpec command = with_additions(train_spec(flags[job]), own, flags[job].model.options);
+      const Result<Arguments> parsed = parse_arguments(command, lists->args[job]);
+      if (!parsed) return report_problems(parsed.problems(), ExitCode::Usage);
+      if (parsed->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
+      for (const Problem& problem : parsed->problems())
+        if (job == 0 || lists->has(problem.where.substr(2))) flag_problems.push_back(problem);
+    }
     die_with_launcher();
     ignore_size_limit_signal();
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
-    Result<TrainSpec> spec = spec_from(flags, own, parsed->problems());
+    Result<TrainSpec> spec = spec_from(flags, own, flag_problems);
     if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
+    spec->lists = lists->lists;
     // Before data is read: the device is what a wrong machine lacks.
     if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
       return report_problems(device.problems(), ExitCode::Usage);
@@ -549,6 +776,11 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
     const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec));
     spec->options.learning_rate = in_steps(spec->options.learning_rate, spec->rate_in_epochs, steps);
+    for (std::size_t job = 0; job < spec->of_jobs.size(); ++job) {
+      JobOptions& mine = spec->options.jobs[job];
+      mine.learning_rate = in_steps(mine.learning_rate, spec->of_jobs[job].rate_in_epochs, steps);
+      mine.settings.emplace_back("data", sets->trains[spec->has_own_data() ? job : 0]->fingerprint());
+    }
     if (spec->epochs > 0) {
       spec->options.steps = steps * spec->epochs;
       if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;

@@ -32,6 +32,7 @@ inline constexpr RankFiles kTrace{"trace.rank", ".json"};    ///< spans of some 
 inline constexpr RankFiles kStatus{"status.rank", ".json"};  ///< what the rank does now
 inline constexpr const char* kPlan = "plan.json";
 inline constexpr const char* kSchedule = "schedule.csv";  ///< of a plan with a schedule of its own
+inline constexpr const char* kJobs = "jobs.csv";          ///< of a job array: a line for each step and job
 inline constexpr const char* kSummary = "summary.json";
 inline constexpr const char* kReport = "report.html";
 inline constexpr const char* kCheckpoints = "checkpoints";  ///< folder of step-N and `latest`

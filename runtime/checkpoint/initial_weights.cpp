@@ -141,7 +141,8 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
 }
 
 void load_weights(const WeightFiles& files, const std::vector<std::string>& left_out, ParameterStore& store) {
-  const auto load = [&](const std::string& name, at::Tensor target) {
+  const auto load = [&](const std::string& full_name, at::Tensor target) {
+    const std::string name = full_name.substr(full_name.find('/') + 1);  // of a job array: without the job
     if (is_left_out(left_out, name)) return;
     const SafetensorsFile* file = file_of(files, name);
     if (!file) return;

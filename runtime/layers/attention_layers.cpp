@@ -166,6 +166,12 @@ class SelfAttention final : public Layer {
   explicit SelfAttention(const AttentionOptions& options) : o_(options) {}
   std::string kind() const override { return "self_attention"; }
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  bool like(const Layer& other) const override {
+    const AttentionOptions& o = static_cast<const SelfAttention&>(other).o_;
+    return o_.heads == o.heads && o_.dropout == o.dropout && o_.masked == o.masked &&
+           o_.padding == o.padding && o_.causal == o.causal && o_.packed == o.packed;
+  }
+  bool folds() const override { return true; }
   bool draws() const override { return o_.dropout > 0; }
 
   Shape output_shape(std::span<const Shape> inputs) const override {
@@ -204,7 +210,7 @@ class SelfAttention final : public Layer {
     at::Tensor probabilities = at::_softmax(widened(scores), 2, false), mask;
     at::Tensor used = probabilities.to(v.scalar_type());
     if (context.training && o_.dropout > 0) {
-      mask = dropout_mask(used, o_.dropout, context.random_seed);
+      mask = dropout_mask(used, o_.dropout, context);
       used = at::mul(used, mask);
     }
     const at::Tensor output = at::bmm(used, v);  // [B * heads, T, D]

@@ -32,6 +32,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/dropout_mask.h"
+#include "runtime/layers/job_kernels.h"
 
 namespace millrace {
 namespace {
@@ -94,6 +95,11 @@ class Linear final : public Layer {
       : in_(in), out_(out), specs_(std::move(specs)) {}
   std::string kind() const override { return "linear"; }
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const Linear&>(other);
+    return in_ == o.in_ && out_ == o.out_;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return linear_over_jobs(); }
   std::vector<ParameterSpec> parameters() const override { return specs_; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() < 2 || inputs[0].back() != in_)
@@ -141,6 +147,12 @@ class Conv2d final : public Layer {
   }
   std::string kind() const override { return "conv2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  bool like(const Layer& other) const override {
+    const ConvOptions& o = static_cast<const Conv2d&>(other).o_;
+    return o_.in == o.in && o_.out == o.out && same(o_.kernel, o.kernel) && o_.stride == o.stride &&
+           same(o_.padding, o.padding) && o_.bias == o.bias && o_.groups == o.groups;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return conv2d_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
     // Fans as torch.nn.init has them: of the weight's own shape, so fan_out knows nothing of groups.
     const std::int64_t area = o_.kernel.height * o_.kernel.width, in = o_.in / o_.groups;
@@ -187,6 +199,7 @@ class Conv2d final : public Layer {
                                     o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
                                     stride, padding, one, false, zero, o_.groups, mask);
   }
+  static bool same(const Extent2& a, const Extent2& b) { return a.height == b.height && a.width == b.width; }
   ConvOptions o_;
 };
 
@@ -195,6 +208,11 @@ class BatchNorm2d final : public Layer {
   BatchNorm2d(std::int64_t channels, const BatchNormOptions& options) : channels_(channels), o_(options) {}
   std::string kind() const override { return "batch_norm2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const BatchNorm2d&>(other);
+    return channels_ == o.channels_ && o_.momentum == o.o_.momentum && o_.epsilon == o.o_.epsilon;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return batch_norm2d_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
             {.name = "bias", .shape = {channels_}, .kind = ParameterKind::Norm},
@@ -297,12 +315,14 @@ class BatchNorm2d final : public Layer {
 class Elementwise : public Layer {
  public:
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
 };
 
 class Relu final : public Elementwise {
  public:
   std::string kind() const override { return "relu"; }
+  bool like(const Layer&) const override { return true; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     at::Tensor output = at::relu(inputs[0]);
@@ -319,6 +339,7 @@ class Gelu final : public Elementwise {
  public:
   explicit Gelu(GeluForm form) : form_(form == GeluForm::Erf ? "none" : "tanh") {}
   std::string kind() const override { return "gelu"; }
+  bool like(const Layer& other) const override { return form_ == static_cast<const Gelu&>(other).form_; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     const at::Tensor& x = inputs[0];
@@ -353,6 +374,7 @@ class Gelu final : public Elementwise {
 class Tanh final : public Elementwise {
  public:
   std::string kind() const override { return "tanh"; }
+  bool like(const Layer&) const override { return true; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     at::Tensor output = at::tanh(inputs[0]);
@@ -369,6 +391,7 @@ class Dropout final : public Elementwise {
  public:
   explicit Dropout(double p) : p_(p) {}
   std::string kind() const override { return "dropout"; }
+  bool like(const Layer& other) const override { return p_ == static_cast<const Dropout&>(other).p_; }
   bool draws() const override { return p_ > 0; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext& context, Saved* saved) const override {
@@ -376,7 +399,7 @@ class Dropout final : public Elementwise {
       if (saved) saved->tensors.clear();
       return inputs[0];
     }
-    const at::Tensor mask = dropout_mask(inputs[0], p_, context.random_seed);
+    const at::Tensor mask = dropout_mask(inputs[0], p_, context);
     if (saved) saved->tensors = {mask};
     return at::mul(inputs[0], mask);
   }
@@ -395,6 +418,11 @@ class MaxPool2d final : public Layer {
       : kernel_(kernel), stride_(stride), padding_(padding), ceil_(last == LastWindow::Kept) {}
   std::string kind() const override { return "max_pool2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const MaxPool2d&>(other);
+    return kernel_ == o.kernel_ && stride_ == o.stride_ && padding_ == o.padding_ && ceil_ == o.ceil_;
+  }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     // One window that does not fit whole is enough where it counts.
@@ -433,6 +461,11 @@ class AdaptiveAvgPool2d final : public Layer {
   AdaptiveAvgPool2d(std::int64_t height, std::int64_t width) : height_(height), width_(width) {}
   std::string kind() const override { return "adaptive_avg_pool2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const AdaptiveAvgPool2d&>(other);
+    return height_ == o.height_ && width_ == o.width_;
+  }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 4) bad_shape("adaptive_avg_pool2d", inputs[0], "[B, C, H, W]");
     return {inputs[0][0], inputs[0][1], height_, width_};
@@ -455,6 +488,8 @@ class Flatten final : public Layer {
  public:
   std::string kind() const override { return "flatten"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     std::int64_t features = 1;
     for (std::size_t i = 1; i < inputs[0].size(); ++i) features *= inputs[0][i];
@@ -475,6 +510,8 @@ class Add final : public Layer {
  public:
   std::string kind() const override { return "add"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs.size() != 2 || inputs[0] != inputs[1])
       bad_shape("add", inputs.back(), "two inputs of shape " + text_of(inputs[0]));

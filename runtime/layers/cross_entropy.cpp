@@ -50,6 +50,8 @@ void count_top(const at::Tensor& scores, const at::Tensor& target, double& top1,
 
 class CrossEntropy final : public Head {
  public:
+  bool like(const Head&) const override { return true; }
+  HeadPtr over_jobs(std::int64_t jobs) const override;
   std::string kind() const override { return "cross_entropy"; }
   std::vector<std::string> metrics() const override { return {"loss", "top1", "top5"}; }
 
@@ -115,6 +117,61 @@ class CrossEntropy final : public Head {
     saved.tensors = {std::move(log_p), inputs[1]};
   }
 };
+
+/// Of B jobs: scores [B, N, C], targets [B, N].
+class CrossEntropyOfJobs final : public Head {
+ public:
+  explicit CrossEntropyOfJobs(std::int64_t jobs) : jobs_(jobs) {}
+  std::string kind() const override { return "cross_entropy"; }
+  std::vector<std::string> metrics() const override {
+    return std::vector<std::string>(static_cast<std::size_t>(4 * jobs_ - 1), "loss");  // JobHead names them
+  }
+  void check(std::span<const TensorSpec>) const override {}
+
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    const at::Tensor scores = inputs[0].reshape({-1, inputs[0].size(2)});  // [B N, C]
+    const at::Tensor target = inputs[1].reshape({-1});
+    at::Tensor log_p =
+        at::_log_softmax(scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat), 1,
+                         /*half_to_float=*/false);
+    if (log_p.scalar_type() == at::kDouble)
+      add_up<double>(log_p, target, sums);
+    else
+      add_up<float>(log_p, target, sums);
+    if (!saved) return;
+    saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type())};
+    saved->tensors = {std::move(log_p), target};
+  }
+  std::vector<at::Tensor> backward(Saved& saved, LossScale scale, std::span<const bool>) const override {
+    const at::Tensor &log_p = saved.tensors[0], &target = saved.tensors[1];
+    const auto of_job = at::full({}, double(log_p.size(0) / jobs_), log_p.options());
+    const at::Tensor grad = at::nll_loss_backward(at::full({}, scale.share, log_p.options()), log_p, target,
+                                                  {}, at::Reduction::Mean, -100, of_job);
+    return {at::_log_softmax_backward_data(grad, log_p, 1, static_cast<at::ScalarType>(saved.numbers[0]))
+                .view({jobs_, -1, log_p.size(1)}),
+            {}};
+  }
+
+ private:
+  template <class Score>
+  void add_up(const at::Tensor& log_p, const at::Tensor& target, std::span<double> sums) const {
+    const std::int64_t rows = log_p.size(0) / jobs_;
+    const Score* score = log_p.const_data_ptr<Score>();
+    const std::int64_t* label = target.const_data_ptr<std::int64_t>();
+    for (std::int64_t job = 0; job < jobs_; ++job) {
+      const auto own = sums.subspan(static_cast<std::size_t>(4 * job), 4);
+      count_top<Score>(log_p.narrow(0, job * rows, rows), target.narrow(0, job * rows, rows), own[1], own[2]);
+      for (std::int64_t i = job * rows; i < (job + 1) * rows; ++i)
+        own[0] -= static_cast<double>(score[i * log_p.size(1) + label[i]]);
+      own[3] += static_cast<double>(rows);
+    }
+  }
+  std::int64_t jobs_;
+};
+
+HeadPtr CrossEntropy::over_jobs(std::int64_t jobs) const {
+  return std::make_shared<CrossEntropyOfJobs>(jobs);
+}
 
 }  // namespace
 

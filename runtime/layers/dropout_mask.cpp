@@ -5,15 +5,37 @@
 
 namespace millrace {
 
-at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed) {
+namespace {
+
+void draw_(at::Tensor mask, double p, std::uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
-  // Drawn on the CPU whatever the device: the same mask everywhere. Page-locked, the copy stalls nobody.
-  const at::Device device = like.device();
-  const auto options = at::TensorOptions(at::kFloat).pinned_memory(!device.is_cpu());
-  return at::empty(like.sizes(), options)
-      .bernoulli_(1 - p, generator)
-      .div_(1 - p)
-      .to(device, like.scalar_type(), /*non_blocking=*/true);
+  mask.bernoulli_(1 - p, generator).div_(1 - p);
+}
+
+/// Drawn on the CPU whatever the device: the same mask everywhere. Page-locked, the copy stalls nobody.
+at::Tensor place_for(const at::Tensor& like) {
+  return at::empty(like.sizes(), at::TensorOptions(at::kFloat).pinned_memory(!like.device().is_cpu()));
+}
+
+at::Tensor moved(const at::Tensor& mask, const at::Tensor& like) {
+  return mask.to(like.device(), like.scalar_type(), /*non_blocking=*/true);
+}
+
+}  // namespace
+
+at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed) {
+  const at::Tensor mask = place_for(like);
+  draw_(mask, p, seed);
+  return moved(mask, like);
+}
+
+at::Tensor dropout_mask(const at::Tensor& like, double p, const CallContext& context) {
+  if (context.job_seeds.empty()) return dropout_mask(like, p, context.random_seed);
+  const at::Tensor mask = place_for(like);
+  const std::int64_t rows = mask.size(0) / static_cast<std::int64_t>(context.job_seeds.size());
+  for (std::size_t job = 0; job < context.job_seeds.size(); ++job)
+    draw_(mask.narrow(0, static_cast<std::int64_t>(job) * rows, rows), p, context.job_seeds[job]);
+  return moved(mask, like);
 }
 
 }  // namespace millrace

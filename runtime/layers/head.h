@@ -48,6 +48,10 @@ class Head {
 
   /// What is shown of the final sums [metrics + 1]: by default each divided by the weight (0 if that is 0).
   virtual NamedValues values(std::span<const double> sums) const;
+
+  virtual bool like(const Head& other) const { return this == &other; }  ///< Layer::like
+  /// Layer::over_jobs of a head: inputs have a leading dimension B, sums are [B x (metrics + 1)], job by job.
+  virtual std::shared_ptr<const Head> over_jobs(std::int64_t /*jobs*/) const { return nullptr; }
 };
 
 using HeadPtr = std::shared_ptr<const Head>;

@@ -30,6 +30,12 @@ class AvgPool2d final : public Layer {
   explicit AvgPool2d(const AvgPoolOptions& options) : o_(options) {}
   std::string kind() const override { return "avg_pool2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    const AvgPoolOptions& o = static_cast<const AvgPool2d&>(other).o_;
+    return o_.kernel == o.kernel && o_.stride == o.stride && o_.padding == o.padding &&
+           o_.count_padding == o.count_padding;
+  }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     const std::int64_t least = o_.kernel - 2 * o_.padding;
@@ -58,6 +64,8 @@ class Concat final : public Layer {
  public:
   std::string kind() const override { return "concat"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape shape = inputs[0];
     if (shape.size() < 2) refuse("concat", shape, "[B, C, ...]");
@@ -94,6 +102,8 @@ class ScaleChannels final : public Layer {
  public:
   std::string kind() const override { return "scale_channels"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
     if (x.size() != 4) refuse("scale_channels", x, "[B, C, H, W]");
@@ -125,6 +135,8 @@ class Activation final : public Layer {
  public:
   std::string kind() const override { return Function::kKind; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {

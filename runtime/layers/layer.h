@@ -48,6 +48,7 @@ struct ParameterSpec {
   at::Tensor value{};          ///< what it starts with, instead of `init`; on the CPU, never written to
   /// Full names under which weights are written once more: a state_dict names a tied parameter at each place.
   std::vector<std::string> also{};
+  int job = -1;  ///< whose it is in a job array; its name is then "job<b>/" and the job's own name for it
 };
 
 /// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the
@@ -89,6 +90,8 @@ struct CallContext {
   std::uint64_t random_seed = 0;  ///< of (job seed, layer name, position of the microbatch in the run)
   /// In training: statistics are over the microbatches that all replicas run now. Null: over this one.
   ReplicaSum* replicas = nullptr;
+  /// Of a job array: each job's random_seed. A layer of one job has none.
+  std::span<const std::uint64_t> job_seeds{};
 };
 
 /// Implementations are immutable and thread-safe. All functions run under NoGradGuard.
@@ -130,6 +133,17 @@ class Layer {
     backward_weight(grad_output, saved, grads);
     return result;
   }
+
+  // ---- job arrays (job_array.h) ----
+  /// Whether `other`, of this class, computes the same.
+  virtual bool like(const Layer& other) const { return this == &other; }
+  /// It has no parameters, samples are the rows of dimension 0 of every input and output, and none meets
+  /// another: B jobs are one call over B times as many. What it draws it draws by CallContext::job_seeds.
+  virtual bool folds() const { return false; }
+  /// The same for `jobs` jobs at once whose layers are alike: a layer whose inputs, parameters, buffers,
+  /// outputs and gradients have a leading dimension of as many, strided as they are; an input that all share
+  /// has stride 0 there. Null: there is no such form. It may round differently than a call for each job.
+  virtual std::shared_ptr<const Layer> over_jobs(std::int64_t /*jobs*/) const { return nullptr; }
 };
 
 using LayerPtr = std::shared_ptr<const Layer>;

@@ -17,6 +17,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/layers/job_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -26,6 +27,10 @@ class Embedding final : public Layer {
  public:
   explicit Embedding(const EmbeddingOptions& options) : o_(options) {}
   std::string kind() const override { return "embedding"; }
+  bool like(const Layer& other) const override {
+    const EmbeddingOptions& o = static_cast<const Embedding&>(other).o_;
+    return o_.vocabulary == o.vocabulary && o_.features == o.features && o_.padding == o.padding;
+  }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight",
              .shape = {o_.vocabulary, o_.features},
@@ -62,6 +67,11 @@ class LayerNorm final : public Layer {
   LayerNorm(std::int64_t features, double epsilon) : features_(features), epsilon_(epsilon) {}
   std::string kind() const override { return "layer_norm"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const LayerNorm&>(other);
+    return features_ == o.features_ && epsilon_ == o.epsilon_;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return layer_norm_over_jobs(features_, epsilon_); }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight", .shape = {features_}, .init = Init::Ones, .kind = ParameterKind::Norm},
             {.name = "bias", .shape = {features_}, .kind = ParameterKind::Norm}};
@@ -110,6 +120,8 @@ class LearnedPositions final : public Layer {
   LearnedPositions(std::int64_t positions, std::int64_t features, double deviation)
       : positions_(positions), features_(features), deviation_(deviation) {}
   std::string kind() const override { return "learned_positions"; }
+  bool like(const Layer&) const override { return true; }
+  LayerPtr over_jobs(std::int64_t) const override { return learned_positions_over_jobs(); }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight",
              .shape = {positions_, features_},
@@ -144,6 +156,11 @@ class SinusoidalPositions final : public Layer {
  public:
   SinusoidalPositions(std::int64_t features, double scale) : features_(features), scale_(scale) {}
   std::string kind() const override { return "sinusoidal_positions"; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const SinusoidalPositions&>(other);
+    return features_ == o.features_ && scale_ == o.scale_;
+  }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     check_sequence(kind(), inputs[0], features_);
     return inputs[0];
@@ -174,6 +191,8 @@ class ConcatFeatures final : public Layer {
  public:
   std::string kind() const override { return "concat_features"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape result = inputs[0];
     for (const Shape& x : inputs.subspan(1)) {
@@ -208,6 +227,8 @@ class FirstToken final : public Layer {
  public:
   std::string kind() const override { return "first_token"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[B, T, F]");
     return {inputs[0][0], inputs[0][2]};
@@ -229,6 +250,8 @@ class GatherPositions final : public Layer {
  public:
   std::string kind() const override { return "gather_positions"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer&) const override { return true; }
+  bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[B, T, F]");
     if (inputs.size() != 2 || inputs[1].size() != 2 || inputs[1][0] != inputs[0][0])

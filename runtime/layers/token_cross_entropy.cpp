@@ -16,7 +16,17 @@ namespace {
 
 class TokenCrossEntropy final : public Head {
  public:
-  explicit TokenCrossEntropy(const TokenLossOptions& options) : o_(options) {}
+  /// `jobs` 0: of one job; else inputs have a leading dimension of as many, and sums are theirs one after the
+  /// other.
+  explicit TokenCrossEntropy(const TokenLossOptions& options, std::int64_t jobs = 0)
+      : o_(options), jobs_(jobs) {}
+  bool like(const Head& other) const override {
+    const TokenLossOptions& o = static_cast<const TokenCrossEntropy&>(other).o_;
+    return o_.ignored == o.ignored && o_.smoothing == o.smoothing;
+  }
+  HeadPtr over_jobs(std::int64_t jobs) const override {
+    return std::make_shared<TokenCrossEntropy>(o_, jobs);
+  }
   std::string kind() const override { return "token_cross_entropy"; }
   std::vector<std::string> metrics() const override { return {"loss", "nll", "accuracy"}; }
   std::string weight() const override { return o_.weight; }
@@ -58,6 +68,11 @@ class TokenCrossEntropy final : public Head {
   }
 
  private:
+  /// Of a term for each label [N]: a number, or one for each job [B].
+  at::Tensor sum(const at::Tensor& terms) const {
+    return jobs_ > 0 ? terms.view({jobs_, -1}).sum(1) : terms.sum();
+  }
+
   /// float64 [4]: smoothed loss, negative log-likelihood, right ones, counted ones.
   at::Tensor sums_of(std::span<const at::Tensor> inputs, Saved* saved) const {
     const at::Tensor& scores = inputs[0];
@@ -69,14 +84,14 @@ class TokenCrossEntropy final : public Head {
     at::Tensor labels = given.mul(counted);  // class 0 where ignored: read, then not counted
     const at::Tensor weight = counted.to(at::kDouble);
     const at::Tensor nll =
-        log_p.gather(1, labels.unsqueeze(1)).squeeze(1).to(at::kDouble).mul(weight).sum().neg();
+        sum(log_p.gather(1, labels.unsqueeze(1)).squeeze(1).to(at::kDouble).mul(weight)).neg();
     at::Tensor loss = nll;
     if (o_.smoothing > 0) {
-      const at::Tensor uniform = log_p.mean(1).to(at::kDouble).mul(weight).sum().neg();
+      const at::Tensor uniform = sum(log_p.mean(1).to(at::kDouble).mul(weight)).neg();
       loss = nll.mul(1 - o_.smoothing).add(uniform, o_.smoothing);
     }
-    const at::Tensor right = log_p.argmax(1).eq(labels).to(at::kDouble).mul(weight).sum();
-    const at::Tensor sums = at::stack({loss, nll, right, weight.sum()});
+    const at::Tensor right = sum(log_p.argmax(1).eq(labels).to(at::kDouble).mul(weight));
+    const at::Tensor sums = at::stack({loss, nll, right, sum(weight)}, jobs_ > 0 ? 1 : 0).view({-1});
     if (saved) {
       saved->numbers = {static_cast<std::int64_t>(scores.scalar_type())};
       saved->numbers.insert(saved->numbers.end(), scores.sizes().begin(), scores.sizes().end());
@@ -86,6 +101,7 @@ class TokenCrossEntropy final : public Head {
   }
 
   TokenLossOptions o_;
+  std::int64_t jobs_;
 };
 
 }  // namespace

@@ -21,12 +21,17 @@ double norm_of(const std::vector<double>& square_sums) {
   return std::sqrt(sum);
 }
 
-GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout) {
+GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout)
+    : jobs_(layout.model.jobs()) {
+  std::vector<std::vector<std::string>> of_jobs(static_cast<std::size_t>(jobs_));
   for (const NamedLayer& layer : layout.model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       if (!spec.is_buffer && !layer.is_tied(spec))
-        places_.emplace(layer.parameter_name(spec), places_.size());
+        of_jobs[static_cast<std::size_t>(std::max(spec.job, 0))].push_back(layer.parameter_name(spec));
     }
+  }
+  for (const auto& names : of_jobs) {
+    for (const std::string& name : names) places_.emplace(name, places_.size());
   }
   if (world.size() == 1) return;
   std::vector<RankId> all;
@@ -34,7 +39,7 @@ GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& lay
   group_ = world.subgroup(all, "gradient norm");
 }
 
-double GradientAgreement::norm(const std::vector<Part>& parts) {
+std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {
   std::vector<double> sums(places_.size(), 0.0);
   for (const Part& part : parts) {
     if (!part.speaks) continue;
@@ -50,7 +55,11 @@ double GradientAgreement::norm(const std::vector<Part>& parts) {
     group_->all_reduce(all, "norm of the gradient")->wait();  // others have zeros where this rank has sums
     std::copy_n(all.const_data_ptr<double>(), sums.size(), sums.begin());
   }
-  return norm_of(sums);
+  std::vector<double> result;
+  const auto per_job = static_cast<std::ptrdiff_t>(sums.size()) / jobs_;
+  for (int job = 0; job < jobs_; ++job)
+    result.push_back(norm_of({sums.begin() + job * per_job, sums.begin() + (job + 1) * per_job}));
+  return result;
 }
 
 }  // namespace millrace

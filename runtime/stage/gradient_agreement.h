@@ -32,12 +32,14 @@ class GradientAgreement {
   };
   /// Collective, once for each step. The 2-norm over all parameters of the model, each counted once whoever
   /// uses it: square sums for each parameter are exchanged and added up in the order of the model's
-  /// parameters, so that every rank of every plan finds the same bits. Not finite if a gradient is not.
-  double norm(const std::vector<Part>& parts);
+  /// parameters, so that every rank of every plan finds the same bits. Not finite if a gradient is not. One
+  /// for each job, of its own gradients alone.
+  std::vector<double> norms(const std::vector<Part>& parts);
 
  private:
-  std::unique_ptr<Communicator> group_;                  ///< null: one rank
-  std::unordered_map<std::string, std::size_t> places_;  ///< of the model's parameters, in its order
+  std::unique_ptr<Communicator> group_;  ///< null: one rank
+  int jobs_ = 1;
+  std::unordered_map<std::string, std::size_t> places_;  ///< of the model's parameters, in its order, by job
 };
 
 }  // namespace millrace

@@ -10,9 +10,9 @@ GradientReducer::GradientReducer(ParameterStore& store, Communicator* replicas, 
   if (!replicas) return;
   const auto element = static_cast<std::int64_t>(store.flat_gradient().element_size());
   for (int i = static_cast<int>(num_layers) - 1; i >= 0; --i) {
-    const auto [begin, end] = store.gradient_range(i);
-    const bool open =
-        !buckets_.empty() && (buckets_.back().end - buckets_.back().begin) * element < bucket_bytes;
+    const auto [begin, end] = store.gradient_ranges(i).front();
+    const bool open = !buckets_.empty() &&
+                      (buckets_.back().end - buckets_.back().begin) * element * store.jobs() < bucket_bytes;
     if (open) {
       buckets_.back().begin = begin;
       buckets_.back().first_layer = i;
@@ -27,9 +27,11 @@ void GradientReducer::ready(int layer) {
   for (; next_ < buckets_.size() && buckets_[next_].first_layer >= layer; ++next_) {
     const Bucket& bucket = buckets_[next_];
     if (bucket.begin == bucket.end) continue;
-    pending_.push_back(replicas_->all_reduce(
-        store_.flat_gradient().narrow(0, bucket.begin, bucket.end - bucket.begin),
-        "REDUCE of bucket " + std::to_string(next_) + ", stage " + std::to_string(stage_.value)));
+    for (int job = 0; job < store_.jobs(); ++job) {
+      pending_.push_back(replicas_->all_reduce(
+          store_.of_job(store_.flat_gradient(), job).narrow(0, bucket.begin, bucket.end - bucket.begin),
+          "REDUCE of bucket " + std::to_string(next_) + ", stage " + std::to_string(stage_.value)));
+    }
   }
 }
 

@@ -83,8 +83,12 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     inputs.clear();
     for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
     CallContext context{.training = run != Run::Evaluate, .replicas = replicas_};
-    if (step.draws)
-      context.random_seed = derive_seed(seed_, step.named->name, static_cast<std::uint64_t>(position));
+    if (step.draws) {
+      for (std::size_t job = 0; job < seeds_.size(); ++job)
+        drawn_[job] = derive_seed(seeds_[job], step.named->name, static_cast<std::uint64_t>(position));
+      context.random_seed = drawn_.front();
+      if (drawn_.size() > 1) context.job_seeds = drawn_;
+    }
     std::span<at::Tensor> buffers = store_.buffers(static_cast<int>(i));
     if (run == Run::Again) {  // running means count a microbatch once
       copies.clear();

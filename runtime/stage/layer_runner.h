@@ -53,7 +53,10 @@ class LayerRunner {
   enum class Run { Evaluate, Train, TrainWithoutSaving, Again };
 
   LayerRunner(const StageProgram& program, ParameterStore& store, std::uint64_t seed)
-      : program_(program), store_(store), seed_(seed) {}
+      : LayerRunner(program, store, std::vector{seed}) {}
+  /// Of a job array: a seed for each job.
+  LayerRunner(const StageProgram& program, ParameterStore& store, std::vector<std::uint64_t> seeds)
+      : program_(program), store_(store), seeds_(std::move(seeds)), drawn_(seeds_.size()) {}
 
   void set_observer(LayerObserver* observer) { observer_ = observer; }
   /// Layers with statistics of the batch take them over all replicas (CallContext::replicas).
@@ -98,7 +101,7 @@ class LayerRunner {
 
   const StageProgram& program_;
   ParameterStore& store_;
-  std::uint64_t seed_;
+  std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; of the layer that runs
   LayerObserver* observer_ = nullptr;
   ReplicaSum* replicas_ = nullptr;
 };

@@ -4,11 +4,18 @@
 #include <set>
 
 #include "runtime/base/check.h"
+#include "runtime/layers/job_array.h"
 
 namespace millrace {
 
 bool NamedLayer::is_tied(const ParameterSpec& spec) const {
   return std::ranges::any_of(tied, [&](const auto& tie) { return tie.first == spec.name; });
+}
+
+std::string NamedLayer::parameter_name(const ParameterSpec& spec) const {
+  if (spec.job < 0) return full_names ? spec.name : name + "." + spec.name;
+  const std::string job = job_prefix(spec.job), own = spec.name.substr(job.size());
+  return job + (full_names ? own : name + "." + own);
 }
 
 std::vector<std::string> LayeredModel::layer_names() const {
@@ -57,7 +64,8 @@ BatchExtent LayeredModel::nominal_extent(std::int64_t samples) const {
 std::optional<ParameterPlace> find_parameter(const LayeredModel& model, const std::string& full_name) {
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const NamedLayer& layer = model.layers[l];
-    if (!layer.full_names && !full_name.starts_with(layer.name + ".")) continue;
+    const std::size_t own = full_name.find('/') + 1;  // after the job's name, if there is one
+    if (!layer.full_names && full_name.compare(own, layer.name.size() + 1, layer.name + ".") != 0) continue;
     const auto specs = layer.layer->parameters();
     for (std::size_t i = 0; i < specs.size(); ++i) {
       if (layer.parameter_name(specs[i]) == full_name && !layer.is_tied(specs[i]))

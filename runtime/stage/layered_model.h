@@ -51,9 +51,7 @@ struct NamedLayer {
   std::vector<std::pair<std::string, std::string>> tied;
   bool full_names = false;  ///< its specs' names are full already: its parameters are not below one module
 
-  std::string parameter_name(const ParameterSpec& spec) const {
-    return full_names ? spec.name : name + "." + spec.name;
-  }
+  std::string parameter_name(const ParameterSpec& spec) const;
   /// Whether another layer owns the parameter.
   bool is_tied(const ParameterSpec& spec) const;
   std::vector<std::string> output_names() const { return outputs.empty() ? std::vector{name} : outputs; }
@@ -75,7 +73,10 @@ struct LayeredModel {
   std::vector<std::string> counts;  ///< what a BatchExtent counts beside samples, e.g. "tokens"
   std::vector<NamedLayer> layers;
   std::vector<NamedHead> heads;
+  /// Of a job array (fuse.h): the models that it was made of. Its layers have the names of theirs.
+  std::vector<LayeredModel> of_jobs;
 
+  int jobs() const { return of_jobs.empty() ? 1 : static_cast<int>(of_jobs.size()); }
   std::vector<std::string> layer_names() const;
   std::int64_t num_parameters() const;                    ///< trainable elements; a tied one counts once
   const FieldSpec* field(const std::string& name) const;  ///< nullptr: there is none

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "runtime/base/check.h"
 #include "runtime/layers/initialise.h"
+#include "runtime/layers/job_array.h"
 
 namespace millrace {
 namespace {
@@ -22,46 +24,53 @@ std::int64_t element_count(const Shape& shape) {
   for (std::int64_t d : shape) n *= d;
   return n;
 }
+
+/// Those of `job`; -1: all, of a layer that is no array.
+std::vector<ParameterSpec> specs_of_job(const NamedLayer& layer, int job) {
+  std::vector<ParameterSpec> specs = layer.layer->parameters();
+  std::erase_if(specs, [job](const ParameterSpec& spec) { return spec.job != job; });
+  return specs;
+}
+
+/// A job's are what it would start with by itself: they depend on its seed and on its own names.
+std::vector<at::Tensor> initial_values(const NamedLayer& layer, const std::vector<ParameterSpec>& specs,
+                                       const std::vector<std::uint64_t>& seeds) {
+  std::vector<at::Tensor> values;
+  for (std::size_t i = 0, end; i < specs.size(); i = end) {
+    const int job = specs[i].job;
+    std::vector<ParameterSpec> own;
+    for (end = i; end < specs.size() && specs[end].job == job; ++end) {
+      own.push_back(specs[end]);
+      if (job >= 0) own.back().name.erase(0, job_prefix(job).size());
+    }
+    for (at::Tensor& value : initialise(own, seeds[static_cast<std::size_t>(std::max(job, 0))], layer.name))
+      values.push_back(std::move(value));
+  }
+  return values;
+}
 }  // namespace
 
-ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed,
-                               at::Device device, at::ScalarType dtype)
-    : lower_(layout.lower) {
+ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
+                               const std::vector<std::uint64_t>& seeds, at::Device device,
+                               at::ScalarType dtype)
+    : jobs_(layout.model.jobs()), lower_(layout.lower) {
+  MILLRACE_CHECK(static_cast<int>(seeds.size()) == jobs_, seeds.size() << " seeds of " << jobs_ << " jobs");
   const auto options = at::TensorOptions(dtype).device(device);
-  std::int64_t total = 0;
-  std::vector<std::pair<std::size_t, at::Tensor>> initial;  // slot, values
-  for (int index : layout.layers[static_cast<std::size_t>(stage.value)]) {
-    const NamedLayer& layer = layout.model.layers[static_cast<std::size_t>(index)];
-    const std::vector<ParameterSpec> specs = layer.layer->parameters();
-    std::vector<at::Tensor> values = initialise(specs, seed, layer.name);
-    auto& own_slots = slots_of_layer_.emplace_back();
-    auto& own_buffers = buffers_.emplace_back();
-    auto& own_buffer_names = buffer_names_.emplace_back();
-    is_lowered_.push_back(layout.casts() && layer.layer->cast_policy() == CastPolicy::Lower);
-    const std::int64_t begin = total;
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      const std::string name = layer.parameter_name(specs[i]);
-      if (specs[i].is_buffer) {
-        own_buffers.push_back(values[i].to(
-            values[i].scalar_type() == at::kFloat ? options : values[i].options().device(device)));
-        own_buffer_names.push_back(name);
-        continue;
-      }
-      const auto tie =
-          std::ranges::find(layer.tied, specs[i].name, &std::pair<std::string, std::string>::first);
-      if (tie != layer.tied.end()) {
-        own_slots.push_back(-1 - static_cast<int>(tied_.size()));
-        add_tied_use(layout, index, tie->second, seed, options);
-        continue;
-      }
-      own_slots.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back(
-          {name, specs[i].shape, total, element_count(specs[i].shape), specs[i].kind, specs[i].also});
-      initial.emplace_back(slots_.size() - 1, values[i]);
-      total += round_up(slots_.back().elements);
-    }
-    ranges_.emplace_back(begin, total);
+  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
+  slots_of_layer_.resize(layers.size());
+  buffers_.resize(layers.size());
+  buffer_names_.resize(layers.size());
+  ranges_.resize(layers.size());
+  for (int index : layers)
+    is_lowered_.push_back(layout.casts() && layout.model.layers[static_cast<std::size_t>(index)]
+                                                    .layer->cast_policy() == CastPolicy::Lower);
+  std::vector<at::Tensor> initial;  // by slot
+  for (int job = 0; job < jobs_; ++job) {
+    for (std::size_t l = 0; l < layers.size(); ++l)
+      add_layer(layout, {static_cast<int>(l), layers[l]}, jobs_ == 1 ? -1 : job, seeds, options, initial);
   }
+  join_buffers();
+  const std::int64_t total = slots_.empty() ? 0 : slots_.back().offset + round_up(slots_.back().elements);
   for (TiedUse& use : tied_) {
     const auto owner = std::ranges::find(slots_, use.owner, &ParameterSlot::name);
     if (owner == slots_.end()) continue;
@@ -69,7 +78,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
     use.mirror.reset();
   }
   at::Tensor flat = at::zeros({total}, dtype);
-  for (auto& [slot, values] : initial) view(flat, slot).copy_(values);
+  for (std::size_t slot = 0; slot < initial.size(); ++slot) view(flat, slot).copy_(initial[slot]);
   Version first{.flat = flat.to(device)};
   first.by_layer = views_of(first.flat);
   versions_.emplace(current_, std::move(first));
@@ -83,15 +92,90 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage, std::ui
   }
 }
 
+/// What `job` has of a layer, behind what is there already.
+void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& where, int job,
+                               const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
+                               std::vector<at::Tensor>& initial) {
+  const NamedLayer& layer = layout.model.layers[static_cast<std::size_t>(where.index)];
+  const auto place = static_cast<std::size_t>(where.position);
+  const std::vector<ParameterSpec> specs = specs_of_job(layer, job);
+  std::vector<at::Tensor> values = initial_values(layer, specs, seeds);
+  const auto end = [&] {
+    return slots_.empty() ? 0 : slots_.back().offset + round_up(slots_.back().elements);
+  };
+  const std::int64_t begin = end();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const std::string name = layer.parameter_name(specs[i]);
+    if (specs[i].is_buffer) {
+      buffers_[place].push_back(values[i].to(
+          values[i].scalar_type() == at::kFloat ? options : values[i].options().device(options.device())));
+      buffer_names_[place].push_back(name);
+      continue;
+    }
+    const auto tie =
+        std::ranges::find(layer.tied, specs[i].name, &std::pair<std::string, std::string>::first);
+    if (tie != layer.tied.end()) {
+      slots_of_layer_[place].push_back(-1 - static_cast<int>(tied_.size()));
+      add_tied_use(layout, where.index, tie->second, seeds, options);
+      continue;
+    }
+    slots_of_layer_[place].push_back(static_cast<int>(slots_.size()));
+    slots_.push_back(
+        {name, specs[i].shape, end(), element_count(specs[i].shape), specs[i].kind, specs[i].also, job});
+    initial.push_back(values[i]);
+  }
+  ranges_[place].emplace_back(begin, end());
+}
+
+/// Buffers of the jobs side by side, where a kernel over all of them finds them.
+void ParameterStore::join_buffers() {
+  if (jobs_ == 1) return;
+  for (auto& layer : buffers_) {
+    const std::size_t per_job = layer.size() / static_cast<std::size_t>(jobs_);
+    for (std::size_t i = 0; i < per_job; ++i) {
+      std::vector<at::Tensor> of_jobs;
+      for (std::size_t at = i; at < layer.size(); at += per_job) of_jobs.push_back(layer[at]);
+      const at::Tensor all = at::stack(of_jobs);
+      for (std::size_t b = 0; b < of_jobs.size(); ++b)
+        layer[b * per_job + i] = all.select(0, static_cast<std::int64_t>(b));
+    }
+  }
+}
+
+ParameterStore ParameterStore::job(int job) const {
+  if (jobs_ == 1) return *this;
+  ParameterStore own;
+  own.lower_ = lower_;
+  const std::int64_t elements = flat_weights().size(0) / jobs_;
+  const auto per_job = slots_.size() / static_cast<std::size_t>(jobs_);
+  for (std::size_t s = per_job * static_cast<std::size_t>(job); own.slots_.size() < per_job; ++s) {
+    own.slots_.push_back(slots_[s]);
+    own.slots_.back().offset -= job * elements;
+  }
+  for (std::size_t l = 0; l < buffers_.size(); ++l) {
+    const std::size_t count = buffers_[l].size() / static_cast<std::size_t>(jobs_);
+    const auto first = static_cast<std::ptrdiff_t>(count * static_cast<std::size_t>(job)),
+               last = first + static_cast<std::ptrdiff_t>(count);
+    own.buffers_.emplace_back(buffers_[l].begin() + first, buffers_[l].begin() + last);
+    own.buffer_names_.emplace_back(buffer_names_[l].begin() + first, buffer_names_[l].begin() + last);
+  }
+  for (const TiedUse& use : tied_)
+    if (use.owner.starts_with(job_prefix(job))) own.tied_.push_back(use);
+  for (const auto& [id, version] : versions_) own.versions_[id].flat = of_job(version.flat, job);
+  own.flat_gradient_ = of_job(flat_gradient_, job);
+  own.current_ = current_;
+  return own;
+}
+
 /// The mirror starts with what the owner starts with: values depend on (seed, owner's name) alone.
 void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
-                                  std::uint64_t seed, const at::TensorOptions& options) {
+                                  const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options) {
   const auto place = find_parameter(layout.model, owner);
   MILLRACE_CHECK(place, "tied to " << owner);
   const NamedLayer& owning = layout.model.layers[static_cast<std::size_t>(place->layer)];
   const auto specs = owning.layer->parameters();
   at::Tensor values =
-      std::move(initialise(specs, seed, owning.name)[static_cast<std::size_t>(place->spec)]).to(options);
+      std::move(initial_values(owning, specs, seeds)[static_cast<std::size_t>(place->spec)]).to(options);
   at::Tensor gradient = at::zeros(values.sizes(), options);
   tied_.push_back(
       {.owner = owner, .layer = layer, .mirror = std::move(values), .gradient = std::move(gradient)});

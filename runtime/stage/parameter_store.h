@@ -27,6 +27,7 @@ struct ParameterSlot {
   std::int64_t elements = 0;
   ParameterKind kind = ParameterKind::Weight;
   std::vector<std::string> also{};  ///< ParameterSpec::also
+  int job = -1;                     ///< ParameterSpec::job
 };
 
 /// A layer of this stage uses a parameter that another layer owns. Its gradient is kept by itself, whether
@@ -48,7 +49,21 @@ class ParameterStore {
   /// Initial values depend on (seed, parameter name) only: they are drawn on the CPU and then moved to
   /// `device`, where everything lives from then on.
   ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed, at::Device device = at::kCPU,
-                 at::ScalarType dtype = at::kFloat);
+                 at::ScalarType dtype = at::kFloat)
+      : ParameterStore(layout, stage, std::vector{seed}, device, dtype) {}
+  /// Of a job array: a seed for each job. The flat tensors hold job 0, then job 1, ..., each as it would be
+  /// by itself.
+  ParameterStore(const StageLayout& layout, StageId stage, const std::vector<std::uint64_t>& seeds,
+                 at::Device device, at::ScalarType dtype = at::kFloat);
+
+  int jobs() const { return jobs_; }
+  /// What one job has of a flat tensor.
+  at::Tensor of_job(const at::Tensor& flat, int job) const {
+    return jobs_ == 1 ? flat : flat.narrow(0, job * (flat.size(0) / jobs_), flat.size(0) / jobs_);
+  }
+  /// One job's parameters, buffers and ties as a store by itself, under their names of the array; values are
+  /// shared, and those of versions that are published later are not in it. For rules and checkpoints.
+  ParameterStore job(int job) const;
 
   VersionId current() const { return current_; }
   VersionId pin(MicrobatchId microbatch);                ///< the current version
@@ -74,8 +89,9 @@ class ParameterStore {
   std::span<at::Tensor> gradients(int layer) { return gradients_[layer]; }
   at::Tensor flat_gradient() const { return flat_gradient_; }
   at::Tensor flat_weights() const { return versions_.at(current_).flat; }
-  /// Flat range [first, end) of the gradients of layer `i`; empty if it has none.
-  std::pair<std::int64_t, std::int64_t> gradient_range(int layer) const { return ranges_[layer]; }
+  /// Flat range [first, end) of the gradients of layer `i`, of each job; empty if it has none.
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  const Ranges& gradient_ranges(int layer) const { return ranges_[static_cast<std::size_t>(layer)]; }
 
   /// Applies `update` to the current weights and makes the result the current version; zeroes the gradients.
   void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update);
@@ -104,15 +120,24 @@ class ParameterStore {
   std::vector<std::vector<at::Tensor>> views_of(const at::Tensor& flat) const;
   bool is_needed(VersionId version) const;
 
-  void add_tied_use(const StageLayout& layout, int layer, const std::string& owner, std::uint64_t seed,
-                    const at::TensorOptions& options);
+  ParameterStore() = default;
+  struct LayerPlace {
+    int position, index;  ///< in the stage, in the model
+  };
+  void add_layer(const StageLayout& layout, const LayerPlace& where, int job,
+                 const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
+                 std::vector<at::Tensor>& initial);
+  void add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
+                    const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options);
+  void join_buffers();
 
+  int jobs_ = 1;
   std::vector<ParameterSlot> slots_;
   at::ScalarType lower_;
   std::vector<char> is_lowered_;  ///< by layer
   std::vector<TiedUse> tied_;
   std::vector<std::vector<int>> slots_of_layer_;  ///< in slots_; -1 - k: in tied_
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;
+  std::vector<Ranges> ranges_;                    ///< by layer
   std::vector<std::vector<at::Tensor>> buffers_;
   std::vector<std::vector<std::string>> buffer_names_;
   at::Tensor flat_gradient_;

@@ -48,7 +48,8 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
     : parts_(parts),
       options_(options),
       program_(compile_stage(parts.layout, parts.stage)),
-      layers_(program_, parts_.store, options.seed),
+      layers_(program_, parts_.store,
+              options.job_seeds.empty() ? std::vector{options.seed} : options.job_seeds),
       ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world),
       reducer_(parts.store, parts.replicas, program_.steps.size(), options.bucket_bytes, parts.stage),
       shapes_(parts_.layout),
@@ -59,9 +60,9 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }
 
-void StageExecutor::begin(std::int64_t first_position, double lr) {
+void StageExecutor::begin(std::int64_t first_position, std::vector<double> lr) {
   first_position_ = first_position;
-  lr_ = lr;
+  lr_ = std::move(lr);
   step_total_.first = -1;
 }
 
@@ -503,8 +504,13 @@ void StageExecutor::reduce_sums() {
 void StageExecutor::check_loss() {
   if (program_.heads.empty() || !options_.stop_on_nonfinite) return;
   collect_sums();
+  const auto jobs = static_cast<std::size_t>(parts_.store.jobs());
   for (const HeadStep& step : program_.heads) {
-    if (const double loss = sums_[step.sums]; !std::isfinite(loss))
+    // Of an array the others go on.
+    std::size_t finite = 0;
+    for (std::size_t job = 0; job < jobs; ++job)
+      finite += std::isfinite(sums_[step.sums + job * step.num_sums / jobs]);
+    if (const double loss = sums_[step.sums]; finite == 0)
       throw NumericError("the loss is " + std::to_string(loss) +
                              (program_.heads.size() > 1 ? " in head " + step.named->name : ""),
                          "lower --lr or add --warmup-steps");
@@ -518,21 +524,33 @@ void StageExecutor::complete_gradients() {
   if (parts_.store.slots().empty()) return;
   at::Tensor gradient = parts_.store.flat_gradient();
   if (options_.gradient_scale != 1) gradient.mul_(options_.gradient_scale);
-  if (const double most = options_.clip_value * loss_scale_; most > 0) gradient.clamp_(-most, most);
+  for (int job = 0; job < parts_.store.jobs(); ++job) {
+    const double value = options_.job_clip_values.empty()
+                             ? options_.clip_value
+                             : options_.job_clip_values[static_cast<std::size_t>(job)];
+    if (const double most = value * loss_scale_; most > 0)
+      parts_.store.of_job(gradient, job).clamp_(-most, most);
+  }
 }
 
 void StageExecutor::update() {
   complete_gradients();
   gradients_complete_ = false;
-  const UpdateScalars scalars{.lr = {lr_},
-                              .gradient_factor = std::exchange(gradient_factor_, 1) * unscale_,
-                              .skip = std::exchange(skips_update_, false)};
+  const std::vector<double> factors = std::exchange(gradient_factors_, {});
+  const bool skips = std::exchange(skips_update_, false);
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
   } else {
+    const ParameterStore& store = parts_.store;
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-      parts_.rule.apply_(weights, gradient, scalars);
+      for (std::size_t job = 0; job < parts_.rules.by_job.size(); ++job) {
+        const int j = static_cast<int>(job);
+        const UpdateScalars scalars{.lr = lr_[job],
+                                    .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscale_,
+                                    .skip = skips};
+        parts_.rules.by_job[job]->apply_(store.of_job(weights, j), store.of_job(gradient, j), scalars);
+      }
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
@@ -551,12 +569,17 @@ bool StageExecutor::exchange_averages() {
     weights.copy_(trained_weights_);
     trained_weights_.reset();
   } else {
-    const at::Tensor averages = parts_.rule.averaged_weights();
-    if (!averages.defined()) return false;
-    trained_weights_ = weights.clone();
-    const FlatRange shard = parts_.rule.shard();
-    weights.narrow(0, shard.begin, shard.size()).copy_(averages);
-    parts_.rule.all_gather_(weights);
+    for (std::size_t job = 0; job < parts_.rules.by_job.size(); ++job) {
+      UpdateRule& rule = *parts_.rules.by_job[job];
+      const at::Tensor averages = rule.averaged_weights();
+      if (!averages.defined()) continue;
+      if (!trained_weights_.defined()) trained_weights_ = weights.clone();
+      const at::Tensor own = parts_.store.of_job(weights, static_cast<int>(job));
+      const FlatRange shard = rule.shard();
+      own.narrow(0, shard.begin, shard.size()).copy_(averages);
+      rule.all_gather_(own);
+    }
+    if (!trained_weights_.defined()) return false;
   }
   parts_.store.weights_changed();
   ties_.settle();
@@ -569,6 +592,7 @@ LossSums StageExecutor::take_losses() {
   const std::vector<double> sums = std::exchange(sums_, std::vector<double>(program_.num_sums, 0.0));
   if (program_.heads.empty()) return {};
   return {.values = head_values(parts_.layout.model, sums),
+          .jobs = job_values(parts_.layout.model, sums),
           .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};
 }
 

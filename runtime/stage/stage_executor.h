@@ -27,13 +27,16 @@ namespace millrace {
 
 struct ExecutorOptions {
   std::uint64_t seed = 0;
+  std::vector<std::uint64_t> job_seeds{};  ///< of a job array, instead of `seed`
   /// Microbatches whose losses one update sums up: 1 if it follows each. Their weights (samples, tokens) are
   /// known beforehand, so each is scaled by its share at once.
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
   double clip_value = 0;      ///< greatest absolute value of a gradient's element; 0: none
-  std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
-  bool stop_on_nonfinite = false;       ///< no Update by a loss that is NaN or Inf: NumericError (last stage)
+  std::vector<double> job_clip_values{};  ///< of a job array, instead of it
+  std::int64_t bucket_bytes = 4 << 20;    ///< gradients per all-reduce
+  /// No Update by a loss that is NaN or Inf: NumericError (last stage). Of a job array: if all are.
+  bool stop_on_nonfinite = false;
   /// Statistics of batch normalisation are over the microbatches that all replicas run at a time. Their
   /// schedule must be one for check_rounds.
   bool sync_batch_norm = false;
@@ -41,8 +44,9 @@ struct ExecutorOptions {
 
 /// What the heads say of the microbatches since the last time; of the model's last stage.
 struct LossSums {
-  NamedValues values;  ///< "loss" first (head_values)
-  double weight = 0;   ///< of the first head: samples or tokens
+  NamedValues values;             ///< "loss" first (head_values)
+  std::vector<NamedValues> jobs;  ///< of a job array: each job's
+  double weight = 0;              ///< of the first head: samples or tokens
   double mean_loss() const { return values.empty() ? 0 : values.front().second; }
 };
 
@@ -51,7 +55,7 @@ struct ExecutorParts {
   const StageLayout& layout;
   StageId stage;
   ParameterStore& store;
-  UpdateRule& rule;
+  JobRules rules;
   Communicator& world;
   Communicator* replicas;
   Device& device;
@@ -65,7 +69,8 @@ class StageExecutor {
   StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);
 
   /// Positions of the microbatches that follow are `first_position + microbatch` (tags, random streams).
-  void begin(std::int64_t first_position, double lr);
+  void begin(std::int64_t first_position, double lr) { begin(first_position, std::vector<double>{lr}); }
+  void begin(std::int64_t first_position, std::vector<double> lr);  ///< by job
   /// An asynchronous run begins: the forward of microbatch m uses version
   /// max(oldest, current + m / per_version - lag), where current is the version now; this rank has the
   /// microbatches that are `replica` modulo `replicas`. Without: the newest at its forward (flushing).
@@ -73,7 +78,7 @@ class StageExecutor {
   /// Asynchronous, with running statistics: they are kept as they are before microbatches `cut` and later,
   /// for every cut that the function names (pause). Null: none.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
-  void set_learning_rate(double lr) { lr_ = lr; }
+  void set_learning_rate(std::vector<double> lr) { lr_ = std::move(lr); }  ///< by job
   /// Of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
   void set_loss_scale(double scale, double unscale) {
     loss_scale_ = scale;
@@ -128,8 +133,8 @@ class StageExecutor {
   void complete_gradients();
   /// The next Update changes nothing but the version's number.
   void skip_update() { skips_update_ = true; }
-  /// Of the next Update: times its gradients (clipping).
-  void scale_gradients(double factor) { gradient_factor_ = factor; }
+  /// Of the next Update: times its gradients (clipping), by job.
+  void scale_gradients(std::vector<double> factors) { gradient_factors_ = std::move(factors); }
 
   /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
   void reduce_sums();
@@ -214,16 +219,16 @@ class StageExecutor {
     std::vector<Message> posted;
     std::optional<ParameterStore::Buffers> statistics;
     std::int64_t first_position;
-    double lr;
+    std::vector<double> lr;
   };
   std::optional<Paused> paused_;
-  double lr_ = 0;
+  std::vector<double> lr_{0};                      ///< by job
   std::vector<std::unique_ptr<LayerSlot>> slots_;  ///< of microbatches in flight: few, found by looking
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
-  double gradient_factor_ = 1;
+  std::vector<double> gradient_factors_;  ///< by job; empty: 1
   bool skips_update_ = false;
   double loss_scale_ = 1, unscale_ = 1;
   at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place

@@ -1,6 +1,8 @@
 #include "runtime/stage/stage_program.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <unordered_map>
 
 #include "runtime/base/check.h"
@@ -179,8 +181,44 @@ std::size_t num_head_sums(const LayeredModel& model) {
   return total;
 }
 
+std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums) {
+  std::vector<NamedValues> result;
+  for (std::size_t job = 0; job < model.of_jobs.size(); ++job) {
+    std::vector<double> own;
+    std::size_t at = 0;
+    for (const NamedHead& head : model.of_jobs[job].heads) {
+      const std::size_t size = head.head->metrics().size() + 1;
+      const auto mine = sums.subspan(at + job * size, size);
+      own.insert(own.end(), mine.begin(), mine.end());
+      at += size * model.of_jobs.size();
+    }
+    result.push_back(head_values(model.of_jobs[job], own));
+  }
+  return result;
+}
+
+/// The mean loss of those whose loss is finite: one that has gone astray hides no other.
+static double mean_loss_of(const std::vector<NamedValues>& jobs) {
+  double sum = 0, count = 0;
+  for (const NamedValues& job : jobs) {
+    if (!std::isfinite(job.front().second)) continue;
+    sum += job.front().second;
+    ++count;
+  }
+  return count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
+}
+
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums) {
   MILLRACE_CHECK(sums.size() == num_head_sums(model));
+  if (!model.of_jobs.empty()) {
+    const std::vector<NamedValues> jobs = job_values(model, sums);
+    NamedValues all{{"loss", mean_loss_of(jobs)}};
+    for (std::size_t job = 0; job < jobs.size(); ++job) {
+      for (const auto& [name, value] : jobs[job])
+        all.emplace_back(name + ".job" + std::to_string(job), value);
+    }
+    return all;
+  }
   if (model.heads.size() == 1) return model.heads.front().head->values(sums);
   NamedValues result{{"loss", 0.0}};
   std::size_t at = 0;

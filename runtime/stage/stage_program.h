@@ -53,8 +53,8 @@ struct Border {
   std::vector<Port> gradients;
 };
 
-/// Gradients [begin, end) of the flat tensor that are reduced together once layer `first_layer` (position in
-/// the stage) and all after it have given theirs.
+/// Gradients [begin, end) of each job's part of the flat tensor that are reduced together once layer
+/// `first_layer` (position in the stage) and all after it have given theirs.
 struct Bucket {
   int first_layer = 0;
   std::int64_t begin = 0, end = 0;
@@ -83,8 +83,11 @@ void cast_each(std::vector<at::Tensor>& tensors, const std::vector<at::ScalarTyp
 StageProgram compile_stage(const StageLayout& layout, StageId stage);
 
 /// Sums of all heads -> what is shown: a single head's values, or "loss", the weighted total, and each head's
-/// values as "head.metric".
+/// values as "head.metric". Of a job array: "loss", the mean over the jobs with a finite one, then each
+/// job's as "loss.job0" and so on.
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums);
+/// Of a job array: what is shown of each job; empty for other models.
+std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums);
 /// Of all heads: metrics and one weight each.
 std::size_t num_head_sums(const LayeredModel& model);
 

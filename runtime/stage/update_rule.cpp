@@ -317,7 +317,7 @@ UpdateRule::UpdateRule(const RuleOptions& options, const ParameterStore& store, 
 void UpdateRule::apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars) {
   if (scalars.skip) return;
   if (scalars.gradient_factor != 1) at::Tensor(gradient).mul_(scalars.gradient_factor);
-  update_(weights, gradient, scalars.lr.at(0));
+  update_(weights, gradient, scalars.lr);
   for (UpdateCount& count : counts_) ++count.updates;
   shards_.all_gather_(weights);
 }

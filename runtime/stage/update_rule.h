@@ -22,9 +22,9 @@ struct UpdateCount {
   std::int64_t updates = 0;
 };
 
-/// What one update is told. By job: parameters of a job array have a leading dimension of as many; 1 today.
+/// What one update of one job is told.
 struct UpdateScalars {
-  std::vector<double> lr{0};
+  double lr = 0;
   double gradient_factor = 1;  ///< times the gradient first: 1 / scale of the loss, and clipping
   bool skip = false;           ///< nothing changes, the count of updates neither
 };
@@ -93,5 +93,15 @@ class UpdateRule {
 /// `options` are valid. `replicas`: of the stage, or null; they share the state if the options say so.
 std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const ParameterStore& store,
                                              Communicator* replicas = nullptr);
+
+/// The rules of a stage, one for each job (one, if it is no array); they outlive it. Each has its own part of
+/// the flat tensors (ParameterStore::of_job), so that nothing of a job meets another's numbers.
+struct JobRules {
+  std::vector<UpdateRule*> by_job;
+  JobRules(UpdateRule& one) : by_job{&one} {}  // NOLINT
+  explicit JobRules(const std::vector<std::unique_ptr<UpdateRule>>& rules) {
+    for (const auto& rule : rules) by_job.push_back(rule.get());
+  }
+};
 
 }  // namespace millrace

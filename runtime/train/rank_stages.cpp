@@ -20,11 +20,21 @@ RankStages::RankStages(Communicator& world, Device& device, const StageLayout& l
                        const RankStagesOptions& options)
     : held_at_(static_cast<std::size_t>(plan.num_stages()), -1),
       num_fields_(layout.model.fields.size()),
-      clip_norm_(clip_norm_of(options.rule, options.clip)),
-      clip_scope_(options.clip.scope),
-      clips_exactly_(options.rule.kind == UpdateRuleKind::Lamb),
       stops_on_nonfinite_(options.executor.stop_on_nonfinite),
       loss_scaler_(options.precision, options.loss_scale) {
+  std::vector<JobOptions> jobs = options.jobs;
+  if (jobs.empty())
+    jobs.push_back({.seed = options.executor.seed, .rule = options.rule, .clip = options.clip});
+  clip_scope_ = jobs.front().clip.scope;
+  ExecutorOptions executor = options.executor;
+  executor.job_seeds.clear();
+  for (const JobOptions& job : jobs) {
+    executor.job_seeds.push_back(job.seed);
+    executor.job_clip_values.push_back(job.clip.value);
+    clips_.push_back({clip_norm_of(job.rule, job.clip), job.rule.kind == UpdateRuleKind::Lamb});
+  }
+  // Where steps are skipped, those of a loss that is not finite are too.
+  if (loss_scaler_.active()) executor.stop_on_nonfinite = false;
   std::vector<std::vector<RankId>> ranks_of_stage;
   for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -36,23 +46,21 @@ RankStages::RankStages(Communicator& world, Device& device, const StageLayout& l
                    .replicas = static_cast<int>(ranks.size())};
     if (options.rate_by_replicas)
       held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
-    held.store = std::make_unique<ParameterStore>(layout, held.stage, options.executor.seed, device.where(),
+    held.store = std::make_unique<ParameterStore>(layout, held.stage, executor.job_seeds, device.where(),
                                                   options.dtype);
     if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
-    held.rule = make_update_rule(options.rule, *held.store, held.group.get());
-    ExecutorOptions executor = options.executor;
-    executor.clip_value = options.clip.value;
-    // Where steps are skipped, those of a loss that is not finite are too.
-    if (loss_scaler_.active()) executor.stop_on_nonfinite = false;
+    for (std::size_t job = 0; job < jobs.size(); ++job)
+      held.rules.push_back(
+          make_update_rule(jobs[job].rule, held.store->job(static_cast<int>(job)), held.group.get()));
     if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
     held.executor =
-        std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, *held.rule, world,
-                                                      held.group.get(), device, ranks_of_stage},
+        std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, JobRules(held.rules),
+                                                      world, held.group.get(), device, ranks_of_stage},
                                         executor);
     held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
     held_.push_back(std::move(held));
   }
-  if ((clip_norm_ > 0 && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
+  if ((clips() && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
     agreement_ = std::make_unique<GradientAgreement>(world, layout);
   if (held_.empty()) {
     throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
@@ -92,15 +100,35 @@ bool RankStages::owns_loss() const {
   return last() && held_.back().replica == 0;
 }
 
-void RankStages::begin(std::int64_t first_position, double lr) {
+namespace {
+std::vector<double> times(std::vector<double> values, double factor) {
+  for (double& value : values) value *= factor;
+  return values;
+}
+}  // namespace
+
+void RankStages::begin(std::int64_t first_position, const std::vector<double>& lr) {
   for (const HeldStage& h : held_) {
-    h.executor->begin(first_position, lr * h.rate);
+    h.executor->begin(first_position, times(lr, h.rate));
     h.executor->set_loss_scale(loss_scaler_.scale(), loss_scaler_.unscale());
   }
 }
 
-void RankStages::set_learning_rate(double lr) {
-  for (const HeldStage& h : held_) h.executor->set_learning_rate(lr * h.rate);
+void RankStages::set_learning_rate(const std::vector<double>& lr) {
+  for (const HeldStage& h : held_) h.executor->set_learning_rate(times(lr, h.rate));
+}
+
+bool RankStages::clips() const {
+  return std::ranges::any_of(clips_, [](const Clip& clip) { return clip.norm > 0; });
+}
+
+/// Of each job by its own norm: another's changes nothing.
+std::vector<double> RankStages::clip_factors(const std::vector<double>& norms) const {
+  std::vector<double> factors;
+  for (std::size_t job = 0; job < clips_.size(); ++job)
+    factors.push_back(clips_[job].norm > 0 ? clip_factor(norms[job], clips_[job].norm, clips_[job].exact)
+                                           : 1);
+  return factors;
 }
 
 void RankStages::pause(std::int64_t cut) {
@@ -128,7 +156,7 @@ void RankStages::before_update(StageId stage) {
     if (h.store->current() == version) h.executor->prepare_update();
   }
   if (agreement_ && std::exchange(agreed_, version) != version) agree();
-  if (clip_norm_ > 0 && clip_scope_ == ClipScope::Stage) clip_stage(at(stage));
+  if (clips() && clip_scope_ == ClipScope::Stage) clip_stage(at(stage));
 }
 
 /// Of all stages, before any of them updates: whether they do, and by how much they are clipped.
@@ -138,30 +166,32 @@ void RankStages::agree() {
     h.executor->complete_gradients();
     parts.push_back({h.store.get(), h.replica == 0});
   }
-  const double norm = agreement_->norm(parts);
+  const std::vector<double> norms = agreement_->norms(parts);
   last_loss_scale_ = loss_scaler_.scale();
-  gradient_norm_ = norm * loss_scaler_.unscale();
-  const bool finite = std::isfinite(norm);
-  skipped_last_ = loss_scaler_.active() && !finite;
+  gradient_norms_ = times(norms, loss_scaler_.unscale());
+  const bool finite = std::ranges::all_of(norms, [](double norm) { return std::isfinite(norm); });
+  skipped_last_ = loss_scaler_.active() && !finite;  // one job alone: the Trainer refuses others
   loss_scaler_.completed(finite);
   if (skipped_last_) {
     for (const HeldStage& h : held_) h.executor->skip_update();
     return require_end_of_skips();
   }
-  require_finite(norm, "of the model");
-  if (clip_norm_ == 0 || clip_scope_ == ClipScope::Stage) return;
-  for (const HeldStage& h : held_)
-    h.executor->scale_gradients(clip_factor(gradient_norm_, clip_norm_, clips_exactly_));
+  require_finite(norms, "of the model");
+  if (!clips() || clip_scope_ == ClipScope::Stage) return;
+  for (const HeldStage& h : held_) h.executor->scale_gradients(clip_factors(gradient_norms_));
 }
 
 void RankStages::clip_stage(const HeldStage& held) {
   held.executor->complete_gradients();
   if (skipped_last_) return;
-  const double norm =
-      norm_of(square_sums_by_slot(*held.store, held.store->flat_gradient())) / last_loss_scale_;
-  if (held.stage == held_.front().stage) gradient_norm_ = norm;
-  require_finite(norm, "of stage " + std::to_string(held.stage.value));
-  held.executor->scale_gradients(clip_factor(norm, clip_norm_, clips_exactly_));
+  const std::vector<double> sums = square_sums_by_slot(*held.store, held.store->flat_gradient());
+  const auto per_job = static_cast<std::ptrdiff_t>(sums.size() / clips_.size());
+  std::vector<double> norms;
+  for (auto from = sums.begin(); norms.size() < clips_.size(); from += per_job)
+    norms.push_back(norm_of({from, from + per_job}) / last_loss_scale_);
+  if (held.stage == held_.front().stage) gradient_norms_ = norms;
+  require_finite(norms, "of stage " + std::to_string(held.stage.value));
+  held.executor->scale_gradients(clip_factors(norms));
 }
 
 void RankStages::require_end_of_skips() const {
@@ -173,9 +203,10 @@ void RankStages::require_end_of_skips() const {
 }
 
 /// On all ranks in the same step, before any of them updates.
-void RankStages::require_finite(double norm, const std::string& whose) const {
-  if (!stops_on_nonfinite_ || std::isfinite(norm)) return;
-  throw NumericError("the norm of the gradient " + whose + " is " + std::to_string(norm),
+void RankStages::require_finite(const std::vector<double>& norms, const std::string& whose) const {
+  const auto finite = [](double norm) { return std::isfinite(norm); };
+  if (!stops_on_nonfinite_ || std::ranges::any_of(norms, finite)) return;
+  throw NumericError("the norm of the gradient " + whose + " is " + std::to_string(norms.front()),
                      "lower --lr or add --warmup-steps");
 }
 

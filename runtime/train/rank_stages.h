@@ -9,6 +9,7 @@
 #include "runtime/device/device.h"
 #include "runtime/stage/gradient_agreement.h"
 #include "runtime/stage/stage_executor.h"
+#include "runtime/train/train_options.h"
 
 namespace millrace {
 
@@ -19,8 +20,8 @@ struct HeldStage {
   int replicas = 1;  ///< ranks of the stage
   double rate = 1;   ///< times the run's learning rate
   std::unique_ptr<ParameterStore> store;
-  std::unique_ptr<UpdateRule> rule;
-  std::unique_ptr<Communicator> group;  ///< of the replicas; null if this rank is alone
+  std::vector<std::unique_ptr<UpdateRule>> rules;  ///< by job
+  std::unique_ptr<Communicator> group;             ///< of the replicas; null if this rank is alone
   std::unique_ptr<StageExecutor> executor;
 };
 
@@ -28,6 +29,7 @@ struct RankStagesOptions {
   ExecutorOptions executor;
   RuleOptions rule;
   ClipOptions clip;
+  std::vector<JobOptions> jobs{};  ///< of a job array, instead of the seed, the rule and the clipping above
   at::ScalarType dtype =
       at::kFloat;  ///< of weights and gradients; of what is computed too, unless the layout casts
   Precision precision = Precision::Float32;  ///< the layout's
@@ -50,8 +52,8 @@ class RankStages {
   std::vector<char> fields() const;  ///< of the batch, by index: 1 where a stage of this rank reads it
   bool owns_loss() const;            ///< the one rank that speaks for the job
 
-  void begin(std::int64_t first_position, double lr);
-  void set_learning_rate(double lr);
+  void begin(std::int64_t first_position, const std::vector<double>& lr);  ///< by job
+  void set_learning_rate(const std::vector<double>& lr);
   void pause(std::int64_t cut);  ///< StageExecutor::pause
   void go_on();
   void set_training(bool training);
@@ -62,8 +64,8 @@ class RankStages {
   /// All Updates of a step must follow all its Reduces: gradients of several stages meet before.
   bool agrees_before_updates() const { return agreement_ != nullptr; }
   /// Of the newest update's gradient before it was clipped; negative: it is not measured. Of ClipScope::Stage
-  /// that of this rank's first stage.
-  double gradient_norm() const { return gradient_norm_; }
+  /// that of this rank's first stage. By job.
+  const std::vector<double>& gradient_norms() const { return gradient_norms_; }
   /// The same on all ranks.
   LossScaler& loss_scaler() { return loss_scaler_; }
   const LossScaler& loss_scaler() const { return loss_scaler_; }
@@ -79,19 +81,24 @@ class RankStages {
   void before_update(StageId stage);
   void agree();
   void clip_stage(const HeldStage& held);
-  void require_finite(double norm, const std::string& whose) const;
+  void require_finite(const std::vector<double>& norms, const std::string& whose) const;
   void require_end_of_skips() const;
+  bool clips() const;
+  std::vector<double> clip_factors(const std::vector<double>& norms) const;
 
   std::vector<HeldStage> held_;
   std::vector<int> held_at_;  ///< by stage: index into held_, or -1
   std::size_t num_fields_ = 0;
-  double clip_norm_ = 0;  ///< 0: none
-  ClipScope clip_scope_;
-  bool clips_exactly_ = false;  ///< clip_factor
+  struct Clip {
+    double norm = 0;     ///< 0: none
+    bool exact = false;  ///< clip_factor
+  };
+  std::vector<Clip> clips_;  ///< by job
+  ClipScope clip_scope_ = ClipScope::Model;
   bool stops_on_nonfinite_ = false;
   std::unique_ptr<GradientAgreement> agreement_;  ///< null: stages update by themselves
   VersionId agreed_{-1};                          ///< before the update of this version
-  double gradient_norm_ = -1;
+  std::vector<double> gradient_norms_{-1};
   LossScaler loss_scaler_;
   double last_loss_scale_ = 1;
   bool skipped_last_ = false;

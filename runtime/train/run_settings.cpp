@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/json.h"
+#include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -108,6 +109,23 @@ void add_precision(const TrainOptions& options, Settings& settings) {
 }  // namespace
 
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
+  if (!options.jobs.empty()) {
+    std::vector<Settings> of_jobs;
+    for (std::size_t job = 0; job < options.jobs.size(); ++job) {
+      const JobOptions& own = options.jobs[job];
+      TrainOptions alone = options;
+      alone.jobs.clear();
+      alone.seed = own.seed;
+      alone.rule = own.rule;
+      alone.clip = own.clip;
+      alone.learning_rate = own.learning_rate;
+      alone.settings = own.settings;
+      of_jobs.push_back(run_settings(model.of_jobs.empty() ? model : model.of_jobs[job], plan, alone));
+    }
+    Settings all = joined_settings(of_jobs);
+    all.emplace_back("jobs", std::to_string(options.jobs.size()));
+    return all;
+  }
   Settings settings;
   for (const FieldSpec& field : model.fields) {
     if (field.limit > 0)

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
@@ -34,6 +36,21 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     log_warning(to_string(written.problems()));
 }
 
+/// The same of a table with the step in its first column. False: there is none to go on with.
+bool cut_rows_from(const std::filesystem::path& path, std::int64_t step) {
+  const Result<std::string> text = read_file(path, kGiB);
+  if (!text || !text->starts_with("step,job,")) return false;
+  std::string kept;
+  for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
+    if (at > 0 && std::strtoll(text->c_str() + at, nullptr, 10) >= step) continue;
+    kept.append(*text, at, end + 1 - at);
+  }
+  if (kept == *text) return true;
+  const Status written = write_file_atomically(path, kept);
+  if (!written) log_warning(to_string(written.problems()));
+  return true;
+}
+
 LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
   if (from_step > 0) cut_from(path, from_step);
   return LineFile(path, /*append=*/from_step > 0);
@@ -43,16 +60,20 @@ LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
 
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
     : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)) {
-  write_line(Json::object({{"format", "millrace-steps-1"},
-                           {"run", header.run},
-                           {"rank", header.rank},
-                           {"stage", header.stage},
-                           {"ranks", header.ranks}})
-                 .dump());
+  if (header.writes_jobs) {
+    jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step);
+    jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
+  }
+  write_line(file_, Json::object({{"format", "millrace-steps-1"},
+                                  {"run", header.run},
+                                  {"rank", header.rank},
+                                  {"stage", header.stage},
+                                  {"ranks", header.ranks}})
+                        .dump());
 }
 
-void StepLog::write_line(const std::string& line) {
-  const Status written = file_.write_line(line);
+void StepLog::write_line(LineFile& file, const std::string& line) {
+  const Status written = file.write_line(line);
   if (!written && lost_lines_++ == 0)
     log_warning(to_string(written.problems()) + "; training goes on without this line of its log");
 }
@@ -82,13 +103,35 @@ void StepLog::write(const StepRecord& r) {
   line["resident_memory_bytes"] = r.resident_memory_bytes;
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
-  line["lr"] = r.lr;
-  if (r.gradient_norm >= 0 && std::isfinite(r.gradient_norm)) line["gradient_norm"] = r.gradient_norm;
+  const auto put = [&](const std::string& name, const std::vector<double>& values) {
+    for (std::size_t job = 0; job < values.size(); ++job)
+      line[values.size() == 1 ? name : name + ".job" + std::to_string(job)] = values[job];
+  };
+  put("lr", r.lr);
+  if (std::ranges::all_of(r.gradient_norms, [](double n) { return n >= 0 && std::isfinite(n); }))
+    put("gradient_norm", r.gradient_norms);
   if (r.loss_scale) {
     line["loss_scale"] = *r.loss_scale;
     line["skipped"] = r.skipped;
   }
-  write_line(line.dump());
+  write_line(file_, line.dump());
+  if (jobs_file_.is_open() && r.losses) write_jobs(r);
+}
+
+/// "step,job,loss,...,lr,status"
+void StepLog::write_jobs(const StepRecord& r) {
+  const std::vector<NamedValues>& jobs = r.losses->jobs;
+  if (!std::exchange(jobs_begun_, true)) {
+    std::string header = "step,job";
+    for (const auto& [name, value] : jobs.front()) header += "," + name;
+    write_line(jobs_file_, header + ",lr,status");
+  }
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    std::string row = std::to_string(r.step) + "," + std::to_string(job);
+    for (const auto& [name, value] : jobs[job]) row += printed(",%.17g", value);
+    const bool finite = std::isfinite(jobs[job].front().second);
+    write_line(jobs_file_, row + printed(",%.17g", r.lr[job]) + (finite ? ",ok" : ",nonfinite"));
+  }
 }
 
 namespace {
@@ -100,14 +143,23 @@ std::string text_of(const NamedValues& values) {
   }
   return all;
 }
+
+/// Of an array, the losses: "loss=2.3037,2.1,nan"
+std::string text_of(const std::vector<NamedValues>& jobs) {
+  std::string all;
+  for (const NamedValues& job : jobs)
+    all += (all.empty() ? " loss=" : ",") + printed("%.4f", job.front().second);
+  return all;
+}
 }  // namespace
 
 void StepLog::print(const StepRecord& r, std::int64_t total) {
-  const std::string text =
-      "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total) +
-      text_of(r.losses ? r.losses->values : NamedValues{}) +
-      printed(" samples/s=%.1f step=%.1fms lr=%.4g", r.samples_per_s, r.step_s * 1e3, r.lr) +
-      (r.loss_scale ? printed(" loss_scale=%.6g", *r.loss_scale) : "") + (r.skipped ? " skipped" : "");
+  std::string text = "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total);
+  if (r.losses) text += r.losses->jobs.empty() ? text_of(r.losses->values) : text_of(r.losses->jobs);
+  text += printed(" samples/s=%.1f step=%.1fms", r.samples_per_s, r.step_s * 1e3);
+  if (r.lr.size() == 1) text += printed(" lr=%.4g", r.lr.front());
+  if (r.loss_scale) text += printed(" loss_scale=%.6g", *r.loss_scale);
+  if (r.skipped) text += " skipped";
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
   std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),
@@ -115,7 +167,8 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
 }
 
 void StepLog::print(const EvaluationReport& e) {
-  log_info("evaluation step=" + std::to_string(e.step) + text_of(e.values) +
+  log_info("evaluation step=" + std::to_string(e.step) +
+           (e.jobs.empty() ? text_of(e.values) : text_of(e.jobs)) +
            " samples=" + std::to_string(static_cast<std::int64_t>(e.samples)));
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/files.h"
 #include "runtime/stage/stage_executor.h"
@@ -20,8 +21,8 @@ struct StepRecord {
   double step_s = 0;
   double ended_s = 0;  ///< when it ended, by the run's clock
   double samples_per_s = 0;
-  double lr = 0;
-  double gradient_norm = -1;               ///< before clipping; negative: not measured
+  std::vector<double> lr{0};               ///< by job
+  std::vector<double> gradient_norms{-1};  ///< before clipping; negative: not measured. By job
   std::optional<double> loss_scale;        ///< of this step; empty: the loss is not scaled
   bool skipped = false;                    ///< a gradient was not finite: no update
   std::int64_t peak_memory_bytes = 0;      ///< of tensors on the device, since the start
@@ -36,6 +37,7 @@ struct StepLogHeader {
   int rank = 0;
   int stage = 0;
   int ranks = 1;
+  bool writes_jobs = false;  ///< jobs.csv of a job array: a line for each step and job
 };
 
 /// Default: writes nothing to disk, prints all the same.
@@ -53,8 +55,10 @@ class StepLog {
   void print(const EvaluationReport& evaluation);
 
  private:
-  void write_line(const std::string& line);
-  LineFile file_;
+  void write_line(LineFile& file, const std::string& line);
+  void write_jobs(const StepRecord& record);
+  LineFile file_, jobs_file_;
+  bool jobs_begun_ = false;
   std::int64_t lost_lines_ = 0;
 };
 

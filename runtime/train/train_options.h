@@ -15,6 +15,15 @@
 
 namespace millrace {
 
+/// What the jobs of an array may differ in.
+struct JobOptions {
+  std::uint64_t seed = 0;
+  RuleOptions rule;
+  ClipOptions clip;  ///< of one scope
+  LearningRateOptions learning_rate;
+  Settings settings;  ///< TrainOptions::settings of this job
+};
+
 struct TrainOptions {
   /// Updates; pipedream and pipedream-vsync: minibatches, rounded up to a multiple of all replicas.
   std::int64_t steps = 1;
@@ -25,10 +34,12 @@ struct TrainOptions {
   Precision precision = Precision::Float32;
   LossScaleOptions loss_scale;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
-  bool rate_by_replicas = false;      ///< PipeDream: a stage's rate times its replicas / those of stage 0
-  std::string output_dir;             ///< empty: no files. It belongs to one run (base/run_folder.h)
-  bool overwrite = false;             ///< delete an earlier run there instead of refusing
-  std::string resume;                 ///< folder, or empty
+  /// Of a job array (stage/fuse.h): the jobs, instead of seed, rule, clip, learning_rate and settings here.
+  std::vector<JobOptions> jobs;
+  bool rate_by_replicas = false;  ///< PipeDream: a stage's rate times its replicas / those of stage 0
+  std::string output_dir;         ///< empty: no files. It belongs to one run (base/run_folder.h)
+  bool overwrite = false;         ///< delete an earlier run there instead of refusing
+  std::string resume;             ///< folder, or empty
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
   std::vector<std::string> resume_changes;
   std::string init_from;  ///< safetensors file or checkpoint folder to take the first weights from; or empty

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -15,14 +16,22 @@
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
 #include "runtime/checkpoint/initial_weights.h"
+#include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/device/host_memory.h"
+#include "runtime/layers/job_array.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/schedule/schedule_stream.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 
 namespace millrace {
+
+std::string file_of_job(const std::string& path, int job) {
+  std::filesystem::path file = path;
+  const std::string ending = file.extension().string();
+  return file.replace_extension().string() + ".job" + std::to_string(job) + ending;
+}
 
 int microbatches_per_step(const Plan& plan) {
   return updates_after_each(plan.schedule) ? 1 : plan.microbatches;
@@ -223,6 +232,14 @@ struct Trainer::Impl {
   void use_extents_of(const BatchSource& source) const {
     stages->set_extents([&source](std::int64_t position) { return source.extent(position); });
   }
+  int jobs() const { return layout.model.jobs(); }
+  /// Of step `step`, by job.
+  std::vector<double> rates(std::int64_t step) const {
+    if (options.jobs.empty()) return {learning_rate(options.learning_rate, step)};
+    std::vector<double> result;
+    for (const JobOptions& job : options.jobs) result.push_back(learning_rate(job.learning_rate, step));
+    return result;
+  }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
   /// Steps in which every replica has its turn as often: all events come after whole ones.
   std::int64_t round() const { return updates_after_each() ? lcm_of_replicas(plan) : 1; }
@@ -253,10 +270,17 @@ struct Trainer::Impl {
   /// Collective over the replicas of each stage, which may share the rule's state.
   std::vector<StageTensors> my_state() const {
     std::map<StageId, NamedTensors> states;
-    for (const HeldStage& h : stages->held()) states[h.stage] = whole_stage_state(*h.store, *h.rule);
+    for (const HeldStage& h : stages->held()) {
+      for (int job = 0; job < jobs(); ++job) {
+        const ParameterStore own = h.store->job(job);
+        UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
+        NamedTensors state = whole_stage_state(own, rule);
+        add_update_counts(state, own, rule, done);
+        std::ranges::move(state, std::back_inserter(states[h.stage]));
+      }
+    }
     return mine([&](const HeldStage& h) {
       NamedTensors state = std::move(states.at(h.stage));
-      add_update_counts(state, *h.store, *h.rule, done);
       if (flow) add_stash(state, *h.store);
       return state;
     });
@@ -274,6 +298,8 @@ struct Trainer::Impl {
   void take_folder();
   void open_files();
   void require_finite(const std::vector<StageTensors>& tensors);
+  void save_final_weights();
+  bool is_finite(const std::vector<StageTensors>& tensors, int job);
   void finish_files();
   void check_sizes();
   void build(const MakeBatches& make_batches);
@@ -314,19 +340,21 @@ void Trainer::Impl::check_sizes() {
 
 void Trainer::Impl::build(const MakeBatches& make_batches) {
   check_sizes();
-  stages = std::make_unique<RankStages>(
-      world.communicator, world.device, layout, plan,
-      RankStagesOptions{.executor = {.seed = options.seed,
-                                     .microbatches_per_update = microbatches_per_step(plan),
-                                     .bucket_bytes = options.bucket_bytes,
-                                     .stop_on_nonfinite = options.stop_on_nonfinite,
-                                     .sync_batch_norm = options.sync_batch_norm},
-                        .rule = options.rule,
-                        .clip = options.clip,
-                        .precision = options.precision,
-                        .loss_scale = options.loss_scale,
-                        .average_replicas = updates_after_each(),
-                        .rate_by_replicas = options.rate_by_replicas});
+  RankStagesOptions stage_options;
+  stage_options.rule = options.rule;
+  stage_options.clip = options.clip;
+  stage_options.jobs = options.jobs;
+  stage_options.precision = options.precision;
+  stage_options.loss_scale = options.loss_scale;
+  stage_options.average_replicas = updates_after_each();
+  stage_options.rate_by_replicas = options.rate_by_replicas;
+  ExecutorOptions& executor = stage_options.executor;
+  executor.seed = options.seed;
+  executor.microbatches_per_update = microbatches_per_step(plan);
+  executor.bucket_bytes = options.bucket_bytes;
+  executor.stop_on_nonfinite = options.stop_on_nonfinite;
+  executor.sync_batch_norm = options.sync_batch_norm;
+  stages = std::make_unique<RankStages>(world.communicator, world.device, layout, plan, stage_options);
   BatchNeeds train{.fields = stages->fields()};
   std::vector<std::pair<int, int>> readers;  // replica, replicas
   for (const HeldStage& h : stages->held()) {
@@ -413,6 +441,14 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
                               ", this run trains " + plan.model,
                           "give the same --model, or start without --resume");
   }
+  if (const std::size_t there = jobs_in(found); there != static_cast<std::size_t>(jobs())) {
+    const auto text = [](std::size_t count) {
+      return count == 1 ? std::string("a single job") : "an array of " + std::to_string(count) + " jobs";
+    };
+    throw CheckpointError("cannot resume: " + found.path + " is a checkpoint of " + text(there) +
+                              ", this run is " + text(static_cast<std::size_t>(jobs())),
+                          "`millrace fuse` makes one of the jobs that go on");
+  }
   const auto& allowed = options.resume_changes;
   std::vector<std::string> keys{"all"};
   for (const Settings& side : {settings, found.info.settings}) {
@@ -450,7 +486,8 @@ void Trainer::Impl::take_initial_weights() {
   const std::string purpose = "start from " + path;
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
-    for (const auto& [name, tensor] : stage_weights(*h.store)) names.push_back(name);
+    for (const auto& [name, tensor] : stage_weights(*h.store))
+      names.push_back(name.substr(name.find('/') + 1));  // every job of an array starts from the same
   }
   std::error_code ignored;
   const bool is_folder =
@@ -471,8 +508,8 @@ void Trainer::Impl::take_initial_weights() {
       if (!opened) throw CheckpointError(to_string(opened.problems()));
       files.push_back(&file.emplace(*std::move(opened)));
     }
-    if (const Problems problems = check_weights(files, layout.model, options.init_from_ignore);
-        !problems.empty())
+    const LayeredModel& model = jobs() > 1 ? layout.model.of_jobs.front() : layout.model;
+    if (const Problems problems = check_weights(files, model, options.init_from_ignore); !problems.empty())
       throw CheckpointError(to_string(problems));
     for (const HeldStage& h : stages->held()) load_weights(files, options.init_from_ignore, *h.store);
   });
@@ -484,15 +521,23 @@ void Trainer::Impl::resume() {
   if (options.resume.empty()) return;
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
-    for (std::string& name : stage_state_names(*h.store, *h.rule)) names.push_back(std::move(name));
+    for (int job = 0; job < jobs(); ++job) {
+      for (std::string& name : stage_state_names(h.store->job(job), *h.rules[static_cast<std::size_t>(job)]))
+        names.push_back(std::move(name));
+    }
   }
   const Checkpoint opened =
       open_checkpoint_together(world.communicator, options.resume, names, options.checkpoint_deadline);
   check_changes(opened);
   const auto problem = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) {
-      if (Problems problems = load_stage(opened, plan.model, *h.store, *h.rule); !problems.empty())
-        throw CheckpointError(to_string(problems));
+      for (int job = 0; job < jobs(); ++job) {
+        ParameterStore own = h.store->job(job);
+        UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
+        if (Problems problems = load_stage(opened, plan.model, own, rule); !problems.empty())
+          throw CheckpointError(to_string(problems));
+        load_update_counts(opened, own, rule);
+      }
     }
   });
   if (problem) throw CheckpointError("cannot resume: " + problem->what);
@@ -513,7 +558,6 @@ void Trainer::Impl::resume() {
   }
   done = start = opened.info.position / per_step;  // another schedule counts other steps
   for (const HeldStage& h : stages->held()) {
-    load_update_counts(opened, *h.store, *h.rule);
     h.store->set_current(VersionId(done));
     // Other cuts of the model have other delays: their pipeline begins anew with the newest weights.
     if (asynchronous() && opened.info.plan_fingerprint == plan.fingerprint())
@@ -547,7 +591,7 @@ void Trainer::Impl::flow_to(std::int64_t end) {
   const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
   const std::int64_t window = std::max<std::int64_t>(1, kFlowWindow / period) * period;
   const RankId rank = world.communicator.rank();
-  stages->begin(position_of(start), learning_rate(options.learning_rate, done));
+  stages->begin(position_of(start), rates(done));
   const std::int64_t last = (end - start) * per_step;
   for (std::int64_t from = (done - start) * per_step; from < last;) {
     const std::int64_t to = std::min(last, from + window);
@@ -555,7 +599,7 @@ void Trainer::Impl::flow_to(std::int64_t end) {
     flow->runner->run(flow->stream.actions(rank, from, to), step, position_of(start), [&](const Action&) {
       on_update(*flow->runner, step);
       for (int i = 0; i < steps_per_update(); ++i) stop->completed(++step - start);
-      stages->set_learning_rate(learning_rate(options.learning_rate, step));
+      stages->set_learning_rate(rates(step));
       if (limit() < last_step()) flow->runner->end_before(position_of(limit() - start));
     });
     from = to;
@@ -573,7 +617,7 @@ void Trainer::Impl::step_to(std::int64_t end) {
                             RunnerParts{*stages, *sources.train, world.clock, trace, status, world.device})};
   }
   while (done < end) {
-    stages->begin(position_of(done), learning_rate(options.learning_rate, done));
+    stages->begin(position_of(done), rates(done));
     flushing->runner->run(flushing->actions, done, position_of(done),
                           [&](const Action&) { on_update(*flushing->runner, done); });
     ++done;
@@ -617,8 +661,8 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .step_s = seconds,
                     .ended_s = Seconds(now.time_since_epoch()).count(),
                     .samples_per_s = samples_per_s.back(),
-                    .lr = learning_rate(options.learning_rate, step),
-                    .gradient_norm = stages->gradient_norm(),
+                    .lr = rates(step),
+                    .gradient_norms = stages->gradient_norms(),
                     .loss_scale = loss_scale_of_step(),
                     .skipped = stages->skipped_last(),
                     .peak_memory_bytes = world.device.memory().peak,
@@ -628,6 +672,16 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   if (StageExecutor* last = stages->last()) {
     record.losses = last->take_losses();
     report.losses.push_back(record.losses->mean_loss());
+    report.jobs.resize(record.losses->jobs.size());
+    for (std::size_t job = 0; job < report.jobs.size(); ++job) {
+      const double loss = record.losses->jobs[job].front().second;
+      report.jobs[job].losses.push_back(loss);
+      if (std::isfinite(loss) || report.jobs[job].nonfinite_step >= 0) continue;
+      report.jobs[job].nonfinite_step = newest;
+      if (owns_loss())
+        log_warning("job " + std::to_string(job) + ": the loss of step " + std::to_string(newest) + " is " +
+                    std::to_string(loss) + "; the other jobs go on");
+    }
   }
   log.write(record);
   if (step >= options.trace_first && step < options.trace_first + options.trace_count) {
@@ -663,7 +717,7 @@ bool Trainer::Impl::evaluate() {
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
     const std::int64_t end = std::min({total, chunk + kEvaluationChunk, next + kEvaluationPiece});
-    stages->begin(shifted.by + chunk, 0);
+    stages->begin(shifted.by + chunk, std::vector<double>(static_cast<std::size_t>(jobs()), 0.0));
     shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
                                           static_cast<int>(end - chunk), world.communicator),
                        done, shifted.by + chunk, [](const Action&) {});
@@ -684,7 +738,8 @@ bool Trainer::Impl::evaluate() {
   if (!last_stage) return true;
   last_stage->reduce_sums();
   LossSums sums = last_stage->take_losses();
-  report.evaluations.push_back({.step = done, .values = std::move(sums.values), .samples = sums.weight});
+  report.evaluations.push_back(
+      {.step = done, .values = std::move(sums.values), .jobs = std::move(sums.jobs), .samples = sums.weight});
   if (owns_loss()) log.print(report.evaluations.back());
   return true;
 }
@@ -724,9 +779,13 @@ void Trainer::Impl::open_files() {
   problem = together("opening the logs", [&] {
     const std::filesystem::path folder = options.output_dir;
     status = StatusBoard(folder / run_files::kStatus.of(rank), rank, first().stage.value);
-    log = StepLog(
-        folder, {.run = run, .rank = rank, .stage = first().stage.value, .ranks = world.communicator.size()},
-        continues ? done : 0);
+    log = StepLog(folder,
+                  {.run = run,
+                   .rank = rank,
+                   .stage = first().stage.value,
+                   .ranks = world.communicator.size(),
+                   .writes_jobs = jobs() > 1 && owns_loss()},
+                  continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);
   report.run = run;
@@ -734,7 +793,7 @@ void Trainer::Impl::open_files() {
 
 /// On all ranks, or on none: nothing that holds NaN or Inf is written.
 void Trainer::Impl::require_finite(const std::vector<StageTensors>& tensors) {
-  if (!options.stop_on_nonfinite) return;
+  if (!options.stop_on_nonfinite || jobs() > 1) return;  // of an array the others are worth keeping
   const auto problem = together("looking for NaN", [&] {
     for (const StageTensors& part : tensors) {
       if (const std::string found = non_finite_in(part.tensors); !found.empty()) throw NumericError(found);
@@ -823,17 +882,42 @@ void Trainer::Impl::run_training() {
     if (!options.output_dir.empty()) checkpoint();
     return;
   }
+  save_final_weights();
+}
+
+void Trainer::Impl::save_final_weights() {
   if (options.save_weights.empty()) return;
   stages->set_training(false);  // what was evaluated, if it is not the newest
-  const auto weights = mine([](const HeldStage& h) { return stage_state_dict(*h.store); });
-  require_finite(weights);
-  const auto problem = save_weights(world.communicator, options.save_weights, plan.num_stages(), weights,
-                                    options.checkpoint_deadline);
+  std::optional<RankProblem> problem;
+  for (int job = 0; job < jobs() && !problem; ++job) {
+    const auto weights = mine([&](const HeldStage& h) {
+      NamedTensors own = stage_state_dict(h.store->job(job));
+      for (auto& [name, tensor] : own) name.erase(0, jobs() > 1 ? job_prefix(job).size() : 0);
+      return own;
+    });
+    require_finite(weights);
+    if (jobs() > 1 && !is_finite(weights, job)) continue;
+    problem = save_weights(world.communicator,
+                           jobs() > 1 ? file_of_job(options.save_weights, job) : options.save_weights,
+                           plan.num_stages(), weights, options.checkpoint_deadline);
+  }
   stages->set_training(true);
   if (!problem) return;
   report.lost.push_back("the weights (" + to_string(*problem) + ")");
   // What was trained is not thrown away while there is another place for it.
   if (!options.output_dir.empty() && report.saved_step != done) checkpoint();
+}
+
+/// On all ranks alike.
+bool Trainer::Impl::is_finite(const std::vector<StageTensors>& tensors, int job) {
+  const auto problem = together("looking for NaN", [&] {
+    for (const StageTensors& part : tensors) {
+      if (const std::string found = non_finite_in(part.tensors); !found.empty()) throw NumericError(found);
+    }
+  });
+  if (problem && owns_loss())
+    log_warning("the weights of job " + std::to_string(job) + " are not saved: " + problem->what);
+  return !problem;
 }
 
 /// What is missing on the disk, told to all ranks.
@@ -853,13 +937,23 @@ void Trainer::Impl::finish_files() {
 Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
                  const MakeBatches& make_batches) {
   at::NoGradGuard no_grad;
-  if (options.learning_rate.total_steps <= 1) options.learning_rate.total_steps = options.steps;
-  Problems problems = validate(options.learning_rate);
-  for (const Problem& p : validate(options.rule)) problems.push_back(p);
-  for (const Problem& p : validate(options.rule, options.clip, is_asynchronous(plan.schedule)))
-    problems.push_back(p);
-  for (const Problem& p : validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule)))
-    problems.push_back(p);
+  Problems problems = validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule));
+  const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate) {
+    if (rate.total_steps <= 1) rate.total_steps = options.steps;
+    append(problems, validate(rate));
+    append(problems, validate(rule));
+    append(problems, validate(rule, clip, is_asynchronous(plan.schedule)));
+  };
+  for (JobOptions& job : options.jobs) check(job.rule, job.clip, job.learning_rate);
+  if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate);
+  if (!options.jobs.empty() && static_cast<int>(options.jobs.size()) != model.jobs())
+    problems.push_back({"job array",
+                        "the model has " + std::to_string(model.jobs()) + " jobs, their settings are " +
+                            std::to_string(options.jobs.size()),
+                        {}});
+  if (model.jobs() > 1 && LossScaler(options.precision, options.loss_scale).active())
+    problems.push_back({"--loss-scale", "one scale of the loss would tie the jobs of an array together",
+                        "give --precision bfloat16 or float32, or run the jobs apart"});
   if (!problems.empty()) throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
   Impl& self = *impl_;

@@ -50,8 +50,16 @@ using MakeBatches = std::function<BatchSources(const BatchNeeds& train, const Ba
 
 struct EvaluationReport {
   std::int64_t step = 0;
-  NamedValues values;  ///< of the model's heads, "loss" first
-  double samples = 0;  ///< what they are means over: samples, or tokens
+  NamedValues values;             ///< of the model's heads, "loss" first
+  std::vector<NamedValues> jobs;  ///< of a job array: each job's
+  double samples = 0;             ///< what they are means over: samples, or tokens
+};
+
+/// Of one job of an array.
+struct JobReport {
+  std::vector<double> losses;
+  std::int64_t nonfinite_step =
+      -1;  ///< the first whose loss is NaN or Inf, from which on it is worth nothing
 };
 
 /// What a rank can say of the run. Losses and evaluations on ranks of the last stage only.
@@ -66,6 +74,7 @@ struct RunReport {
   std::vector<std::string> lost;    ///< results that are not on the disk at the end; the same on all ranks
   bool lost_checkpoint = false;     ///< one of them is the newest state
   std::vector<double> losses;
+  std::vector<JobReport> jobs;  ///< of a job array; `losses` are the means over those that are finite
   std::vector<EvaluationReport> evaluations;
   double seconds = 0;        ///< of the steps
   double samples_per_s = 0;  ///< whole job, median over steps after the first, each with its own samples
@@ -76,6 +85,9 @@ struct RunReport {
   /// Where the loss is scaled: at the end, over all runs of the job.
   std::optional<LossScaleState> loss_scale;
 };
+
+/// Where --save-weights `path` puts job `job` of an array: "w.safetensors" -> "w.job3.safetensors".
+std::string file_of_job(const std::string& path, int job);
 
 /// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.
 int microbatches_per_step(const Plan& plan);

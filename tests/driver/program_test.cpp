@@ -7,6 +7,7 @@
 
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/compute_specs.h"
+#include "driver/cli/job_lists.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/plan/plan_command.h"
@@ -229,7 +230,7 @@ std::string commands_page() {
 TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
   const std::string page = commands_page();
   for (const CommandSpec& spec : {models_spec(), profile_spec(), plan_spec(), simulate_spec(), train_spec(),
-                                  launch_spec(), bleu_spec()}) {
+                                  launch_spec(), bleu_spec(), fuse_spec(), split_spec()}) {
     const std::size_t start = page.find("## millrace " + spec.command + "\n");
     ASSERT_NE(start, std::string::npos) << spec.command;
     const std::string section = page.substr(start, page.find("\n## ", start) - start);
@@ -251,9 +252,10 @@ TEST(CommandDocs, EveryExampleParses) {
       std::istringstream words(example);
       std::vector<std::string> args;
       for (std::string word; words >> word;) args.push_back(word);
-      // The models' options are the worker's to check (tests/worker).
-      const Result<Arguments> parsed =
-          parse_arguments(spec, {args.begin() + 2, args.end()}, UnknownFlags::Leave);
+      // Of a job array one job's; the models' options are the worker's to check (tests/worker).
+      const auto jobs = take_job_lists(spec, {args.begin() + 2, args.end()});
+      ASSERT_TRUE(jobs) << example << "\n" << to_string(jobs.problems());
+      const Result<Arguments> parsed = parse_arguments(spec, jobs->args.front(), UnknownFlags::Leave);
       EXPECT_TRUE(parsed) << example << "\n" << to_string(parsed.problems());
     }
   }

@@ -107,7 +107,8 @@ inline LayeredModel conv_model() {
 
 struct Outcome {
   std::map<std::string, at::Tensor> weights;
-  std::vector<double> losses;  // of the last stage's first replica
+  std::vector<double> losses;                                  // of the last stage's first replica
+  std::vector<std::map<std::string, at::Tensor>> job_weights;  // of a job array
   std::vector<RunReport> reports;
 };
 
@@ -169,9 +170,19 @@ class Pipeline : public ::testing::Test {
     if (first) std::rethrow_exception(first);
     outcome.losses = outcome.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].losses;
     if (outcome.reports[0].stopped) return outcome;  // saved a checkpoint instead
-    const auto file = SafetensorsFile::open(options.save_weights);
-    EXPECT_TRUE(file);
-    for (const std::string& name : file->names()) outcome.weights[name] = file->tensor(name);
+    const auto weights_in = [](const std::string& path) {
+      const auto file = SafetensorsFile::open(path);
+      EXPECT_TRUE(file) << path;
+      std::map<std::string, at::Tensor> weights;
+      for (const std::string& name : file->names()) weights[name] = file->tensor(name);
+      return weights;
+    };
+    for (int job = 0; model.jobs() > 1 && job < model.jobs(); ++job) {
+      const std::string path = file_of_job(options.save_weights, job);
+      outcome.job_weights.push_back(fs::exists(path) ? weights_in(path)
+                                                     : std::map<std::string, at::Tensor>());
+    }
+    if (model.jobs() == 1) outcome.weights = weights_in(options.save_weights);
     return outcome;
   }
 

@@ -1,0 +1,110 @@
+"""Job arrays: steps of B jobs fused, one after the other, and as B processes at once; torch.func.vmap beside them.
+
+A figure is job-steps per second: B over the median step of a fused run, one over the median step of a run by itself
+(serial), the sum of that over B processes that run at the same time (concurrent). Runs alternate; the table has medians
+over the rounds and what they are of serial. One thread per process.
+
+    scripts/benchmark fusion [--rounds N] [--jobs 1,2,4,8,16] [--models mlp,cnn,resnet18,transformer] [--out FILE.json]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+MODELS = {
+    # name: (flags of millrace, steps, arguments of vmap_peer.py or none)
+    "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16", 300, "mlp"),
+    "mlp-wide": ("--model mlp --width 256 --depth 4 --classes 10 --microbatch 32", 100, None),
+    "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 20, None),
+    "resnet18": ("--model resnet18 --image-size 32 --classes 10 --microbatch 8", 12, None),
+    "transformer": ("--model transformer_lm --microbatch 8", 12, None),
+}
+TIMEOUT_S = 1800
+
+
+def start(command, folder):
+    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    log = open(os.path.join(folder, "log"), "w")
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def finish(process, folder):
+    if process.wait(timeout=TIMEOUT_S) != 0:
+        sys.exit(open(os.path.join(folder, "log")).read() + f"benchmark fusion: exit code {process.returncode}")
+
+
+def train(millrace, flags, steps, more, folder):
+    out = os.path.join(folder, "out")
+    return start(
+        [millrace, "train", *flags.split(), "--microbatches", "1", "--steps", str(steps), "--no-evaluation",
+         "--threads", "1", "--output-dir", out, "--lr", *(more or ["0.01"])], folder)
+
+
+def summary(folder):
+    with open(os.path.join(folder, "out", "summary.json")) as file:
+        return json.load(file)
+
+
+def measure(millrace, python, name, jobs, mode):
+    flags, steps, peer = MODELS[name]
+    with tempfile.TemporaryDirectory() as work:
+        folders = [os.path.join(work, str(i)) for i in range(jobs if mode == "concurrent" else 1)]
+        for folder in folders:
+            os.mkdir(folder)
+        if mode == "vmap":
+            command = [python, os.path.join(os.path.dirname(__file__), "vmap_peer.py"), peer, str(jobs), str(steps)]
+            process = start(command, folders[0])
+            finish(process, folders[0])
+            return jobs / float(open(os.path.join(folders[0], "log")).read().split()[-1]), 0
+        rates = [f"{0.01 * (1 + b / 100):.4f}" for b in range(jobs)]
+        if mode.startswith("fused") and jobs > 1:
+            kernels = mode.partition("-")[2] or "auto"
+            processes = [train(millrace, flags, steps, [*rates, "--fused", "--kernels", kernels], folders[0])]
+        else:
+            processes = [train(millrace, flags, steps, None, folder) for folder in folders]
+        for process, folder in zip(processes, folders):
+            finish(process, folder)
+        found = [summary(folder) for folder in folders]
+        per_step = jobs if mode.startswith("fused") else 1
+        memory = sum(one["peak_memory_bytes"] for one in found)
+        return sum(per_step / one["median_step_s"] for one in found), memory
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("millrace")
+    parser.add_argument("python", help="with torch; '-': no vmap")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", default="1,2,4,8,16")
+    parser.add_argument("--models", default="mlp,cnn,resnet18,transformer")
+    parser.add_argument("--modes", default="fused,fused-loop,serial,concurrent,vmap")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    rows = []
+    print(f"{'model':<12} {'jobs':>4} {'mode':<11} {'job-steps/s':>12} {'of serial':>9} {'MiB/job':>8}")
+    for name in options.models.split(","):
+        for jobs in map(int, options.jobs.split(",")):
+            modes = [m for m in options.modes.split(",")
+                     if m != "vmap" or (options.python != "-" and MODELS[name][2])]
+            found = {mode: [] for mode in modes}
+            for _ in range(options.rounds):
+                for mode in modes:
+                    found[mode].append(measure(options.millrace, options.python, name, jobs, mode))
+            medians = {mode: statistics.median(speed for speed, _ in runs) for mode, runs in found.items()}
+            for mode in modes:
+                memory = found[mode][0][1] / (1 if mode == "serial" else jobs) / 2**20
+                rows.append({"model": name, "jobs": jobs, "mode": mode, "job_steps_per_s": medians[mode],
+                             "runs": [speed for speed, _ in found[mode]], "mib_per_job": memory})
+                share = medians[mode] / medians["serial"] if "serial" in medians else 0
+                print(f"{name:<12} {jobs:>4} {mode:<11} {medians[mode]:>12.1f} {share:>9.2f} {memory:>8.1f}", flush=True)
+    if options.out:
+        with open(options.out, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

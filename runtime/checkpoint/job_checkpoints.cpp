@@ -1,0 +1,154 @@
+#include "runtime/checkpoint/job_checkpoints.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <sstream>
+
+#include "runtime/layers/job_array.h"
+
+namespace millrace {
+namespace {
+
+constexpr const char* kBetweenJobs = " | ";
+// What the jobs of an array have in common; other numbers are each job's.
+constexpr std::array kCommon{"schedule", "microbatch", "microbatches", "keep-last", "clip-scope"};
+
+const std::string* value_of(const Settings& settings, const std::string& key) {
+  const auto found = std::ranges::find(settings, key, &Settings::value_type::first);
+  return found == settings.end() ? nullptr : &found->second;
+}
+
+std::string joined_values(const std::vector<std::string>& of_jobs) {
+  const bool alike = std::ranges::all_of(of_jobs, [&](const auto& v) { return v == of_jobs.front(); });
+  if (alike) return of_jobs.front();
+  std::string all;
+  for (const std::string& value : of_jobs) all += (all.empty() ? "" : kBetweenJobs) + value;
+  return all;
+}
+
+/// The job stands before the parameter's own name, which has no '/'.
+std::size_t own_name(const std::string& name) {
+  return name.rfind('/') + 1;  // npos + 1 is 0
+}
+
+/// A job's tensors by their names in its own checkpoint.
+std::map<std::string, std::pair<const SafetensorsFile*, std::string>> tensors_of(const JobSource& source) {
+  std::map<std::string, std::pair<const SafetensorsFile*, std::string>> result;
+  const bool array = jobs_in(*source.checkpoint) > 1;
+  const std::string prefix = job_prefix(static_cast<int>(source.job));
+  for (const SafetensorsFile& shard : source.checkpoint->shards) {
+    for (const std::string& name : shard.names()) {
+      std::string own = name;
+      if (array) {
+        const std::size_t at = own_name(name);
+        if (at < prefix.size() || name.compare(at - prefix.size(), prefix.size(), prefix) != 0) continue;
+        if (at > prefix.size() && name[at - prefix.size() - 1] != '/') continue;
+        own.erase(at - prefix.size(), prefix.size());
+      }
+      result[own] = {&shard, name};
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Settings joined_settings(const std::vector<Settings>& of_jobs) {
+  Settings all;
+  for (const Settings& keys : of_jobs) {
+    for (const auto& [key, ignored] : keys) {
+      if (value_of(all, key)) continue;
+      std::vector<std::string> values;
+      for (const Settings& job : of_jobs) {
+        const std::string* value = value_of(job, key);
+        values.push_back(value ? *value : "(none)");
+      }
+      all.emplace_back(key, joined_values(values));
+    }
+  }
+  return all;
+}
+
+std::vector<Settings> split_settings(const Settings& array, std::size_t jobs) {
+  std::vector<Settings> all(jobs);
+  const std::string between = kBetweenJobs;
+  for (const auto& [key, value] : array) {
+    if (key == "jobs") continue;
+    std::vector<std::string> values;
+    for (std::size_t at = 0;;) {
+      const std::size_t end = value.find(between, at);
+      values.push_back(value.substr(at, end - at));
+      if (end == std::string::npos) break;
+      at = end + between.size();
+    }
+    for (std::size_t job = 0; job < jobs; ++job) {
+      const std::string& own = values.size() == jobs ? values[job] : value;
+      if (own != "(none)") all[job].emplace_back(key, own);
+    }
+  }
+  return all;
+}
+
+std::size_t jobs_in(const Checkpoint& checkpoint) {
+  const std::string* jobs = value_of(checkpoint.info.settings, "jobs");
+  std::size_t count = 1;
+  if (jobs) std::from_chars(jobs->data(), jobs->data() + jobs->size(), count);
+  return std::max<std::size_t>(1, count);
+}
+
+Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs) {
+  Problems problems;
+  const Checkpoint& first = *jobs.front().checkpoint;
+  std::vector<Settings> settings;
+  const auto say = [&](const Checkpoint& other, const std::string& what, const std::string& there,
+                       const std::string& here, const std::string& hint) {
+    problems.push_back({other.path, what + " is " + here + ", in " + first.path + " it is " + there, hint});
+  };
+  for (const JobSource& source : jobs) {
+    const Checkpoint& c = *source.checkpoint;
+    settings.push_back(split_settings(c.info.settings, jobs_in(c))[source.job]);
+    if (c.info.model != first.info.model) say(c, "the model", first.info.model, c.info.model, {});
+    if (c.info.step != first.info.step || c.info.position != first.info.position)
+      say(c, "the step", std::to_string(first.info.step), std::to_string(c.info.step),
+          "jobs of an array are at the same step: take the checkpoints of one");
+    for (const char* key : kCommon) {
+      const std::string *there = value_of(settings.front(), key), *here = value_of(settings.back(), key);
+      if ((there ? *there : "(none)") != (here ? *here : "(none)"))
+        say(c, key, there ? *there : "(none)", here ? *here : "(none)", "it cannot differ within an array");
+    }
+  }
+  if (!problems.empty()) return problems;
+  JoinedCheckpoint joined{.info = first.info};
+  joined.info.settings = joined_settings(settings);
+  if (jobs.size() > 1) joined.info.settings.emplace_back("jobs", std::to_string(jobs.size()));
+  const auto model = tensors_of(jobs.front());
+  for (std::size_t b = 0; b < jobs.size(); ++b) {
+    const auto tensors = tensors_of(jobs[b]);
+    for (const auto& [name, place] : tensors) {
+      const bool is_weight = name.find('/') == std::string::npos;
+      const auto like = model.find(name);
+      // Of the rule's state only what its settings ask for is there.
+      if (is_weight && (like == model.end() ||
+                        like->second.first->shape(like->second.second) != place.first->shape(place.second))) {
+        problems.push_back({jobs[b].checkpoint->path,
+                            name + " is not of the form that it has in " + first.path,
+                            "jobs of an array have one model"});
+        continue;
+      }
+      std::string full = name;
+      if (jobs.size() > 1) full.insert(own_name(name), job_prefix(static_cast<int>(b)));
+      joined.tensors.emplace_back(std::move(full), place.first->tensor(place.second));
+    }
+    for (const auto& [name, place] : model) {
+      if (name.find('/') == std::string::npos && !tensors.contains(name))
+        problems.push_back(
+            {jobs[b].checkpoint->path, "has no tensor " + name, "jobs of an array have one model"});
+    }
+  }
+  if (!problems.empty()) return problems;
+  return joined;
+}
+
+}  // namespace millrace

@@ -1,0 +1,565 @@
+#include "runtime/layers/job_array.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+#include <typeinfo>
+#include <utility>
+
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "runtime/base/random.h"
+#include "runtime/base/units.h"
+
+namespace millrace {
+namespace {
+
+// A kernel must win by more than what a measurement is wrong by.
+constexpr double kGain = 0.97;
+constexpr int kMeasurements = 3;
+
+/// A view, made without the dispatcher: an array makes B of them for every layer.
+at::Tensor view_of(const at::Tensor& of, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                   std::int64_t offset) {
+  at::Tensor view = at::detail::make_tensor<at::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
+                                                            of.key_set(), of.dtype());
+  at::TensorImpl* impl = view.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  impl->set_sizes_and_strides(sizes, strides);
+  return view;
+}
+
+std::string text_of(std::span<const at::Tensor> inputs, std::size_t per_job, bool training) {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < per_job; ++i) {
+    const bool shared = inputs.size() > per_job && inputs[i].is_same(inputs[i + per_job]);
+    text << (i ? " " : "") << inputs[i].sizes() << (shared ? " shared" : "");
+  }
+  if (!training) text << " evaluated";
+  return text.str();
+}
+
+/// What a layer's Saved holds of an array: that of its kernel, or one for each job.
+struct SavedJobs {
+  bool fused = false;
+  std::vector<Saved> saved;
+};
+
+/// Jobs as further samples of a layer that folds().
+class FoldedJobs final : public Layer {
+ public:
+  explicit FoldedJobs(LayerPtr layer) : layer_(std::move(layer)) {}
+  std::string kind() const override { return layer_->kind(); }
+  Shape output_shape(std::span<const Shape> inputs) const override { return layer_->output_shape(inputs); }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext& context, Saved* saved) const override {
+    Fold fold{.jobs = inputs[0].size(0), .samples_first = !layer_->draws() && lies_samples_first(inputs[0])};
+    std::vector<at::Tensor> folded;
+    for (const at::Tensor& input : inputs) folded.push_back(fold.together(input));
+    auto own = std::make_shared<SavedFold>();
+    at::Tensor output = layer_->forward(folded, {}, {}, context, saved ? &own->saved : nullptr);
+    if (saved) {
+      own->fold = fold;
+      saved->extra = std::move(own);
+    }
+    return fold.apart(output);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    SavedFold& own = *std::static_pointer_cast<SavedFold>(saved.extra);
+    std::vector<at::Tensor> found = layer_->backward_input(own.fold.together(grad), {}, own.saved, needs);
+    for (at::Tensor& one : found) {
+      if (one.defined()) one = own.fold.apart(one);
+    }
+    return found;
+  }
+
+ private:
+  /// [B, N, ...] in memory as [N, B, ...]: what convolutions over all jobs make.
+  static bool lies_samples_first(const at::Tensor& x) {
+    return !x.is_contiguous() && x.dim() > 1 && x.transpose(0, 1).is_contiguous();
+  }
+  struct Fold {
+    std::int64_t jobs = 1;
+    bool samples_first = false;
+    at::Tensor together(const at::Tensor& x) const {
+      const at::Tensor outer = samples_first ? x.transpose(0, 1) : x;
+      Shape shape(outer.sizes().begin() + 1, outer.sizes().end());
+      shape.front() *= outer.size(0);
+      return outer.reshape(shape).contiguous();
+    }
+    at::Tensor apart(const at::Tensor& x) const {
+      Shape shape = x.sizes().vec();
+      shape.front() /= jobs;
+      shape.insert(samples_first ? shape.begin() + 1 : shape.begin(), jobs);
+      const at::Tensor outer = x.reshape(shape);
+      return samples_first ? outer.transpose(0, 1) : outer;
+    }
+  };
+  struct SavedFold {
+    Fold fold;
+    Saved saved;
+  };
+  LayerPtr layer_;
+};
+
+class JobLayer final : public MultiLayer {
+ public:
+  JobLayer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices, bool kernels)
+      : name_(std::move(name)), jobs_(std::move(jobs)), choices_(std::move(choices)) {
+    for (const LayerPtr& job : jobs_) multi_.push_back(dynamic_cast<const MultiLayer*>(job.get()));
+    for (const ParameterSpec& spec : jobs_.front()->parameters()) ++(spec.is_buffer ? buffers_ : parameters_);
+    const bool alike = std::ranges::all_of(jobs_, [&](const LayerPtr& job) {
+      return typeid(*job) == typeid(*jobs_.front()) && job->like(*jobs_.front());
+    });
+    if (!kernels || !alike || choices_->mode() == ArrayKernels::Loop) return;
+    kernel_ = jobs_.front()->over_jobs(static_cast<std::int64_t>(jobs_.size()));
+    if (!kernel_ && jobs_.front()->folds() && !multi_.front())
+      kernel_ = std::make_shared<FoldedJobs>(jobs_.front());
+  }
+
+  std::string kind() const override { return jobs_.front()->kind(); }
+  bool draws() const override {
+    return std::ranges::any_of(jobs_, [](const LayerPtr& job) { return job->draws(); });
+  }
+  CastPolicy cast_policy() const override { return jobs_.front()->cast_policy(); }
+  std::vector<ParameterSpec> parameters() const override {
+    std::vector<ParameterSpec> all;
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (ParameterSpec& spec : jobs_[b]->parameters()) {
+        spec.job = static_cast<int>(b);
+        spec.name = job_prefix(spec.job) + spec.name;
+        for (std::string& also : spec.also) also = job_prefix(spec.job) + also;
+        all.push_back(std::move(spec));
+      }
+    }
+    return all;
+  }
+  std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
+    std::vector<TensorSpec> all;
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (TensorSpec& made : jobs_[b]->outputs(inputs.subspan(b * per_job, per_job)))
+        all.push_back(std::move(made));
+    }
+    return all;
+  }
+
+  std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs,
+                                      std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
+                                      const CallContext& context, Saved* saved) const override {
+    const bool fused = choose(inputs, parameters, buffers, context, saved != nullptr);
+    std::shared_ptr<SavedJobs> mine;
+    if (saved) {
+      mine = std::make_shared<SavedJobs>();
+      mine->fused = fused;
+      mine->saved.resize(fused ? 1 : jobs_.size());
+      saved->extra = mine;
+    }
+    return fused ? forward_fused(inputs, parameters, buffers, context, mine ? &mine->saved[0] : nullptr)
+                 : forward_loop(inputs, parameters, buffers, context, mine.get());
+  }
+
+  std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor> grads,
+                                             std::span<const at::Tensor> parameters, Saved& saved,
+                                             std::span<const bool> needs) const override {
+    SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
+    return mine.fused ? backward_input_fused(grads, parameters, mine, needs)
+                      : backward_input_loop(grads, parameters, mine, needs);
+  }
+
+  void backward_weight_all(std::span<const at::Tensor> grads, Saved& saved,
+                           std::span<at::Tensor> sums) const override {
+    SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
+    if (parameters_ == 0) return;
+    if (mine.fused) return backward_weight_fused(grads, mine, sums);
+    const std::size_t made = grads.size() / jobs_.size();
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      const auto own = sums.subspan(b * parameters_, parameters_);
+      if (multi_[b])
+        multi_[b]->backward_weight_all(grads.subspan(b * made, made), mine.saved[b], own);
+      else
+        jobs_[b]->backward_weight(grads[b], mine.saved[b], own);
+    }
+  }
+
+ private:
+  CallContext context_of(std::size_t job, const CallContext& context) const {
+    CallContext own = context;
+    own.job_seeds = {};
+    if (!context.job_seeds.empty()) own.random_seed = context.job_seeds[job];
+    return own;
+  }
+
+  std::vector<at::Tensor> forward_loop(std::span<const at::Tensor> inputs,
+                                       std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
+                                       const CallContext& context, SavedJobs* saved) const {
+    std::vector<at::Tensor> outputs;
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    std::vector<at::Tensor> dense(per_job);
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (std::size_t i = 0; i < per_job; ++i) dense[i] = inputs[b * per_job + i].contiguous();
+      const auto own = parameters.subspan(b * parameters_, parameters_);
+      const auto own_buffers = buffers.subspan(b * buffers_, buffers_);
+      const CallContext own_context = context_of(b, context);
+      Saved* own_saved = saved ? &saved->saved[b] : nullptr;
+      if (!multi_[b]) {
+        outputs.push_back(jobs_[b]->forward(dense, own, own_buffers, own_context, own_saved));
+        continue;
+      }
+      for (at::Tensor& made : multi_[b]->forward_all(dense, own, own_buffers, own_context, own_saved))
+        outputs.push_back(std::move(made));
+    }
+    return outputs;
+  }
+
+  std::vector<at::Tensor> backward_input_loop(std::span<const at::Tensor> grads,
+                                              std::span<const at::Tensor> parameters, SavedJobs& saved,
+                                              std::span<const bool> needs) const {
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(needs.size());
+    const std::size_t made = grads.size() / jobs_.size(), per_job = needs.size() / jobs_.size();
+    std::vector<at::Tensor> dense(made);
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (std::size_t i = 0; i < made; ++i) {
+        const at::Tensor& grad = grads[b * made + i];
+        dense[i] = grad.defined() ? grad.contiguous() : grad;
+      }
+      const auto own = parameters.subspan(b * parameters_, parameters_);
+      const auto own_needs = needs.subspan(b * per_job, per_job);
+      std::vector<at::Tensor> found =
+          multi_[b] ? multi_[b]->backward_input_all(dense, own, saved.saved[b], own_needs)
+                    : jobs_[b]->backward_input(dense[0], own, saved.saved[b], own_needs);
+      found.resize(per_job);
+      for (at::Tensor& one : found) inputs.push_back(std::move(one));
+    }
+    return inputs;
+  }
+
+  /// Every `step`-th from `first`, B of them.
+  at::Tensor gathered(std::span<const at::Tensor> all, std::size_t first, std::size_t step) const {
+    std::vector<at::Tensor> of_jobs;
+    of_jobs.reserve(jobs_.size());
+    for (std::size_t b = 0; b < jobs_.size(); ++b) of_jobs.push_back(all[b * step + first]);
+    return stacked(of_jobs);
+  }
+  std::vector<at::Tensor> all_gathered(std::span<const at::Tensor> all, std::size_t per_job) const {
+    std::vector<at::Tensor> result;
+    for (std::size_t i = 0; i < per_job; ++i) result.push_back(gathered(all, i, per_job));
+    return result;
+  }
+  /// Buffers need not lie in equal distances: what a kernel wrote to a copy goes back.
+  void put_back(std::span<const at::Tensor> whole, std::span<at::Tensor> of_jobs) const {
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      for (std::size_t b = 0; b < jobs_.size(); ++b) {
+        at::Tensor& buffer = of_jobs[b * whole.size() + i];
+        const at::Tensor now = whole[i].select(0, static_cast<std::int64_t>(b));
+        if (now.data_ptr() != buffer.data_ptr()) buffer.copy_(now);
+      }
+    }
+  }
+
+  std::vector<at::Tensor> forward_fused(std::span<const at::Tensor> inputs,
+                                        std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
+                                        const CallContext& context, Saved* saved) const {
+    const std::vector<at::Tensor> whole = all_gathered(inputs, inputs.size() / jobs_.size()),
+                                  weights = all_gathered(parameters, parameters_);
+    std::vector<at::Tensor> statistics = all_gathered(buffers, buffers_), outputs;
+    const at::Tensor made = kernel_->forward(whole, weights, statistics, context, saved);
+    put_back(statistics, buffers);
+    append_unstacked(made, outputs);
+    return outputs;
+  }
+  std::vector<at::Tensor> backward_input_fused(std::span<const at::Tensor> grads,
+                                               std::span<const at::Tensor> parameters, SavedJobs& saved,
+                                               std::span<const bool> needs) const {
+    const std::size_t per_job = needs.size() / jobs_.size();
+    const std::vector<at::Tensor> weights = all_gathered(parameters, parameters_);
+    std::vector<at::Tensor> found =
+        kernel_->backward_input(stacked(grads), weights, saved.saved[0], needs.first(per_job));
+    found.resize(per_job);
+    std::vector<at::Tensor> inputs(needs.size()), parts;
+    for (std::size_t i = 0; i < per_job; ++i) {
+      if (!found[i].defined()) continue;
+      parts.clear();
+      append_unstacked(found[i], parts);
+      for (std::size_t b = 0; b < jobs_.size(); ++b) inputs[b * per_job + i] = std::move(parts[b]);
+    }
+    return inputs;
+  }
+  void backward_weight_fused(std::span<const at::Tensor> grads, SavedJobs& saved,
+                             std::span<at::Tensor> sums) const {
+    std::vector<at::Tensor> whole = all_gathered(sums, parameters_);
+    const bool views = std::ranges::all_of(
+        whole, [&](const at::Tensor& t) { return t.storage().is_alias_of(sums.front().storage()); });
+    if (views || sums.front().numel() == 0)
+      return kernel_->backward_weight(stacked(grads), saved.saved[0], whole);
+    for (at::Tensor& sum : whole) sum = sum.clone();  // what stacked() copied may be copied back
+    kernel_->backward_weight(stacked(grads), saved.saved[0], whole);
+    put_back(whole, sums);
+  }
+
+  /// Whether the kernel runs. Measures both with the tensors at hand when a training microbatch of these
+  /// shapes comes for the first time.
+  bool choose(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+              std::span<at::Tensor> buffers, const CallContext& context, bool saves) const {
+    if (!kernel_ || context.replicas) return false;
+    // Kernels over all jobs are made for one type; jobs in a lower precision round as they do by themselves.
+    if (std::ranges::any_of(inputs, [](const at::Tensor& t) { return at::isReducedFloatingType(t.scalar_type()); }))
+      return false;
+    // On an accelerator what B small kernels cost is starting them.
+    if (choices_->mode() == ArrayKernels::Fused || !inputs.front().device().is_cpu()) return true;
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    const std::uint64_t key = key_of(inputs, per_job, context.training);
+    if (const std::optional<bool> known = choices_->find(key)) return *known;
+    KernelChoice choice{.layer = name_, .kind = kind(), .inputs = text_of(inputs, per_job, context.training)};
+    for (int i = 0; i <= kMeasurements; ++i) {  // the first of each is to warm up
+      for (const bool fused : {false, true}) {
+        const double seconds = seconds_of(fused, inputs, parameters, buffers, context, saves);
+        double& least = fused ? choice.fused_s : choice.loop_s;
+        if (i > 0) least = i == 1 ? seconds : std::min(least, seconds);
+      }
+    }
+    choice.fused = choice.fused_s < kGain * choice.loop_s;
+    choices_->add(key, choice);
+    return choice.fused;
+  }
+
+  double seconds_of(bool fused, std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                    std::span<const at::Tensor> buffers, const CallContext& context, bool saves) const {
+    std::vector<at::Tensor> statistics, sums;
+    for (const at::Tensor& buffer : buffers) statistics.push_back(buffer.clone());
+    if (saves && !parameters.empty()) {  // in one storage, as they are in a stage
+      std::int64_t total = 0;
+      for (const at::Tensor& p : parameters) total += p.numel();
+      const at::Tensor flat = at::zeros({total}, parameters.front().options());
+      total = 0;
+      for (const at::Tensor& p : parameters) {
+        sums.push_back(flat.narrow(0, total, p.numel()).view(p.sizes()));
+        total += p.numel();
+      }
+    }
+    Saved saved;
+    auto mine = std::make_shared<SavedJobs>();
+    mine->fused = fused;
+    mine->saved.resize(fused ? 1 : jobs_.size());
+    saved.extra = mine;
+    std::vector<char> needs;
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    for (const at::Tensor& input : inputs) {  // one that all share is a field
+      const bool shared = jobs_.size() > 1 &&
+                          inputs[needs.size() % per_job].is_same(inputs[needs.size() % per_job + per_job]);
+      needs.push_back(input.is_floating_point() && !shared);
+    }
+    const TimePoint start = choices_->clock().now();
+    const std::vector<at::Tensor> outputs =
+        fused ? forward_fused(inputs, parameters, statistics, context, saves ? &mine->saved[0] : nullptr)
+              : forward_loop(inputs, parameters, statistics, context, saves ? mine.get() : nullptr);
+    if (saves && outputs.front().is_floating_point()) {
+      const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
+      backward_input_all(outputs, parameters, saved, wanted);
+      backward_weight_all(outputs, saved, sums);
+    }
+    return Seconds(choices_->clock().now() - start).count();
+  }
+  std::uint64_t key_of(std::span<const at::Tensor> inputs, std::size_t per_job, bool training) const {
+    std::uint64_t key = name_hash_ ^ static_cast<std::uint64_t>(training);
+    const auto mix = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001B3ULL; };  // FNV-1a's prime
+    for (std::size_t i = 0; i < per_job; ++i) {
+      mix(inputs.size() > per_job && inputs[i].is_same(inputs[i + per_job]));
+      for (std::int64_t size : inputs[i].sizes()) mix(static_cast<std::uint64_t>(size) + 1);
+      mix(0);
+    }
+    return key;
+  }
+
+  std::string name_;
+  std::uint64_t name_hash_ = derive_seed(0, name_);
+  std::vector<LayerPtr> jobs_;
+  std::vector<const MultiLayer*> multi_;  ///< the same, where they have several outputs
+  std::shared_ptr<KernelChoices> choices_;
+  LayerPtr kernel_;
+  std::size_t parameters_ = 0, buffers_ = 0;  ///< of one job
+};
+
+class JobHead final : public Head {
+ public:
+  JobHead(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices)
+      : jobs_(std::move(jobs)), per_job_(jobs_.front()->metrics().size() + 1) {
+    const bool alike = std::ranges::all_of(jobs_, [&](const HeadPtr& job) {
+      return typeid(*job) == typeid(*jobs_.front()) && job->like(*jobs_.front());
+    });
+    if (alike && choices->mode() != ArrayKernels::Loop)
+      kernel_ = jobs_.front()->over_jobs(static_cast<std::int64_t>(jobs_.size()));
+    most_elements_ =
+        choices->mode() == ArrayKernels::Fused ? std::numeric_limits<std::int64_t>::max() : kMostHeadElements;
+  }
+  const std::vector<HeadPtr>& jobs() const { return jobs_; }
+  std::string kind() const override { return jobs_.front()->kind(); }
+  std::string weight() const override { return jobs_.front()->weight(); }
+  std::vector<std::string> metrics() const override {
+    std::vector<std::string> names;
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (const std::string& name : jobs_[b]->metrics())
+        names.push_back(job_prefix(static_cast<int>(b)) + name);
+      names.push_back(job_prefix(static_cast<int>(b)) + "weight");
+    }
+    names.pop_back();  // the last one has no name
+    return names;
+  }
+  void check(std::span<const TensorSpec> inputs) const override {
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    for (std::size_t b = 0; b < jobs_.size(); ++b) jobs_[b]->check(inputs.subspan(b * per_job, per_job));
+  }
+
+  void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
+    const std::size_t read = inputs.size() / jobs_.size();
+    const bool fused = fuses(inputs);
+    SavedJobs* mine = keep(saved, fused);
+    if (fused) return kernel_->forward(whole(inputs, read), mine ? &mine->saved[0] : nullptr, sums);
+    for (std::size_t b = 0; b < jobs_.size(); ++b)
+      jobs_[b]->forward(dense(inputs.subspan(b * read, read)), mine ? &mine->saved[b] : nullptr,
+                        sums.subspan(b * per_job_, per_job_));
+  }
+  at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
+    const std::size_t read = inputs.size() / jobs_.size();
+    const bool fused = fuses(inputs);
+    SavedJobs* mine = keep(saved, fused);
+    if (fused) return kernel_->forward_on_device(whole(inputs, read), mine ? &mine->saved[0] : nullptr);
+    std::vector<at::Tensor> sums;
+    for (std::size_t b = 0; b < jobs_.size(); ++b)
+      sums.push_back(jobs_[b]->forward_on_device(dense(inputs.subspan(b * read, read)),
+                                                 mine ? &mine->saved[b] : nullptr));
+    return at::stack(sums).view({-1});
+  }
+  std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
+                                   std::span<const bool> needs) const override {
+    SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
+    const std::size_t read = needs.size() / jobs_.size();
+    std::vector<at::Tensor> grads(needs.size());
+    if (mine.fused) {
+      std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scale, needs.first(read)), parts;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (!found[i].defined()) continue;
+        parts.clear();
+        append_unstacked(found[i], parts);
+        for (std::size_t b = 0; b < jobs_.size(); ++b) grads[b * read + i] = std::move(parts[b]);
+      }
+      return grads;
+    }
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      std::vector<at::Tensor> found = jobs_[b]->backward(mine.saved[b], scale, needs.subspan(b * read, read));
+      for (std::size_t i = 0; i < found.size(); ++i) grads[b * read + i] = std::move(found[i]);
+    }
+    return grads;
+  }
+  /// Of each job, "job0/loss" and so on; head_values() says them by metric.
+  NamedValues values(std::span<const double> sums) const override {
+    NamedValues all;
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (auto& [name, value] : jobs_[b]->values(sums.subspan(b * per_job_, per_job_)))
+        all.emplace_back(job_prefix(static_cast<int>(b)) + name, value);
+    }
+    return all;
+  }
+
+ private:
+  // Of one job. Larger scores cost more to bring together than calls do; what is smaller is not measured: the
+  // kernel does the same arithmetic with fewer calls.
+  static constexpr std::int64_t kMostHeadElements = 1 << 14;
+  bool fuses(std::span<const at::Tensor> inputs) const {
+    return kernel_ && inputs[0].numel() <= most_elements_;
+  }
+  SavedJobs* keep(Saved* saved, bool fused) const {
+    if (!saved) return nullptr;
+    auto mine = std::make_shared<SavedJobs>();
+    mine->fused = fused;
+    mine->saved.resize(fused ? 1 : jobs_.size());
+    saved->extra = mine;
+    return mine.get();
+  }
+  std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, std::size_t read) const {
+    std::vector<at::Tensor> result, of_jobs;
+    for (std::size_t i = 0; i < read; ++i) {
+      of_jobs.clear();
+      for (std::size_t b = 0; b < jobs_.size(); ++b) of_jobs.push_back(inputs[b * read + i]);
+      result.push_back(stacked(of_jobs));
+    }
+    return result;
+  }
+  static std::vector<at::Tensor> dense(std::span<const at::Tensor> inputs) {
+    std::vector<at::Tensor> result;
+    for (const at::Tensor& input : inputs) result.push_back(input.contiguous());
+    return result;
+  }
+
+  std::vector<HeadPtr> jobs_;
+  std::size_t per_job_;
+  HeadPtr kernel_;
+  std::int64_t most_elements_ = 0;
+};
+
+}  // namespace
+
+at::Tensor stacked(std::span<const at::Tensor> tensors) {
+  const at::Tensor& first = tensors.front();
+  const auto size = static_cast<std::int64_t>(tensors.size());
+  std::vector<std::int64_t> sizes{size}, strides{0};
+  sizes.insert(sizes.end(), first.sizes().begin(), first.sizes().end());
+  strides.insert(strides.end(), first.strides().begin(), first.strides().end());
+  if (size == 1) return view_of(first, sizes, strides, first.storage_offset());
+  const std::int64_t distance = tensors[1].storage_offset() - first.storage_offset();
+  bool even = distance >= 0;
+  for (std::int64_t b = 1; even && b < size; ++b) {
+    const at::Tensor& one = tensors[static_cast<std::size_t>(b)];
+    even = one.storage_offset() == first.storage_offset() + b * distance &&
+           one.storage().unsafeGetStorageImpl() == first.storage().unsafeGetStorageImpl() &&
+           one.sizes() == first.sizes() && one.strides() == first.strides();
+  }
+  if (!even) return at::stack(at::TensorList(tensors.data(), tensors.size()));
+  strides.front() = distance;
+  return view_of(first, sizes, strides, first.storage_offset());
+}
+
+void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to) {
+  const auto sizes = stacked.sizes().slice(1), strides = stacked.strides().slice(1);
+  for (std::int64_t b = 0; b < stacked.size(0); ++b)
+    to.push_back(view_of(stacked, sizes, strides, stacked.storage_offset() + b * stacked.stride(0)));
+}
+
+std::optional<bool> KernelChoices::find(std::uint64_t key) const {
+  std::lock_guard lock(mutex_);
+  const auto found = places_.find(key);
+  if (found == places_.end()) return std::nullopt;
+  return made_[found->second].fused;
+}
+
+void KernelChoices::add(std::uint64_t key, KernelChoice choice) {
+  std::lock_guard lock(mutex_);
+  if (places_.emplace(key, made_.size()).second) made_.push_back(std::move(choice));
+}
+
+std::vector<KernelChoice> KernelChoices::all() const {
+  std::lock_guard lock(mutex_);
+  return made_;
+}
+
+LayerPtr job_layer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices,
+                   bool kernels) {
+  return std::make_shared<JobLayer>(std::move(name), std::move(jobs), std::move(choices), kernels);
+}
+HeadPtr job_head(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices) {
+  return std::make_shared<JobHead>(std::move(jobs), std::move(choices));
+}
+std::span<const HeadPtr> jobs_of(const Head& head) {
+  const auto* array = dynamic_cast<const JobHead*>(&head);
+  return array ? std::span<const HeadPtr>(array->jobs()) : std::span<const HeadPtr>();
+}
+
+std::string job_prefix(int job) {
+  return "job" + std::to_string(job) + "/";
+}
+
+}  // namespace millrace

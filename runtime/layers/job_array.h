@@ -1,0 +1,69 @@
+// Layers and heads of a job array: B trainings of one form, run as one. Each edge of the model is B tensors,
+// one for each job, which may lie in one storage; so a kernel over all jobs copies nothing, whatever the
+// layout, and a loop over the jobs neither. Source of the idea: HFTA (MLSys'21, arXiv 2102.02344).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/array_kernels.h"
+#include "runtime/base/clock.h"
+#include "runtime/layers/head.h"
+#include "runtime/layers/layer.h"
+
+namespace millrace {
+
+/// `tensors` of equal sizes as one with a leading dimension: a view where they lie in equal distances in one
+/// storage (distance 0: one and the same), else a copy.
+at::Tensor stacked(std::span<const at::Tensor> tensors);
+/// [B, ...] as B views.
+void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
+
+/// One row of `--explain`.
+struct KernelChoice {
+  std::string layer, kind, inputs;
+  bool fused = false;
+  double loop_s = 0, fused_s = 0;  ///< forward and backward, the fastest of a few; 0: not measured
+};
+
+/// What is chosen for the layers of one array, by layer and shapes. Thread-safe: ranks of one process share
+/// it.
+class KernelChoices {
+ public:
+  /// `clock` outlives it.
+  KernelChoices(ArrayKernels mode, Clock& clock) : mode_(mode), clock_(clock) {}
+  ArrayKernels mode() const { return mode_; }
+  Clock& clock() const { return clock_; }
+  /// The one made under `key` (of layer and shapes); nullopt: none yet.
+  std::optional<bool> find(std::uint64_t key) const;
+  void add(std::uint64_t key, KernelChoice choice);
+  std::vector<KernelChoice> all() const;  ///< in the order in which they were made
+
+ private:
+  ArrayKernels mode_;
+  Clock& clock_;
+  mutable std::mutex mutex_;  // of made_
+  std::unordered_map<std::uint64_t, std::size_t> places_;
+  std::vector<KernelChoice> made_;
+};
+
+/// The layer called `name` of B jobs. Inputs, parameters, buffers and outputs are those of job 0, then those
+/// of job 1, ...; an input that the jobs share comes B times. Outputs of every job have the shapes of its own
+/// layer. `kernels` false: always job by job.
+LayerPtr job_layer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices,
+                   bool kernels);
+/// The same of a head; sums are those of job 0 with its weight, then those of job 1, ...
+HeadPtr job_head(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices);
+/// The heads that job_head() was made of; empty: `head` is not one.
+std::span<const HeadPtr> jobs_of(const Head& head);
+
+/// "job3/"
+std::string job_prefix(int job);
+
+}  // namespace millrace

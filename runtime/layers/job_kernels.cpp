@@ -1,0 +1,236 @@
+#include "runtime/layers/job_kernels.h"
+
+#include <array>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/sum.h>
+
+#include "runtime/base/check.h"
+
+namespace millrace {
+namespace {
+
+/// Shapes were checked by the layers of the jobs.
+class Kernel : public Layer {
+ public:
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+};
+
+/// [B, ..., F] -> [B, R, F].
+at::Tensor rows_of_jobs(const at::Tensor& x) {
+  return x.dim() == 3 ? x : x.reshape({x.size(0), -1, x.size(-1)});
+}
+
+class LinearOfJobs final : public Kernel {
+ public:
+  std::string kind() const override { return "linear"; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const at::Tensor rows = rows_of_jobs(inputs[0]);
+    if (saved) saved->tensors = {rows};
+    return in_shape_of(at::baddbmm(p[1].unsqueeze(1), rows, p[0].transpose(1, 2)), inputs[0]);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    return {in_shape_of(at::bmm(rows_of_jobs(grad), p[0]), grad)};
+  }
+  /// By way of a product of its own: into tensors that lie apart ATen would go job by job.
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    const at::Tensor rows = rows_of_jobs(grad);
+    grads[0].add_(at::bmm(rows.transpose(1, 2), saved.tensors[0]));
+    grads[1].add_(at::sum(rows, 1));
+  }
+
+ private:
+  static at::Tensor in_shape_of(const at::Tensor& rows, const at::Tensor& x) {
+    if (x.dim() == 3) return rows;
+    Shape shape = x.sizes().vec();
+    shape.back() = rows.size(2);
+    return rows.view(shape);
+  }
+};
+
+/// [B, N, C, ...] as [N, B C, ...]; a view where it lies so.
+at::Tensor channels_of_jobs(const at::Tensor& x) {
+  Shape shape(x.sizes().begin() + 1, x.sizes().end());
+  shape[1] *= x.size(0);
+  return x.transpose(0, 1).reshape(shape);
+}
+/// And back, a view.
+at::Tensor apart(const at::Tensor& x, std::int64_t jobs) {
+  Shape shape = x.sizes().vec();
+  shape[1] /= jobs;
+  shape.insert(shape.begin() + 1, jobs);
+  return x.reshape(shape).transpose(0, 1);
+}
+
+/// Of an input that all jobs share a convolution with B times as many output channels, else one with B times
+/// as many groups.
+class Conv2dOfJobs final : public Kernel {
+ public:
+  explicit Conv2dOfJobs(const ConvOptions& options) : o_(options) {}
+  std::string kind() const override { return "conv2d"; }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const std::int64_t jobs = inputs[0].size(0);
+    const bool shared = jobs > 1 && inputs[0].stride(0) == 0 && o_.groups == 1;
+    const at::Tensor x = shared ? inputs[0].select(0, 0).contiguous() : channels_of_jobs(inputs[0]);
+    const at::Tensor weight =
+        p[0].reshape({jobs * o_.out, o_.in / o_.groups, o_.kernel.height, o_.kernel.width});
+    const std::int64_t groups = shared ? 1 : jobs * o_.groups;
+    if (saved) {
+      saved->tensors = {x, weight};
+      saved->numbers = {jobs, groups};
+    }
+    const std::int64_t stride[] = {o_.stride, o_.stride}, padding[] = {o_.padding.height, o_.padding.width},
+                       one[] = {1, 1};
+    const at::Tensor bias = o_.bias ? p[1].reshape({-1}) : at::Tensor();
+    return apart(at::conv2d(x, weight, bias, stride, padding, one, groups), jobs);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    const std::int64_t jobs = saved.numbers[0];
+    MILLRACE_CHECK(saved.numbers[1] > 1 || jobs == 1, "a gradient for what the jobs share");
+    return {apart(std::get<0>(gradients(grad, saved, {true, false, false})), jobs)};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    auto [input, weight, bias] = gradients(grad, saved, {false, true, o_.bias});
+    grads[0].add_(weight.view(grads[0].sizes()));
+    if (o_.bias) grads[1].add_(bias.view(grads[1].sizes()));
+  }
+
+ private:
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const Saved& saved,
+                                                           std::array<bool, 3> mask) const {
+    const std::int64_t bias_size[] = {saved.numbers[0] * o_.out}, stride[] = {o_.stride, o_.stride},
+                       padding[] = {o_.padding.height, o_.padding.width}, one[] = {1, 1}, zero[] = {0, 0};
+    return at::convolution_backward(channels_of_jobs(grad), saved.tensors[0], saved.tensors[1],
+                                    o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
+                                    stride, padding, one, false, zero, saved.numbers[1], mask);
+  }
+  ConvOptions o_;
+};
+
+class BatchNorm2dOfJobs final : public Kernel {
+ public:
+  explicit BatchNorm2dOfJobs(const BatchNormOptions& options) : o_(options) {}
+  std::string kind() const override { return "batch_norm2d"; }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
+                     std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
+    const std::int64_t jobs = inputs[0].size(0);
+    const at::Tensor x = channels_of_jobs(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
+    const at::Tensor running_mean = buffers[0].reshape({-1}), running_var = buffers[1].reshape({-1});
+    auto [output, mean, inverse] = at::native_batch_norm(x, weight, bias, running_mean, running_var,
+                                                         context.training, o_.momentum, o_.epsilon);
+    if (context.training) {
+      for (int i : {0, 1}) {
+        const at::Tensor& now = i == 0 ? running_mean : running_var;
+        at::Tensor& kept = buffers[static_cast<std::size_t>(i)];
+        if (now.data_ptr() != kept.data_ptr()) kept.copy_(now.view(kept.sizes()));
+      }
+      buffers[2].add_(1);
+    }
+    if (saved) {
+      saved->tensors = {x, std::move(mean), std::move(inverse), weight};
+      saved->numbers = {jobs};
+    }
+    return apart(output, jobs);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const auto& s = saved.tensors;
+    auto [input, weight, bias] = at::native_batch_norm_backward(
+        channels_of_jobs(grad), s[0], s[3], {}, {}, s[1], s[2], true, o_.epsilon, {needs[0], true, true});
+    saved.tensors = {std::move(weight), std::move(bias)};
+    return {input.defined() ? apart(input, saved.numbers[0]) : input};
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    for (std::size_t i : {0, 1}) grads[i].add_(saved.tensors[i].view(grads[i].sizes()));
+  }
+
+ private:
+  BatchNormOptions o_;
+};
+
+/// Normalised without weight and bias, which are then each job's.
+class LayerNormOfJobs final : public Kernel {
+ public:
+  LayerNormOfJobs(std::int64_t features, double epsilon) : features_(features), epsilon_(epsilon) {}
+  std::string kind() const override { return "layer_norm"; }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const at::Tensor x = inputs[0].contiguous();
+    auto [normal, mean, inverse] = at::native_layer_norm(x, {features_}, {}, {}, epsilon_);
+    at::Tensor output =
+        at::mul(rows_of_jobs(normal), p[0].unsqueeze(1)).add_(p[1].unsqueeze(1)).view(x.sizes());
+    if (saved) saved->tensors = {x, std::move(mean), std::move(inverse), std::move(normal)};
+    return output;
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    const auto& s = saved.tensors;
+    const at::Tensor scaled = at::mul(rows_of_jobs(grad), p[0].unsqueeze(1)).view(s[0].sizes());
+    return {std::get<0>(
+        at::native_layer_norm_backward(scaled, s[0], {features_}, s[1], s[2], {}, {}, {true, false, false}))};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    const at::Tensor rows = rows_of_jobs(grad);
+    grads[0].add_(at::sum(at::mul(rows, rows_of_jobs(saved.tensors[3])), 1));
+    grads[1].add_(at::sum(rows, 1));
+  }
+
+ private:
+  std::int64_t features_;
+  double epsilon_;
+};
+
+class LearnedPositionsOfJobs final : public Kernel {
+ public:
+  std::string kind() const override { return "learned_positions"; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved*) const override {
+    return at::add(inputs[0], p[0].narrow(1, 0, inputs[0].size(2)).unsqueeze(1));
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {grad};
+  }
+  void backward_weight(const at::Tensor& grad, Saved&, std::span<at::Tensor> grads) const override {
+    grads[0].narrow(1, 0, grad.size(2)).add_(at::sum(grad, 1));
+  }
+};
+
+}  // namespace
+
+LayerPtr linear_over_jobs() {
+  return std::make_shared<LinearOfJobs>();
+}
+LayerPtr conv2d_over_jobs(const ConvOptions& options) {
+  return std::make_shared<Conv2dOfJobs>(options);
+}
+LayerPtr batch_norm2d_over_jobs(const BatchNormOptions& options) {
+  return std::make_shared<BatchNorm2dOfJobs>(options);
+}
+LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon) {
+  return std::make_shared<LayerNormOfJobs>(features, epsilon);
+}
+LayerPtr learned_positions_over_jobs() {
+  return std::make_shared<LearnedPositionsOfJobs>();
+}
+
+}  // namespace millrace

@@ -1,0 +1,14 @@
+// Layers of B jobs in one kernel (Layer::over_jobs). B jobs, N samples of a microbatch of each.
+#pragma once
+
+#include "runtime/layers/basic_layers.h"
+
+namespace millrace {
+
+LayerPtr linear_over_jobs();  ///< [B, N, ..., I] -> [B, N, ..., O], batched products
+LayerPtr conv2d_over_jobs(const ConvOptions& options);  ///< one convolution with B times as many channels
+LayerPtr batch_norm2d_over_jobs(const BatchNormOptions& options);  ///< channels of all jobs side by side
+LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon);
+LayerPtr learned_positions_over_jobs();
+
+}  // namespace millrace

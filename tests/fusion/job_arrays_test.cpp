@@ -1,0 +1,201 @@
+// Job arrays trained through plans and schedules: every job equals its own run, bit for bit in loop mode.
+#include <ATen/ops/allclose.h>
+
+#include "runtime/stage/fuse.h"
+#include "tests/train/pipeline_fixture.h"
+
+namespace millrace {
+namespace {
+
+class JobArrays : public Pipeline {
+ protected:
+  std::shared_ptr<KernelChoices> choices(ArrayKernels mode) {
+    return std::make_shared<KernelChoices>(mode, clock_);
+  }
+  LayeredModel array_of(const LayeredModel& model, std::size_t jobs, ArrayKernels mode = ArrayKernels::Loop,
+                        const FuseOptions& options = {}) {
+    auto array = fuse(std::vector<LayeredModel>(jobs, model), choices(mode), options);
+    EXPECT_TRUE(array) << to_string(array.problems());
+    return *array;
+  }
+  /// What each job of `options` is by itself.
+  static TrainOptions alone(TrainOptions options, std::size_t job) {
+    const JobOptions own = options.jobs[job];
+    options.jobs.clear();
+    options.seed = own.seed;
+    options.rule = own.rule;
+    options.clip = own.clip;
+    options.learning_rate = own.learning_rate;
+    return options;
+  }
+  /// Three jobs that differ in seed, rate, momentum and clipping.
+  TrainOptions three(std::int64_t steps, UpdateRuleKind rule = UpdateRuleKind::Sgd) {
+    TrainOptions result = options(steps, rule);
+    for (std::uint64_t b = 0; b < 3; ++b) {
+      JobOptions job{.seed = 11 + b, .rule = result.rule, .learning_rate = result.learning_rate};
+      job.learning_rate.base *= 1 + 0.5 * double(b);
+      if (rule == UpdateRuleKind::Sgd && b > 0) job.rule.momentum = 0.5 + 0.2 * double(b);
+      if (b == 2) job.clip.norm = 0.1;
+      result.jobs.push_back(job);
+    }
+    return result;
+  }
+  void expect_own_runs(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
+                       const std::string& what) {
+    const Outcome array = train(array_of(model, options.jobs.size()), plan, options);
+    const auto& losses = array.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].jobs;
+    for (std::size_t b = 0; b < options.jobs.size(); ++b) {
+      const Outcome own = train(model, plan, alone(options, b));
+      EXPECT_EQ(own.losses, losses.at(b).losses) << what << ", job " << b;
+      ASSERT_EQ(own.weights.size(), array.job_weights.at(b).size());
+      for (const auto& [name, tensor] : own.weights)
+        EXPECT_TRUE(at::equal(tensor, array.job_weights[b].at(name)))
+            << what << ", job " << b << ": " << name;
+    }
+  }
+  SteadyClock clock_;
+};
+
+TEST_F(JobArrays, AreTheirJobsOwnRunsUnderEveryRule) {
+  for (const UpdateRuleKind rule :
+       {UpdateRuleKind::Sgd, UpdateRuleKind::Adam, UpdateRuleKind::AdamW, UpdateRuleKind::Lamb,
+        UpdateRuleKind::Lars, UpdateRuleKind::Adadelta, UpdateRuleKind::RmsProp, UpdateRuleKind::Asgd}) {
+    const LayeredModel model = small_model();
+    expect_own_runs(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), three(6, rule), to_string(rule));
+  }
+}
+
+TEST_F(JobArrays, AreTheirJobsOwnRunsThroughPipelines) {
+  for (const LayeredModel& model : {small_model(), conv_model()}) {
+    for (const auto& [replicas, kind] : {std::pair{std::vector{1}, ScheduleKind::OneFOneB},
+                                         {{1, 1}, ScheduleKind::OneFOneB},
+                                         {{1, 1}, ScheduleKind::GPipe},
+                                         {{1, 1}, ScheduleKind::ZeroBubbleH1},
+                                         {{2}, ScheduleKind::OneFOneB},
+                                         {{2, 1}, ScheduleKind::OneFOneB},
+                                         {{1, 1}, ScheduleKind::PipeDream}}) {
+      if (kind == ScheduleKind::PipeDream) {
+        TrainOptions options = three(6);
+        options.jobs[2].clip = {};
+        expect_own_runs(model, plan_for(model, replicas, 4, kind), options, to_string(kind));
+        continue;
+      }
+      expect_own_runs(model, plan_for(model, replicas, 4, kind), three(5),
+                      model.name + " " + to_string(kind) + " " + ::testing::PrintToString(replicas));
+    }
+  }
+}
+
+TEST_F(JobArrays, AreTheirJobsOwnRunsWhereARankHoldsSeveralStages) {
+  const LayeredModel model = small_model();
+  const Plan plan = uniform_plan(model.name, model.layer_names(), 4, 1, 4, ScheduleKind::ZeroBubbleV, 2);
+  expect_own_runs(model, plan, three(5), "zb-v");
+}
+
+TEST_F(JobArrays, AreTheirJobsOwnRunsWhereReplicasShareTheRulesState) {
+  const LayeredModel model = small_model();
+  for (const UpdateRuleKind rule : {UpdateRuleKind::Adam, UpdateRuleKind::Lamb}) {
+    TrainOptions options = three(4, rule);
+    for (JobOptions& job : options.jobs) job.rule.shard_state = true;
+    expect_own_runs(model, plan_for(model, {2}, 4, ScheduleKind::OneFOneB), options, to_string(rule));
+  }
+}
+
+TEST_F(JobArrays, KernelsAgreeWithTheJobsOwnRunsToRounding) {
+  for (const LayeredModel& model : {small_model(), conv_model()}) {
+    const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
+    const TrainOptions options = three(20);
+    const LayeredModel fused = array_of(model, 3, ArrayKernels::Fused, {.unfused = {model.layers[2].name}});
+    const Outcome array = train(fused, plan, options);
+    for (std::size_t b = 0; b < 3; ++b) {
+      const Outcome own = train(model, plan, alone(options, b));
+      for (const auto& [name, tensor] : own.weights)
+        EXPECT_TRUE(at::allclose(array.job_weights[b].at(name), tensor, 1e-3, 1e-4)) << b << ": " << name;
+    }
+  }
+}
+
+TEST_F(JobArrays, GoOnWhenOneHasGoneAstray) {
+  const LayeredModel model = small_model();
+  const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
+  TrainOptions options = three(8);
+  for (JobOptions& job : options.jobs) job.clip.norm = 0.5;
+  options.jobs[1].learning_rate.base = 1e30;
+  options.jobs[1].clip = {};
+  for (const ArrayKernels mode : {ArrayKernels::Loop, ArrayKernels::Fused}) {
+    const Outcome array = train(array_of(model, 3, mode), plan, options);
+    const std::vector<JobReport>& jobs = array.reports[1].jobs;
+    EXPECT_GE(jobs[1].nonfinite_step, 0);
+    EXPECT_TRUE(array.job_weights[1].empty()) << "nothing of it is saved";
+    TrainOptions others = options;
+    others.jobs.erase(others.jobs.begin() + 1);
+    const Outcome without = train(array_of(model, 2, mode), plan, others);
+    for (const auto& [with, at] : {std::pair<std::size_t, std::size_t>{0, 0}, {2, 1}}) {
+      EXPECT_EQ(jobs[with].losses, without.reports[1].jobs[at].losses);
+      EXPECT_EQ(jobs[with].nonfinite_step, -1);
+      for (const auto& [name, tensor] : without.job_weights[at]) {
+        const at::Tensor& found = array.job_weights[with].at(name);
+        EXPECT_TRUE(mode == ArrayKernels::Loop ? at::equal(tensor, found)
+                                               : at::allclose(tensor, found, 1e-4, 1e-6))
+            << name;
+      }
+    }
+  }
+}
+
+TEST_F(JobArrays, GoOnFromCheckpointsBitForBit) {
+  const LayeredModel model = conv_model();
+  const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);
+  const LayeredModel array = array_of(model, 3);
+  const TrainOptions unbroken = three(8, UpdateRuleKind::Adam);
+  const Outcome whole = train(array, plan, unbroken);
+  TrainOptions first = unbroken;
+  first.steps = 5;
+  for (JobOptions& job : first.jobs) job.learning_rate.total_steps = 8;
+  first.output_dir = (folder_ / "out").string();
+  first.checkpoint_every = 5;
+  train(array, plan, first);
+  TrainOptions rest = unbroken;
+  rest.resume = first.output_dir;
+  const Outcome resumed = train(array, plan_for(model, {1}, 4, ScheduleKind::GPipe), rest);
+  for (std::size_t b = 0; b < 3; ++b) {
+    for (const auto& [name, tensor] : whole.job_weights[b])
+      EXPECT_TRUE(at::equal(tensor, resumed.job_weights[b].at(name))) << b << ": " << name;
+  }
+  rest.jobs.pop_back();
+  EXPECT_THROW(train(array_of(model, 2), plan, rest), CheckpointError);
+}
+
+TEST_F(JobArrays, TiedParametersAreEachJobsOwn) {
+  LayeredModel model = classifier("tied", {12}, 5);
+  model.layers.push_back({"a", linear(12, 12), {"input"}});
+  model.layers.push_back({"b", relu(), {"a"}});
+  model.layers.push_back(
+      {.name = "c", .layer = linear(12, 12), .inputs = {"b"}, .tied = {{"weight", "a.weight"}}});
+  model.layers.push_back({"d", linear(12, 5), {"c"}});
+  end_in_cross_entropy(model);
+  for (const std::vector<int>& stages : {std::vector{1}, {1, 1}})
+    expect_own_runs(model, plan_for(model, stages, 4, ScheduleKind::OneFOneB), three(5, UpdateRuleKind::Adam),
+                    "tied");
+}
+
+TEST_F(JobArrays, ModelsOfOtherFormsAreRefused) {
+  const auto with = [](std::int64_t width) {
+    LayeredModel model = classifier("m", {12}, 5);
+    model.layers.push_back({"a", linear(12, width), {"input"}});
+    model.layers.push_back({"b", linear(width, 5), {"a"}});
+    end_in_cross_entropy(model);
+    return model;
+  };
+  const auto refused = fuse({with(8), with(9)}, choices(ArrayKernels::Loop));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(to_string(refused.problems()).find("a.weight is [8, 12] in job 0 and [9, 12] in job 1"),
+            std::string::npos)
+      << to_string(refused.problems());
+  const auto pattern = fuse({with(8), with(8)}, choices(ArrayKernels::Loop), {.unfused = {"z*"}});
+  ASSERT_FALSE(pattern);
+  EXPECT_EQ(fuse({with(8)}, choices(ArrayKernels::Loop))->jobs(), 1) << "one job is a plain model";
+}
+
+}  // namespace
+}  // namespace millrace
