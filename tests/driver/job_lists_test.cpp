@@ -27,7 +27,7 @@ TEST(JobLists, WithoutAListNothingIsTakenApart) {
   const Words words{"--model", "mlp", "--lr", "0.1", "-j", "2"};
   const auto one = take_job_lists(train_spec(), words);
   ASSERT_TRUE(one);
-  EXPECT_EQ(one->args, std::vector{words});
+  EXPECT_EQ(one->args, (std::vector<Words>{words}));
   const auto jobs = take_job_lists(train_spec(), {"--fused", "--jobs", "3", "--lr", "0.1"});
   ASSERT_TRUE(jobs);
   EXPECT_EQ(jobs->args.size(), 3u);

@@ -1,6 +1,7 @@
 // Job arrays trained through plans and schedules: every job equals its own run, bit for bit in loop mode.
 #include <ATen/ops/allclose.h>
 
+#include "runtime/base/error.h"
 #include "runtime/stage/fuse.h"
 #include "tests/train/pipeline_fixture.h"
 
@@ -123,6 +124,7 @@ TEST_F(JobArrays, GoOnWhenOneHasGoneAstray) {
   options.jobs[1].learning_rate.base = 1e30;
   options.jobs[1].clip = {};
   for (const ArrayKernels mode : {ArrayKernels::Loop, ArrayKernels::Fused}) {
+    fs::remove(folder_ / "weights.job1.safetensors");
     const Outcome array = train(array_of(model, 3, mode), plan, options);
     const std::vector<JobReport>& jobs = array.reports[1].jobs;
     EXPECT_GE(jobs[1].nonfinite_step, 0);
@@ -131,7 +133,9 @@ TEST_F(JobArrays, GoOnWhenOneHasGoneAstray) {
     others.jobs.erase(others.jobs.begin() + 1);
     const Outcome without = train(array_of(model, 2, mode), plan, others);
     for (const auto& [with, at] : {std::pair<std::size_t, std::size_t>{0, 0}, {2, 1}}) {
-      EXPECT_EQ(jobs[with].losses, without.reports[1].jobs[at].losses);
+      const std::vector<double>& expected = without.reports[1].jobs[at].losses;
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_NEAR(jobs[with].losses.at(i), expected[i], mode == ArrayKernels::Loop ? 0 : 1e-5);
       EXPECT_EQ(jobs[with].nonfinite_step, -1);
       for (const auto& [name, tensor] : without.job_weights[at]) {
         const at::Tensor& found = array.job_weights[with].at(name);
