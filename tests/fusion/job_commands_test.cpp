@@ -1,0 +1,127 @@
+// Job arrays as a user types them: weights are the files that the jobs' own runs write, byte for byte in loop
+// mode; checkpoints fuse and split; wrong input is refused before anything runs.
+#include <gtest/gtest.h>
+
+#include "runtime/base/json.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class JobCommands : public Jobs {
+ protected:
+  static constexpr const char* kTrain =
+      "train --microbatch 4 --microbatches 2 --steps 6 --no-evaluation --threads 1 ";
+
+  void expect_done(const std::string& arguments) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.output;
+  }
+  void expect_refused(int code, const std::string& arguments, const std::string& says) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(says), std::string::npos) << arguments << "\n" << ran.output;
+  }
+};
+
+TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
+  const struct {
+    std::string model, lists;
+    std::vector<std::string> alone;  // each job's flags
+  } cases[] = {
+      // Each job reads its own batches, as its seed has it.
+      {"--model mlp --width 16 --depth 2 ",
+       "--lr 0.1 0.05 --seed 1 2 --momentum 0 0.9",
+       {"--lr 0.1 --seed 1 --momentum 0", "--lr 0.05 --seed 2 --momentum 0.9"}},
+      // One batch for all; masks of every job's own seed and probability.
+      {"--model mlp --width 16 --depth 2 ",
+       "--seed 1 2 --data-seed 7 --dropout 0.1 0.4 --rule adam --lr 0.001 0.01",
+       {"--seed 1 --data-seed 7 --dropout 0.1 --rule adam --lr 0.001",
+        "--seed 2 --data-seed 7 --dropout 0.4 --rule adam --lr 0.01"}},
+      {"--model mlp --width 16 --depth 2 --stages 2 --schedule zb-h1 ",
+       "--lr 0.1 0.05 --rule sgd adamw --clip-norm 0.1 1",
+       {"--lr 0.1 --rule sgd --clip-norm 0.1", "--lr 0.05 --rule adamw --clip-norm 1"}},
+      {"--model transformer_lm --hidden 16 --feed-forward 32 --heads 2 --vocabulary 50 --length 8 "
+       "--data-seed 3 ",
+       "--lr 0.1 0.05 --seed 1 2 --lr-policy step --lr-step-size 2 3 --gamma 0.5 0.1",
+       {"--lr 0.1 --seed 1 --lr-policy step --lr-step-size 2 --gamma 0.5",
+        "--lr 0.05 --seed 2 --lr-policy step --lr-step-size 3 --gamma 0.1"}},
+      {"--model mobilenet_v3_small --image-size 32 --classes 4 --data-seed 3 ",
+       "--lr 0.1 0.05 --seed 1 2",
+       {"--lr 0.1 --seed 1", "--lr 0.05 --seed 2"}},
+  };
+  for (const auto& c : cases) {
+    expect_done(kTrain + c.model + "--fused --kernels loop --save-weights w.safetensors " + c.lists);
+    for (std::size_t b = 0; b < c.alone.size(); ++b) {
+      expect_done(kTrain + c.model + "--save-weights alone.safetensors " + c.alone[b]);
+      EXPECT_EQ(bytes("w.job" + std::to_string(b) + ".safetensors"), bytes("alone.safetensors"))
+          << c.model << c.alone[b];
+    }
+  }
+}
+
+TEST_F(JobCommands, ResultsAreByJob) {
+  expect_done(
+      std::string(kTrain) +
+      "--model mlp --width 16 --depth 2 --fused --lr 0.1 1e30 --data-seed 1 --output-dir out --explain");
+  const auto json = parse_json(bytes("out/summary.json"), "summary.json");
+  ASSERT_TRUE(json);
+  const Json& jobs = *json->find("jobs");
+  ASSERT_EQ(jobs.items().size(), 2u);
+  EXPECT_EQ(jobs.items()[0].find("status")->as_string(), "ok");
+  EXPECT_EQ(jobs.items()[1].find("status")->as_string(), "nonfinite");
+  EXPECT_EQ(jobs.items()[1].find("settings")->find("lr")->as_string(), "1e30");
+  EXPECT_EQ(jobs.items()[0].find("losses")->items().size(), 6u);
+  EXPECT_TRUE(jobs.items()[1].find("loss")->is_null());
+  const std::string csv = bytes("out/jobs.csv");
+  EXPECT_EQ(csv.substr(0, csv.find('\n')), "step,job,loss,top1,top5,lr,status");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
+}
+
+TEST_F(JobCommands, CheckpointsFuseAndSplit) {
+  const std::string model = "--model mlp --width 16 --depth 2 --rule adam ";
+  const std::vector<std::string> flags{"--lr 0.1 --seed 1", "--lr 0.05 --seed 2", "--lr 0.02 --seed 3"};
+  const std::string to_12 = " --steps 12 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
+  for (std::size_t b = 0; b < 3; ++b) {
+    const std::string name = std::to_string(b);
+    expect_done(kTrain + model + flags[b] + " --output-dir run" + name + " --checkpoint-at-end");
+    expect_done("train " + model + flags[b] + to_12 + "--resume run" + name + " --save-weights whole" + name +
+                ".safetensors");
+  }
+  expect_done("fuse run0 run1 run2 --out array");
+  // All three go on; then one leaves, and the others do.
+  expect_done(
+      "train " + model +
+      "--fused --kernels loop --lr 0.1 0.05 0.02 --seed 1 2 3 --steps 9 --microbatch 4 "
+      "--microbatches 2 --no-evaluation --threads 1 --resume array --output-dir nine --checkpoint-at-end");
+  expect_done("fuse nine@2,0 --out two");
+  expect_done("train " + model + "--fused --kernels loop --lr 0.02 0.1 --seed 3 1" + to_12 +
+              "--resume two --save-weights w.safetensors");
+  EXPECT_EQ(bytes("w.job0.safetensors"), bytes("whole2.safetensors"));
+  EXPECT_EQ(bytes("w.job1.safetensors"), bytes("whole0.safetensors"));
+  expect_done("split nine --out jobs");
+  expect_done("train " + model + flags[1] + to_12 + "--resume jobs/job1 --save-weights alone.safetensors");
+  EXPECT_EQ(bytes("alone.safetensors"), bytes("whole1.safetensors"));
+
+  expect_refused(4, "train " + model + "--fused --lr 0.02 0.1 --seed 3 1" + to_12 + "--resume nine",
+                 "an array of 3 jobs");
+  expect_refused(4, "fuse run0 nine@1 --out other", "the step is 9");
+  expect_refused(2, "fuse nine@5 --out other", "has no job 5");
+  expect_refused(4, "fuse run0 run1 --out array", "array");
+  expect_refused(4, "split run0 --out other", "single job");
+}
+
+TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
+  const std::string train = std::string(kTrain) + "--model mlp --output-dir out --fused ";
+  expect_refused(2, train + "--lr 1 2 --seed 1 2 3", "is for 3 jobs, --lr for 2");
+  expect_refused(2, train + "--microbatch 4 8", "cannot differ");
+  expect_refused(2, train + "--width 16 32",
+                 "layers.0.linear.weight is [16, 16] in job 0 and [32, 32] in job 1");
+  expect_refused(2, train + "--lr 0.1 x", "x");
+  expect_refused(2, train + "--lr 0.1 0.2 --unfused 'nothing*'", "matches no layer");
+  expect_refused(2, std::string(kTrain) + "--model mlp --lr 0.1 0.2", "give --fused");
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
+}  // namespace
+}  // namespace millrace
