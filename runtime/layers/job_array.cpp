@@ -307,7 +307,8 @@ class JobLayer final : public MultiLayer {
               std::span<at::Tensor> buffers, const CallContext& context, bool saves) const {
     if (!kernel_ || context.replicas) return false;
     // Kernels over all jobs are made for one type; jobs in a lower precision round as they do by themselves.
-    if (std::ranges::any_of(inputs, [](const at::Tensor& t) { return at::isReducedFloatingType(t.scalar_type()); }))
+    if (std::ranges::any_of(inputs,
+                            [](const at::Tensor& t) { return at::isReducedFloatingType(t.scalar_type()); }))
       return false;
     // On an accelerator what B small kernels cost is starting them.
     if (choices_->mode() == ArrayKernels::Fused || !inputs.front().device().is_cpu()) return true;

@@ -62,8 +62,9 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   buffer_names_.resize(layers.size());
   ranges_.resize(layers.size());
   for (int index : layers)
-    is_lowered_.push_back(layout.casts() && layout.model.layers[static_cast<std::size_t>(index)]
-                                                    .layer->cast_policy() == CastPolicy::Lower);
+    is_lowered_.push_back(layout.casts() &&
+                          layout.model.layers[static_cast<std::size_t>(index)].layer->cast_policy() ==
+                              CastPolicy::Lower);
   std::vector<at::Tensor> initial;  // by slot
   for (int job = 0; job < jobs_; ++job) {
     for (std::size_t l = 0; l < layers.size(); ++l)
