@@ -13,8 +13,6 @@
 namespace millrace {
 namespace {
 
-constexpr const char* kJobsTable = "jobs.csv";
-
 JobOutcome from_summary(const Json& json) {
   JobOutcome outcome{.final_loss = NAN};
   if (const Json* loss = json.find("final_loss"); loss && loss->is_number())
@@ -33,7 +31,7 @@ JobOutcome from_summary(const Json& json) {
 /// Of OUT/jobs.csv, which has a line for each step and job.
 std::vector<std::pair<double, double>> losses_of_member(const std::string& folder, int member) {
   std::vector<std::pair<double, double>> losses;
-  const Result<std::string> text = read_file(std::filesystem::path(folder) / kJobsTable, kGiB);
+  const Result<std::string> text = read_file(std::filesystem::path(folder) / run_files::kJobs, kGiB);
   if (!text) return losses;
   const std::string wanted = std::to_string(member);
   for (const std::string& line : words_of(*text, '\n')) {
@@ -62,7 +60,8 @@ std::string outcome_text(const std::string& folder) {
 
 std::vector<std::pair<double, double>> losses_of(const std::string& folder, int member) {
   std::vector<std::pair<double, double>> losses;
-  if (member >= 0) return losses_of_member(folder, member);
+  if (member >= 0) losses = losses_of_member(folder, member);
+  if (!losses.empty() || member > 0) return losses;
   const Result<RunData> run = read_run(folder);
   const RankRun* rank = run ? loss_rank(*run) : nullptr;
   if (!rank) return losses;
@@ -76,6 +75,7 @@ JobOutcome outcome_of(const std::string& folder, int member) {
   JobOutcome outcome{.final_loss = NAN};
   const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
   const Json* jobs = json ? json->find("jobs") : nullptr;
+  if (json && !jobs && member == 0) return from_summary(*json);  // an array of one is no array
   if (!jobs || !jobs->is_array() || member >= static_cast<int>(jobs->size())) return outcome;
   const Json& job = jobs->items()[static_cast<std::size_t>(member)];
   if (const Json* loss = job.find("loss"); loss && loss->is_number()) outcome.final_loss = loss->as_double();
@@ -93,6 +93,26 @@ JobOutcome outcome_of(const std::string& folder, int member) {
                     (step && step->is_number() ? " from step " + step->dump() + " on" : std::string());
   }
   return outcome;
+}
+
+std::vector<KernelRow> kernels_of(const std::string& folder) {
+  std::vector<KernelRow> rows;
+  const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  const Json* kernels = json ? json->find("kernels") : nullptr;
+  if (!kernels || !kernels->is_array()) return rows;
+  for (const Json& one : kernels->items()) {
+    const auto text = [&](const char* key) {
+      const Json* value = one.find(key);
+      return value && value->is_string() ? value->as_string() : "";
+    };
+    const auto number = [&](const char* key) {
+      const Json* value = one.find(key);
+      return value && value->is_number() ? value->as_double() : 0;
+    };
+    rows.push_back(
+        {text("layer"), text("kind"), text("inputs"), text("kernel"), number("loop_s"), number("fused_s")});
+  }
+  return rows;
 }
 
 }  // namespace millrace

@@ -24,6 +24,14 @@ JobOutcome outcome_of(const std::string& folder, int member);
 /// "loss 0.1234, top1 0.9875"
 std::string outcome_text(const std::string& folder);
 
+/// What a layer of an array ran as.
+struct KernelRow {
+  std::string layer, kind, inputs, kernel;
+  double loop_s = 0, fused_s = 0;
+};
+/// Empty: it was no array.
+std::vector<KernelRow> kernels_of(const std::string& folder);
+
 /// Loss of every step: (step, loss); of job `member` of an array, or of the only job (-1).
 std::vector<std::pair<double, double>> losses_of(const std::string& folder, int member = -1);
 

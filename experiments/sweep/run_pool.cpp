@@ -82,10 +82,33 @@ std::string error_of(const LaunchOutcome& outcome) {
   return said;
 }
 
-int run_here(const JobSpec& job, Leftovers leftovers, Json& end) {
+/// Its error; its log goes when it succeeds.
+std::string run_before(const PooledJob& pooled) {
+  const std::string log = pooled.job.output_dir + ".before";
+  (void)make_writable_folder(fs::path(log).parent_path());
+  SteadyClock clock;
+  const LaunchOutcome outcome = run_ranks({{.argv = pooled.before, .log = log}}, {}, clock);
   std::error_code ignored;
-  if (leftovers == Leftovers::Delete) fs::remove_all(job.output_dir, ignored);
+  if (outcome.exit_code() == 0) {
+    for (const char* stream : {".out", ".err"}) fs::remove(log + stream, ignored);
+    return "";
+  }
+  const std::string error = error_of(outcome);
+  return fs::path(pooled.before.front()).filename().string() + " " + pooled.before.at(1) + ": " +
+         (error.empty() ? "exit code " + std::to_string(outcome.exit_code()) : error);
+}
+
+int run_here(const PooledJob& pooled, Json& end) {
+  const JobSpec& job = pooled.job;
+  std::error_code ignored;
+  if (pooled.leftovers == Leftovers::Delete) fs::remove_all(job.output_dir, ignored);
   try {
+    if (!pooled.before.empty()) {
+      if (std::string error = run_before(pooled); !error.empty()) {
+        end["error"] = std::move(error);
+        return static_cast<int>(ExitCode::RunFailed);
+      }
+    }
     const Result<JobEnd> result = run_job(job, worker_of(job), "");
     if (!result) {
       end["error"] = to_string(result.problems());
@@ -118,7 +141,7 @@ int run_here(const JobSpec& job, Leftovers leftovers, Json& end) {
   }
   const int counter = count_instructions();
   Json end = Json::object();
-  const int code = run_here(pooled.job, pooled.leftovers, end);
+  const int code = run_here(pooled, end);
   std::int64_t instructions = 0;
   if (counter >= 0 && ::read(counter, &instructions, sizeof instructions) == sizeof instructions)
     end["instructions"] = instructions;

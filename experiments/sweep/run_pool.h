@@ -24,6 +24,7 @@ struct PooledJob {
   JobSpec job;
   std::vector<int> cores;  ///< it may run on; empty: on all
   Leftovers leftovers = Leftovers::Delete;
+  std::vector<std::string> before;  ///< a program and its arguments that must succeed first; empty: none
 };
 
 /// What a job used: the whole tree of its processes.

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "driver/launch/launch_command.h"
 #include "experiments/sweep/csv_text.h"
 #include "experiments/sweep/job_outcome.h"
 #include "experiments/sweep/partition.h"
@@ -30,10 +31,12 @@ std::string key_of(const TrialStep& step) {
   return "trial" + std::to_string(step.trial) + " to " + std::to_string(step.to);
 }
 
-Json record_of(const TrialResult& result) {
+Json record_of(const TuneSpec& spec, const TrialResult& result) {
   Json values = Json::object();
   for (const auto& [name, value] : result.values) values[name] = value;
   return Json::object({{"from", result.step.from},
+                       {"folder", fs::path(result.folder).lexically_relative(spec.output_dir).string()},
+                       {"member", result.member},
                        {"exit_code", result.exit_code},
                        {"error", result.error},
                        {"values", values},
@@ -54,7 +57,9 @@ class Tuner {
   TuneResults run(int& stopped) {
     try {
       search();
-      clean_up({});
+      std::set<int> all;
+      for (const TrialStep& step : order_) all.insert(step.trial);
+      clean_up(all);
     } catch (const Cancelled&) {
       stopped = pool_.interrupt();
     }
@@ -136,13 +141,28 @@ class Tuner {
     return groups;
   }
 
-  JobSpec job_of(const std::vector<TrialStep>& steps) const {
+  /// Where a trial is after some iterations: a run folder, and its place in it if that is an array's.
+  struct Place {
+    std::string folder;
+    int member = -1;
+    /// As `millrace fuse` takes it.
+    std::string text() const { return place_text({.folder = folder, .member = member}); }
+  };
+  Place place_of(int trial, int iterations) const {
+    const Json* record = journal_.find(key_of({trial, 0, iterations}));
+    MILLRACE_CHECK(record != nullptr);
+    const TrialResult result = result_of({trial, 0, iterations}, *record);
+    return {result.folder, result.member};
+  }
+
+  PooledJob pooled_of(const std::vector<TrialStep>& steps) const {
     std::vector<JobSettings> settings;
     for (const TrialStep& step : steps) settings.push_back(spec_.settings(step.trial));
     Result<JobSpec> made =
-        spec_.mode == SweepMode::Fused ? fused_job(spec_.job, settings) : spec_.job.with(settings.front());
+        steps.size() > 1 ? fused_job(spec_.job, settings) : spec_.job.with(settings.front());
     if (!made) throw ConfigError(to_string(made.problems()));
-    JobSpec job = *std::move(made);
+    PooledJob pooled{.job = *std::move(made)};
+    JobSpec& job = pooled.job;
     const TrialStep& step = steps.front();
     for (const char* flag : {"epochs", "evaluate-every", "checkpoint-every", "save-weights"})
       set_flag(job, flag, std::nullopt);
@@ -153,8 +173,19 @@ class Tuner {
     set_flag(job, "checkpoint-at-end", "true");
     set_flag(job, "trace-steps", "0");
     set_flag(job, "output-dir", trial_folder(spec_, step.trial, step.to));
-    if (step.from > 0) set_flag(job, "resume", trial_folder(spec_, step.trial, step.from));
-    return job;
+    if (step.from == 0) return pooled;
+    const Place first = place_of(step.trial, step.from);
+    if (steps.size() == 1 && first.member < 0) {
+      set_flag(job, "resume", first.folder);
+      return pooled;
+    }
+    // The survivors, wherever they are, become the array that goes on: nobody else is in it.
+    const std::string joined = job.output_dir + ".start";
+    pooled.before = {worker_of(job), "fuse"};
+    for (const TrialStep& one : steps) pooled.before.push_back(place_of(one.trial, step.from).text());
+    pooled.before.insert(pooled.before.end(), {"--out", joined, "--overwrite"});
+    set_flag(job, "resume", joined);
+    return pooled;
   }
 
   void charge() {
@@ -169,8 +200,9 @@ class Tuner {
     waiting_.pop_front();
     work.slot = slots_.front();
     slots_.pop_front();
-    const JobSpec job = job_of(work.steps);
-    pool_.start(started_, {job, cores_of(work.slot, width_of(job))});
+    PooledJob pooled = pooled_of(work.steps);
+    pooled.cores = cores_of(work.slot, width_of(pooled.job));
+    pool_.start(started_, pooled);
     running_[started_++] = std::move(work);
   }
 
@@ -180,19 +212,27 @@ class Tuner {
     running_.erase(end.id);
     slots_.push_front(work.slot);
     if (pool_.interrupt() != 0 && end.exit_code != 0) return;  // it is not done
+    const std::string folder = trial_folder(spec_, work.steps.front().trial, work.steps.front().to);
+    std::error_code ignored;
+    fs::remove_all(folder + ".start", ignored);
     for (std::size_t i = 0; i < work.steps.size(); ++i) {
-      const TrialStep& step = work.steps[i];
-      const std::string folder = trial_folder(spec_, step.trial, step.to);
-      TrialResult result{.step = step,
+      TrialResult result{.step = work.steps[i],
+                         .folder = folder,
+                         .member = work.steps.size() > 1 ? static_cast<int>(i) : -1,
                          .exit_code = end.exit_code,
                          .error = end.error,
                          .runtime = work.runtime / static_cast<double>(work.steps.size()),
                          .ended = wall_seconds()};
-      const JobOutcome outcome = outcome_of(folder);
+      const JobOutcome outcome = result.member < 0 ? outcome_of(folder) : outcome_of(folder, result.member);
+      if (result.exit_code == 0 && outcome.exit_code != 0) {
+        result.exit_code = outcome.exit_code;
+        result.error = outcome.error;
+      }
       result.values.emplace_back("final_loss", outcome.final_loss);
       result.values.insert(result.values.end(), outcome.metrics.begin(), outcome.metrics.end());
       finish(std::move(result));
     }
+    if (work.steps.front().from > 0) clean_up(dropped_);
   }
 
   void finish(TrialResult result) {
@@ -203,12 +243,8 @@ class Tuner {
       throw ConfigError(spec_.source + ": metric '" + spec_.metric + "' is none of this model's",
                         "it has " + names);
     }
-    if (const Status kept = journal_.record(key_of(result.step), record_of(result)); !kept)
+    if (const Status kept = journal_.record(key_of(result.step), record_of(spec_, result)); !kept)
       throw ConfigError(to_string(kept.problems()));
-    // From here on the trial goes on from this step.
-    std::error_code ignored;
-    if (result.step.from > 0 && result.exit_code == 0 && spec_.keep == KeptCheckpoints::Best)
-      remove_checkpoints(result.step.trial, result.step.from);
     result = result_of(result.step, *journal_.find(key_of(result.step)));
     std::fprintf(stderr, "trial %d (%s) %d to %d: %s  %.2f s\n", result.step.trial,
                  settings_text(spec_.settings(result.step.trial)).c_str(), result.step.from, result.step.to,
@@ -220,12 +256,15 @@ class Tuner {
 
   TrialResult result_of(const TrialStep& step, const Json& record) const {
     TrialResult result{.step = step,
+                       .member = static_cast<int>(number_of(record, "member", -1)),
                        .exit_code = static_cast<int>(number_of(record, "exit_code")),
                        .metric = NAN,
                        .runtime = number_of(record, "runtime"),
                        .ended = number_of(record, "ended")};
     if (const Json* error = record.find("error"); error && error->is_string())
       result.error = error->as_string();
+    if (const Json* folder = record.find("folder"); folder && folder->is_string())
+      result.folder = (fs::path(spec_.output_dir) / folder->as_string()).string();
     if (const Json* values = record.find("values"); values && values->is_object()) {
       for (const auto& [name, value] : values->members())
         result.values.emplace_back(name, value.is_number() ? value.as_double() : NAN);
@@ -254,29 +293,37 @@ class Tuner {
   // ---- checkpoints
   // ---------------------------------------------------------------------------------------------
 
-  void remove_checkpoints(int trial, int to) const {
-    std::error_code ignored;
-    fs::remove_all(fs::path(trial_folder(spec_, trial, to)) / run_files::kCheckpoints, ignored);
-  }
-
   /// Of a rung: who is not continued never is.
   void drop_others(const std::vector<TrialStep>& steps) {
     std::set<int> kept;
     for (const TrialStep& step : steps) kept.insert(step.trial);
-    clean_up(kept);
+    for (const TrialStep& step : order_) {
+      if (kept.count(step.trial) == 0) dropped_.insert(step.trial);
+    }
+    clean_up(dropped_);
   }
 
-  /// All but those of trials in `kept` and of the best step so far.
-  void clean_up(const std::set<int>& kept) const {
+  /// Deletes the checkpoints that nobody goes on from: all but each trial's newest, those of `dropped` too,
+  /// and the best step's, which stays.
+  void clean_up(const std::set<int>& dropped) const {
     if (spec_.keep == KeptCheckpoints::All) return;
     std::vector<TrialResult> done;
+    std::map<int, std::string> newest;
     for (const TrialStep& step : order_) {
-      if (const Json* record = journal_.find(key_of(step))) done.push_back(result_of(step, *record));
+      const Json* record = journal_.find(key_of(step));
+      if (!record) continue;
+      done.push_back(result_of(step, *record));
+      if (done.back().exit_code == 0) newest[step.trial] = done.back().folder;
     }
-    const int best = best_of(done);
-    for (int i = 0; i < static_cast<int>(done.size()); ++i) {
-      const TrialStep& step = done[static_cast<std::size_t>(i)].step;
-      if (i != best && kept.count(step.trial) == 0) remove_checkpoints(step.trial, step.to);
+    std::set<std::string> kept;
+    for (const auto& [trial, folder] : newest) {
+      if (dropped.count(trial) == 0) kept.insert(folder);
+    }
+    if (const int best = best_of(done); best >= 0) kept.insert(done[static_cast<std::size_t>(best)].folder);
+    std::error_code ignored;
+    for (const TrialResult& one : done) {
+      if (kept.count(one.folder) == 0)
+        fs::remove_all(fs::path(one.folder) / run_files::kCheckpoints, ignored);
     }
   }
 
@@ -289,6 +336,7 @@ class Tuner {
   std::deque<Work> waiting_;
   std::map<int, Work> running_;  // by id
   std::deque<int> slots_;
+  std::set<int> dropped_;  // trials that will not be continued
   int started_ = 0;
   double charged_ = 0;  // until when running work has its time
 };
@@ -297,6 +345,10 @@ class Tuner {
 
 std::string trial_folder(const TuneSpec& spec, int trial, int to) {
   return (fs::path(spec.output_dir) / "trials" / std::to_string(trial) / std::to_string(to)).string();
+}
+
+std::string place_text(const TrialResult& result) {
+  return result.member < 0 ? result.folder : result.folder + "@" + std::to_string(result.member);
 }
 
 int TuneResults::num_failed() const {
@@ -327,7 +379,7 @@ Json to_json(const TuneSpec& spec, const TuneResults& results) {
     best = Json::object({{"trial", one.step.trial},
                          {"iterations", one.step.to},
                          {spec.metric, one.metric},
-                         {"folder", trial_folder(spec, one.step.trial, one.step.to)}});
+                         {"folder", place_text(one)}});
     for (const Setting& setting : spec.settings(one.step.trial))
       best["settings"][setting.flag] = setting.text;
   }

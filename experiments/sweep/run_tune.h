@@ -16,6 +16,8 @@ inline constexpr const char* kTuneFormat = "millrace-tune-1";
 /// One step of a trial.
 struct TrialResult {
   TrialStep step;
+  std::string folder = {};  ///< its run folder
+  int member = -1;          ///< its place in its array; -1: it ran alone
   int exit_code = 0;
   std::string error;
   double metric = 0;                                   ///< NaN: it failed
@@ -45,7 +47,10 @@ TuneResults run_tune(const TuneSpec& spec, Journal& journal, Failed failed, int&
 Status write_tune_tables(const TuneSpec& spec, const TuneResults& results);
 Json to_json(const TuneSpec& spec, const TuneResults& results);
 
-/// The run folder of a trial after `to` iterations.
+/// "DIR", or "DIR@2" for a job of an array, as `millrace fuse` takes it.
+std::string place_text(const TrialResult& result);
+
+/// The run folder of the first trial of a process after `to` iterations.
 std::string trial_folder(const TuneSpec& spec, int trial, int to);
 
 }  // namespace millrace

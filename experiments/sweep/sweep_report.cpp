@@ -45,7 +45,7 @@ class SweepPage {
   std::string html() const {
     return html_page({.title = spec_.name,
                       .body = header() + tiles() + speedup_card() + partial_card() + losses_card() +
-                              counters_card() + jobs_card() + failures_card(),
+                              kernels_card() + counters_card() + jobs_card() + failures_card(),
                       .footer =
                           "Written by millrace sweep. Throughput: samples of all processes after the "
                           "warm-up epochs over the time from the earliest kept start to the latest stop.",
@@ -176,6 +176,34 @@ class SweepPage {
     return html_card(
         "Loss", lead,
         line_chart_svg({.title = "Training loss", .x_label = "step", .width = 1096, .height = 340}, series));
+  }
+
+  /// Of the largest array that was measured, else of the first that was trained.
+  std::string kernels_card() const {
+    std::string folder;
+    int most = 1;
+    for (const Measurement& m : results_.measurements) {
+      if (m.mode == SweepMode::Fused && m.unfused == 0 && m.exit_code == 0 && m.jobs > most) {
+        most = m.jobs;
+        folder = m.folder;
+      }
+    }
+    for (const JobResult& r : results_.jobs) {
+      if (folder.empty() && r.member >= 0 && r.exit_code == 0) folder = r.folder;
+    }
+    std::string rows;
+    for (const KernelRow& k : kernels_of(folder)) {
+      const bool timed = k.loop_s > 0 && k.fused_s > 0;
+      rows += "<tr>" + cell(k.layer) + cell(k.kind) + cell(k.inputs) + cell(k.kernel) +
+              cell(timed ? duration_figure(k.loop_s) : "–") + cell(timed ? duration_figure(k.fused_s) : "–") +
+              cell(timed ? printed("%.2f×", k.loop_s / k.fused_s) : "–") + "</tr>";
+    }
+    if (rows.empty()) return "";
+    return html_card(
+        "Kernels",
+        "What each layer of the array runs, and what both ways took when they were tried: "
+        "job by job, and all jobs in one kernel.",
+        table({"Layer", "Kind", "Inputs of a job", "Chosen", "Loop", "Fused", "Loop over fused"}, rows));
   }
 
   std::string counters_card() const {

@@ -35,7 +35,7 @@ void print_results(const TuneSpec& spec, const TuneResults& results) {
     const TrialResult& best = results.steps[static_cast<std::size_t>(results.best)];
     std::printf("best trial %d (%s): %s %.6g after %d iterations, in %s\n", best.step.trial,
                 settings_text(spec.settings(best.step.trial)).c_str(), spec.metric.c_str(), best.metric,
-                best.step.to, trial_folder(spec, best.step.trial, best.step.to).c_str());
+                best.step.to, place_text(best).c_str());
   }
   const TuneCost cost = cost_of(results);
   std::printf("cost: %lld iterations, %.1f s; with restarts %lld iterations, about %.1f s\n",
