@@ -53,8 +53,10 @@ JobOutcome outcome_of(const std::string& folder) {
 std::string outcome_text(const std::string& folder) {
   const JobOutcome outcome = outcome_of(folder);
   std::string text = printed("loss %.4f", outcome.final_loss);
-  for (const auto& [name, value] : outcome.metrics)
+  for (const auto& [name, value] : outcome.metrics) {
+    if (name.find(".job") != std::string::npos) continue;  // of an array: each job's
     text += ", " + (name == "loss" ? std::string("evaluation loss") : name) + printed(" %.4f", value);
+  }
   return text;
 }
 

@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kMostCheckedJobs = 16;  // of an array
+
 void print_dry_run(const SweepSpec& spec) {
   std::printf("%s: %d jobs, modes", spec.name.c_str(), spec.num_jobs);
   for (SweepMode mode : spec.modes) std::printf(" %s", to_string(mode).c_str());
@@ -76,6 +78,16 @@ void print_results(const SweepSpec& spec, const SweepResults& results) {
       std::printf("\n");
     }
   }
+}
+
+/// One of each kind that will be run: a job, and an array of all, partly unfused.
+std::vector<JobSpec> jobs_to_check(const SweepSpec& spec) {
+  std::vector<JobSpec> jobs{*spec.job.with(spec.settings(0))};
+  if (spec.has(SweepMode::Fused)) {
+    const int count = std::min(spec.num_jobs, spec.array > 0 ? spec.array : kMostCheckedJobs);
+    jobs.push_back(*fused_job(spec.job, all_settings(spec.varied, spec.seed, count), spec.unfused));
+  }
+  return jobs;
 }
 
 int run(SweepSpec& spec, const Arguments& arguments, OutputFormat format) {
@@ -142,11 +154,10 @@ int sweep_command(const std::vector<std::string>& args) {
   if (!spec) append(problems, spec.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   if (arguments->has("output-dir")) spec->output_dir = arguments->string("output-dir");
-  if (const Problems found = problems_before_start(spec->job, spec->settings(0), spec->output_dir);
-      !found.empty())
-    return exit_with(ExitCode::Usage, found);
-  if (arguments->boolean("dry-run")) return print_dry_run(*spec), 0;
   try {
+    if (const Problems found = problems_before_start(jobs_to_check(*spec), spec->output_dir); !found.empty())
+      return exit_with(ExitCode::Usage, found);
+    if (arguments->boolean("dry-run")) return print_dry_run(*spec), 0;
     return run(*spec, *arguments, format);
   } catch (const Error& error) {
     return exit_with(error.code(), {{"millrace sweep", error.what(), error.hint()}});

@@ -105,11 +105,11 @@ int tune_command(const std::vector<std::string>& args) {
   if (!spec) append(problems, spec.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   if (arguments->has("output-dir")) spec->output_dir = arguments->string("output-dir");
-  if (const Problems found = problems_before_start(spec->job, spec->settings(0), spec->output_dir);
-      !found.empty())
-    return exit_with(ExitCode::Usage, found);
-  if (arguments->boolean("dry-run")) return print_dry_run(*spec), 0;
   try {
+    if (const Problems found = problems_before_start({*spec->job.with(spec->settings(0))}, spec->output_dir);
+        !found.empty())
+      return exit_with(ExitCode::Usage, found);
+    if (arguments->boolean("dry-run")) return print_dry_run(*spec), 0;
     return run(*spec, *arguments, format);
   } catch (const Error& error) {
     return exit_with(error.code(), {{"millrace tune", error.what(), error.hint()}});

@@ -187,6 +187,66 @@ TEST_F(SweepJobs, HyperbandFindsWhatAnExhaustiveSearchFinds) {
   EXPECT_NE(bytes("some/report.html").find("<svg"), std::string::npos);
 }
 
+TEST_F(SweepJobs, FusedIsSerialBitForBitWithItsCurves) {
+  write(
+      "sweep.yaml",
+      "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:128', steps: 12, microbatch: 4, "
+      "kernels: loop}\nlists: {lr: [0.1, 100000, 0.05], seed: [1, 2, 3], momentum: [0, 0.9, 0.5]}\n"
+      "modes: [serial, fused]\nunfused: [layers.0.*]\n"
+      "measure: {epochs: 2, iterations: 4, repeats: 1, sizes: [1, 3]}\n");
+  const Ran ran = run("sweep sweep.yaml -o out");
+  EXPECT_EQ(ran.code, 1) << "job 1 diverges: " << ran.output;
+  const Rows results = table("out/results.csv");
+  ASSERT_EQ(results.size(), 6u) << ran.output;
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const char* cell : {"job", "lr", "exit_code", "final_loss", "loss"})
+      EXPECT_EQ(results[i].at(cell), results[i + 3].at(cell)) << cell;
+    EXPECT_EQ(results[i].at("exit_code"), i == 1 ? "6" : "0");
+  }
+  EXPECT_EQ(table("out/partially_fused.csv").size(), 2u);
+  const Rows timing = table("out/run0/cpu/mlp/fp32/fused/B3/timing.csv");
+  ASSERT_EQ(timing.size(), 2u) << ran.output;
+  EXPECT_EQ(timing[0].at("num_samples"), "192") << "3 jobs, 4 steps of 4 microbatches of 4";
+  const std::string page = bytes("out/report.html");
+  for (const char* part : {"Partial fusion", "dashed over them", "stroke-dasharray"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  write("wrong.yaml", std::string(kJob) + "lists: {lr: [0.1, 0.2]}\nmodes: [fused]\nunfused: [linear9]\n");
+  const Ran wrong = run("sweep wrong.yaml -o wrong");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.output.find("'linear9' matches no layer"), std::string::npos) << wrong.output;
+  EXPECT_FALSE(fs::exists(folder_ / "wrong")) << "nothing was begun";
+}
+
+TEST_F(SweepJobs, FusedHyperbandJoinsSurvivorsAndGivesTheBitsOfSerial) {
+  const std::string search =
+      "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:128', microbatch: 4, lr_policy: "
+      "cosine, kernels: loop}\nspace: {lr: {log_uniform: [1e-4, 0.5]}, momentum: {uniform: [0, 0.5]}, "
+      "microbatch: {choice: [2, 4]}}\nmost: 4\neta: 2\niteration: 4\nseed: 3\n";
+  write("serial.yaml", search + "mode: concurrent\n");
+  write("fused.yaml", search + "mode: fused\n");
+  ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
+  start_and_kill("tune fused.yaml -o fused", "fused", 3);
+  const Ran ran = run("tune fused.yaml -o fused");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  const auto steps = [&](const std::string& name) {
+    std::set<std::string> all;
+    for (const auto& row : table(name + "/history.csv"))
+      all.insert(row.at("id") + " " + row.at("from") + " " + row.at("iterations") + " " +
+                 row.at("result.loss"));
+    return all;
+  };
+  EXPECT_EQ(steps("serial"), steps("fused"));
+  const Result<Json> one = read_json((folder_ / "serial/summary.json").string());
+  const Result<Json> other = read_json((folder_ / "fused/summary.json").string());
+  EXPECT_EQ(one->find("best")->find("trial")->as_int(), other->find("best")->find("trial")->as_int());
+  EXPECT_EQ(one->find("best")->find("settings")->dump(), other->find("best")->find("settings")->dump());
+  EXPECT_LT(other->find("cost")->find("iterations")->as_int(),
+            other->find("cost")->find("restarts_iterations")->as_int());
+  // What is left is a checkpoint to go on from.
+  const std::string best = other->find("best")->find("folder")->as_string();
+  EXPECT_EQ(run("fuse " + best + " --out again").code, 0) << best;
+}
+
 TEST_F(SweepJobs, AshaIsTheSameWithAnyNumberOfProcesses) {
   const std::string search = std::string(kJob) +
                              "space: {lr: {log_uniform: [1e-4, 0.5]}}\nalgorithm: asha\ntrials: 6\nmost: 4\n"
