@@ -13,6 +13,8 @@
 namespace millrace {
 namespace {
 
+constexpr const char* kJobsTable = "jobs.csv";  // of a job array: a line for each step and job
+
 JobOutcome from_summary(const Json& json) {
   JobOutcome outcome{.final_loss = NAN};
   if (const Json* loss = json.find("final_loss"); loss && loss->is_number())
@@ -31,7 +33,7 @@ JobOutcome from_summary(const Json& json) {
 /// Of OUT/jobs.csv, which has a line for each step and job.
 std::vector<std::pair<double, double>> losses_of_member(const std::string& folder, int member) {
   std::vector<std::pair<double, double>> losses;
-  const Result<std::string> text = read_file(std::filesystem::path(folder) / run_files::kJobs, kGiB);
+  const Result<std::string> text = read_file(std::filesystem::path(folder) / kJobsTable, kGiB);
   if (!text) return losses;
   const std::string wanted = std::to_string(member);
   for (const std::string& line : words_of(*text, '\n')) {

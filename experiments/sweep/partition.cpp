@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/cli/rule_flags.h"
 #include "runtime/base/check.h"
 #include "runtime/rules/rule_table.h"
 
@@ -16,11 +17,16 @@ std::string value_of(const JobSettings& settings, const std::string& flag) {
 }  // namespace
 
 std::vector<std::string> fusible_flags() {
-  std::vector<std::string> flags{"lr",           "gamma",           "lr-step-size", "lr-step-epochs",
-                                 "warmup-steps", "warmup-epochs",   "lr-power",     "lr-end",
-                                 "seed",         "warmup-fraction", "dropout",      "label-smoothing",
-                                 "clip-norm",    "clip-value"};
+  // The last two are options of models.
+  std::vector<std::string> flags{"seed",      "data-seed",  "rule",    "no-decay",
+                                 "clip-norm", "clip-value", "dropout", "label-smoothing"};
   for (const RuleNumber& number : rule_numbers()) flags.emplace_back(number.flag);
+  LearningRateOptions rate;
+  RateInEpochs epochs;
+  bool by_replicas = false;
+  for (const Flag& flag : rate_flags(rate, epochs, by_replicas)) {
+    if (!flag.value.empty()) flags.push_back(flag.name);
+  }
   return flags;
 }
 

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// True if jobs of one array may each have their own value: numbers of update rules and learning rates, seed,
-/// dropout, label smoothing, clipping.
+/// True if jobs of one array may each have their own value: update rules and their numbers, learning rates,
+/// seeds, dropout, label smoothing, clipping.
 bool is_fusible(const std::string& flag);
 std::vector<std::string> fusible_flags();
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "experiments/figures.h"
 #include "experiments/html_page.h"
 #include "experiments/svg_chart.h"
 #include "experiments/sweep/job_outcome.h"
+#include "runtime/base/median.h"
 #include "runtime/drawing/svg.h"
 
 namespace millrace {
@@ -241,7 +243,32 @@ class SweepPage {
                      "CPU time and instructions (user mode, where perf is allowed) of all processes over B; "
                      "host: the middle 80 % of samples every 0.2 s. Memory is private and shared memory "
                      "together, mapped files not counted.",
-                     table(heads, rows));
+                     counter_charts() + table(heads, rows));
+  }
+
+  /// What a job costs beside others, medians over the repeats.
+  std::string counter_charts() const {
+    const auto chart = [&](const char* title, const char* unit, auto value) {
+      std::vector<Series> series;
+      for (const ModeCurves& mode : curves_.modes) {
+        std::map<int, std::vector<double>> by_size;
+        for (const Measurement& m : results_.measurements) {
+          if (to_string(m.mode) == mode.mode && m.exit_code == 0 && m.unfused == 0)
+            by_size[m.jobs].push_back(value(m) / m.jobs);
+        }
+        Series line{.name = mode.mode, .colour = colour_of(mode.mode)};
+        for (const auto& [jobs, values] : by_size) line.points.emplace_back(jobs, median(values));
+        if (line.points.size() == 1) line.style = Series::Style::Dots;
+        series.push_back(std::move(line));
+      }
+      return line_chart_svg({.title = title, .x_label = "jobs B", .y_label = unit, .y_from_zero = true},
+                            series);
+    };
+    return "<div class=\"pair\">" +
+           chart("CPU time of a job", "seconds", [](const Measurement& m) { return m.cpu_s; }) +
+           chart("Memory of a job", "MiB",
+                 [](const Measurement& m) { return double(m.use.memory_bytes) / double(kMiB); }) +
+           "</div>";
   }
 
   std::string jobs_card() const {

@@ -149,6 +149,15 @@ Result<SweepSpec> load_sweep(const std::string& path) {
     spec.measure = read_measure(measure->is_null() ? Json::object() : *measure, spec.num_jobs, problems);
   }
   if (in.has("unfused")) spec.unfused = in.strings("unfused");
+  const auto needs = [&](const char* key, SweepMode mode) {
+    if (in.has(key) && !spec.modes.empty() && !spec.has(mode))
+      in.problem(key, std::string(key) + " says nothing without mode " + to_string(mode), "leave it out");
+  };
+  needs("at_once", SweepMode::Concurrent);
+  needs("array", SweepMode::Fused);
+  needs("unfused", SweepMode::Fused);
+  if (in.has("unfused") && !spec.measures)
+    in.problem("unfused", "unfused is a curve that is measured, and there is no measure section", {});
   if (!spec.results && !spec.measures)
     problems.push_back({path, "there is nothing to do", "results: true, or a measure section"});
   if (spec.has(SweepMode::Fused)) append(problems, infusible_problems(spec.varied));

@@ -120,7 +120,8 @@ TEST(Partitions, AreTheFewestThatAgreeAndKeepTheirOrder) {
   EXPECT_EQ(limited({{0, 1, 2, 3, 4}, {5, 6}}, [](int first) { return first == 0 || first == 2 ? 2 : 1; }),
             (std::vector<Partition>{{0, 1}, {5}, {2, 3}, {6}, {4}}));
   EXPECT_TRUE(partitions({}, infusible, of).empty());
-  EXPECT_TRUE(is_fusible("lr") && is_fusible("beta2") && is_fusible("dropout") && is_fusible("seed"));
+  EXPECT_TRUE(is_fusible("lr") && is_fusible("beta2") && is_fusible("dropout") && is_fusible("seed") &&
+              is_fusible("lr") && is_fusible("gamma") && is_fusible("lr-step-epochs") && is_fusible("rule"));
   EXPECT_FALSE(is_fusible("microbatch") || is_fusible("width") || is_fusible("stages"));
 }
 
@@ -392,6 +393,7 @@ TEST(SweepFiles, EveryProblemHasItsPlace) {
       {std::string(kJob) + "lists: {lr: [1, 2]}\nmeasure: {memory: lots}\n", "not a size"},
       {std::string(kJob) + "lists: {lr: [1, 2]}\nmeasure: {repeat: 2}\n", "did you mean 'repeats'"},
       {std::string(kJob) + "lists: {lr: [1, 2]}\nresults: false\n", "nothing to do"},
+      {std::string(kJob) + "lists: {lr: [1, 2]}\narray: 2\n", "array says nothing without mode fused"},
       {std::string(kJob) + "sample: {lr: {uniform: [1, 1e9]}}\njobs: 2\n", "out of range"},
   };
   for (const auto& [yaml, part] : wrong) {

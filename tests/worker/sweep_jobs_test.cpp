@@ -210,7 +210,8 @@ TEST_F(SweepJobs, FusedIsSerialBitForBitWithItsCurves) {
   const std::string page = bytes("out/report.html");
   for (const char* part : {"Partial fusion", "dashed over them", "stroke-dasharray"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
-  write("wrong.yaml", std::string(kJob) + "lists: {lr: [0.1, 0.2]}\nmodes: [fused]\nunfused: [linear9]\n");
+  write("wrong.yaml",
+        std::string(kJob) + "lists: {lr: [0.1, 0.2]}\nmodes: [fused]\nunfused: [linear9]\nmeasure: {}\n");
   const Ran wrong = run("sweep wrong.yaml -o wrong");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_NE(wrong.output.find("'linear9' matches no layer"), std::string::npos) << wrong.output;
