@@ -141,6 +141,18 @@ TEST_F(HostileArchives, UnknownCallsAreNamed) {
                  {"layer_norm", "does not take"});
 }
 
+TEST_F(HostileArchives, OtherDevicesAreNamed) {
+  MILLRACE_NEEDS_REFERENCE();
+  expect_refused(with_text("bert", "model.json", "\"as_device\": {\"type\": \"cpu\"",
+                           "\"as_device\": {\"type\": \"xpu\""),
+                 {"call ", "computes on the device xpu"});
+  // A GPU's archive computes wherever it is run.
+  const std::string gpu =
+      with_text("bert", "model.json", "\"as_device\": {\"type\": \"cpu\", \"index\": null",
+                "\"as_device\": {\"type\": \"cuda\", \"index\": 0");
+  EXPECT_TRUE(make_exported_model(gpu));
+}
+
 TEST_F(HostileArchives, WeightsThatAreMissingOrShortAreNamed) {
   MILLRACE_NEEDS_REFERENCE();
   expect_refused(
