@@ -225,15 +225,21 @@ class ModuleLayer final : public Layer {
       const std::lock_guard lock(mutex_);
       if (const auto known = outputs_.find(key); known != outputs_.end()) return known->second;
     }
+    // The new instance is float32; it is given tensors of the run's precision when it is called.
+    at::ScalarType precision = at::kFloat;
+    for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
+      if (at::isFloatingType(input->dtype)) precision = input->dtype;
+    }
     for (const TensorSpec& input : inputs)
-      zeros.push_back(at::zeros(input.shape, at::TensorOptions(input.dtype)));
+      zeros.push_back(at::zeros(input.shape, at::isFloatingType(input.dtype) ? at::kFloat : input.dtype));
     const at::NoGradGuard no_grad;
     const auto instance = new_instance();  // on the CPU, whatever the others' tensors are on
     instance->made.module->eval();
     try {
       const at::Tensor output = instance->made.forward(zeros);
       const std::lock_guard lock(mutex_);
-      return outputs_[key] = {output.sizes().vec(), output.scalar_type()};
+      const at::ScalarType type = output.is_floating_point() ? precision : output.scalar_type();
+      return outputs_[key] = {output.sizes().vec(), type};
     } catch (const c10::Error& error) {
       throw ConfigError(options_.kind + " does not take these inputs: " + error.what_without_backtrace());
     }

@@ -60,6 +60,7 @@ quietly $own train $train --output-dir one
 quietly $own train $train --plan plan.json --output-dir threads
 [ "$(losses one)" = "$(losses threads)" ] || fail "two threads have other losses than one"
 grep -q absolute_error one/summary.json || fail "the head's second sum is not in the summary"
+quietly $own train $train --precision bfloat16
 if $own train $train --width 0 2>log; then fail "took a width of 0"; fi
 grep -q -- "--width" log || { cat log; fail "no word of --width"; }
 if $own trian 2>log; then fail "took a command that there is none of"; fi
