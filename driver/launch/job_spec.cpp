@@ -87,6 +87,7 @@ class JobReader {
     job.output_dir = folder ? *folder : "runs/" + job.name;
     if (!folder) job.train.emplace_back("output-dir", job.output_dir);
     add_model_options(job);
+    take_lists(job);
     sort_by_help(job);
     return job;
   }
@@ -149,6 +150,12 @@ class JobReader {
     std::string text;
     std::string where;
     std::string key;  ///< as it was written
+  };
+
+  struct List {
+    std::string flag;
+    std::vector<std::string> texts;
+    std::string where;
   };
 
   std::string place(const Json& value) const { return value.where().empty() ? source_ : value.where(); }
@@ -233,6 +240,8 @@ class JobReader {
     }
     const auto known =
         std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
+    if (value.is_array()) return list(key, name, value);
+    std::erase_if(lists_, [&](const List& list) { return list.flag == name; });
     const std::optional<std::string> text = scalar(key, value);
     if (!text) return;
     if (known == flags_.end()) return keep(others_, {name, *text, place(value), key});
@@ -242,6 +251,48 @@ class JobReader {
       return;
     }
     keep(values_, {name, *text, place(value), key});
+  }
+
+  /// A value for each job of a job array: each is checked as the flag's, the first stands for the flag.
+  void list(const std::string& key, const std::string& name, const Json& value) {
+    if (value.size() == 0) {
+      problems_.push_back({place(value), key + " is an empty list", "give a value for each job"});
+      return;
+    }
+    std::vector<std::string> texts;
+    for (const Json& item : value.items()) {
+      const std::optional<std::string> text = scalar(key, item);
+      if (!text) return;
+      texts.push_back(*text);
+    }
+    const std::size_t before = problems_.size();
+    const auto known = std::ranges::find(flags_, name, &Flag::name);
+    for (std::size_t i = 1; i < texts.size() && known != flags_.end(); ++i) {
+      if (const std::optional<Problem> wrong = problem_of_value(*known, texts[i]))
+        problems_.push_back({place(value.items()[i]), key + ": " + wrong->what, known->help});
+    }
+    flag(key, value.items().front());
+    if (problems_.size() > before) return;
+    const auto same = std::ranges::find(lists_, name, &List::flag);
+    if (same == lists_.end())
+      lists_.push_back({name, std::move(texts), place(value)});
+    else
+      *same = {name, std::move(texts), place(value)};
+  }
+
+  /// Lists are of a job array, and of one length.
+  void take_lists(JobSpec& job) {
+    for (const List& list : lists_) {
+      if (!job.find("fused"))
+        problems_.push_back(
+            {list.where, list.flag + " has a list", "add fused: true to train a job with each"});
+      else if (list.texts.size() != lists_.front().texts.size())
+        problems_.push_back({list.where,
+                             list.flag + " has " + std::to_string(list.texts.size()) + " values, " +
+                                 lists_.front().flag + " has " + std::to_string(lists_.front().texts.size()),
+                             "give every list as many values, or one value for all jobs"});
+      job.lists.emplace_back(list.flag, list.texts);
+    }
   }
 
   void keep(std::vector<Value>& values, Value value) {
@@ -394,6 +445,7 @@ class JobReader {
   std::string worker_;  ///< empty: millrace's
   std::vector<Value> values_;
   std::vector<Value> others_;  // no flags of `train`
+  std::vector<List> lists_;    // of a job array
   std::vector<std::pair<std::string, std::string>> environment_;
   std::string name_;
   std::optional<int> ranks_;

@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 constexpr int kMostTried = 4096;
 
 bool belongs_to_the_sweep(const std::string& key) {
-  static const std::set<std::string> flags{"output-dir", "resume", "resume-changes", "overwrite", "format"};
+  static const std::set<std::string> flags{"output-dir", "resume", "resume-changes", "overwrite", "format",
+                                           "fused",      "jobs"};
   return flags.count(flag_name(key)) != 0;
 }
 

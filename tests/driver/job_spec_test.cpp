@@ -36,6 +36,30 @@ std::string problems_of(const std::string& yaml, const std::vector<JobOverride>&
   return result ? "" : to_string(result.problems());
 }
 
+TEST(JobSpec, AnArraysListsBecomeWordsOfTheWorker) {
+  const Result<JobSpec> array = job("model: mlp\nfused: true\nlr: [0.1, 0.2]\ndropout: [0, 0.5]\nseed: 3\n");
+  ASSERT_TRUE(array) << to_string(array.problems());
+  const std::vector<std::string> words = train_arguments(*array);
+  const auto lr = std::ranges::find(words, "--lr");
+  ASSERT_NE(lr, words.end());
+  EXPECT_EQ(std::vector<std::string>(lr, lr + 3), (std::vector<std::string>{"--lr", "0.1", "0.2"}));
+  EXPECT_NE(std::ranges::find(words, "--dropout"), words.end());
+  EXPECT_NE(std::ranges::find(words, "--seed=3"), words.end());
+  const Result<JobSpec> again = job(to_yaml(*array));
+  ASSERT_TRUE(again) << to_yaml(*array) << to_string(again.problems());
+  EXPECT_EQ(train_arguments(*again), words);
+  const Result<JobSpec> one = job("model: mlp\nfused: true\nlr: [0.1, 0.2]\n", {{"lr", "0.3"}});
+  ASSERT_TRUE(one);
+  EXPECT_TRUE(one->lists.empty()) << "--set wins";
+  EXPECT_NE(problems_of("model: mlp\nlr: [0.1, 0.2]\n").find("add fused: true"), std::string::npos);
+  EXPECT_NE(
+      problems_of("model: mlp\nfused: true\nlr: [0.1, 0.2]\nseed: [1, 2, 3]\n").find("seed has 3 values"),
+      std::string::npos);
+  EXPECT_NE(problems_of("model: mlp\nfused: true\nlr: [0.1, fast]\n").find("job.yaml:3:11: lr: 'fast'"),
+            std::string::npos)
+      << problems_of("model: mlp\nfused: true\nlr: [0.1, fast]\n");
+}
+
 TEST(JobSpec, EveryTrainFlagIsAKey) {
   const Result<JobSpec> result = job("name: first\nmodel: mlp\nbatch: 1\n");
   ASSERT_FALSE(result);  // "batch" is none
