@@ -56,6 +56,8 @@ class Dataset {
   virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
   /// What the samples are, whatever the path: the same text for the same files in the same order.
   virtual std::string fingerprint() const = 0;
+  /// What else a checkpoint should say of it, by name: the vocabulary of its tokens.
+  virtual std::vector<std::pair<std::string, std::string>> recorded() const { return {}; }
   /// What a user should know of the set before it is used, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
 

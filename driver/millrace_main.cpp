@@ -2,6 +2,7 @@
 // `profile` and `train` are handed to millrace-worker beside it.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/job_lists.h"
+#include "driver/cli/translate_spec.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
@@ -25,6 +27,7 @@
 #include "experiments/export/convert_command.h"
 #include "experiments/instrument_command.h"
 #include "experiments/report_command.h"
+#include "experiments/run_bleu.h"
 #include "experiments/sweep/sweep_command.h"
 #include "experiments/sweep/tune_command.h"
 #include "experiments/trace_command.h"
@@ -51,9 +54,10 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
     return std::fputs(help_text(spec).c_str(), stdout), 0;
   }
   // Wrong flags are the worker's to report.
+  const bool chooses = arguments && !only_asks &&
+                       std::ranges::any_of(spec.flags, [](const Flag& f) { return f.name == "device"; });
   const ComputeDevice device =
-      value_named<ComputeDevice>(arguments && !only_asks ? arguments->string("device") : "")
-          .value_or(ComputeDevice::Cpu);
+      value_named<ComputeDevice>(chooses ? arguments->string("device") : "").value_or(ComputeDevice::Cpu);
   std::string worker = only_asks ? any_worker() : worker_path(device);
   if (worker.empty()) worker = worker_path(device);
   std::vector<std::string> words{worker, command};
@@ -86,6 +90,8 @@ constexpr Command kCommands[] = {
     {"simulate", "Plan", simulate_spec, simulate_command},
     {"train", "Run", train_spec,
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
+    {"translate", "Run", translate_spec,
+     [](const std::vector<std::string>& a) { return hand_over(translate_spec(), "translate", a); }},
     {"launch", "Run", launch_spec,
      [](const std::vector<std::string>& a) {
        return launch_command(a, {.check = check_log_formats, .run = export_run});
@@ -97,7 +103,10 @@ constexpr Command kCommands[] = {
     {"split", "Run", split_spec,
      [](const std::vector<std::string>& a) { return hand_over(split_spec(), "split", a); }},
     {"report", "Look", report_spec, report_command},
-    {"bleu", "Look", bleu_spec, bleu_command},
+    {"bleu", "Look", bleu_spec,
+     [](const std::vector<std::string>& a) {
+       return scores_a_run(a) ? run_bleu_command(a) : bleu_command(a);
+     }},
     {"trace", "Look", trace_spec, trace_command},
     {"data", "Study I/O", data_spec, data_command},
     {"dlio", "Study I/O", dlio_spec, dlio_command},

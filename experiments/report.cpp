@@ -11,6 +11,7 @@
 #include "experiments/figures.h"
 #include "experiments/html_page.h"
 #include "experiments/plan_drawing.h"
+#include "experiments/run_bleu.h"
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"
 #include "optimizer/cost_model.h"
@@ -213,7 +214,8 @@ class Page {
 
   std::string html() {
     std::string body = header() + tiles() + plan_card() + comparison_card() + error_split_html(run_) +
-                       gantt_card() + curves_card() + time_card() + ranks_card() + data_card() + notes_card();
+                       gantt_card() + curves_card() + bleu_card() + time_card() + ranks_card() + data_card() +
+                       notes_card();
     return html_page(
         {.title = title(),
          .body = body,
@@ -500,6 +502,26 @@ class Page {
         std::string("Loss of the last stage, and samples of the whole job per second, after so many ") +
             (counts_minibatches(run_) ? "minibatches." : "steps."),
         charts + "</div>");
+  }
+  /// What `bleu --run` has found, against epochs and against hours.
+  std::string bleu_card() const {
+    const Result<std::vector<CheckpointBleu>> scores = read_run_bleu(run_.folder);
+    if (!scores || scores->empty()) return "";
+    const auto against = [&](const std::string& label, std::optional<double> CheckpointBleu::*of) {
+      std::vector<std::pair<double, double>> points;
+      for (const CheckpointBleu& score : *scores)
+        if (score.*of) points.emplace_back(*(score.*of), score.bleu);
+      if (points.empty()) return std::string();
+      const std::vector<Series> series{{"BLEU", "var(--line)", points},
+                                       {"a checkpoint", "var(--second)", points, Series::Style::Dots}};
+      LineChart options{.title = "BLEU", .x_label = label, .y_from_zero = true};
+      const std::string wide = line_chart_svg(options, series);
+      options.width = kNarrow;
+      return "<div>" + both(wide, line_chart_svg(options, series)) + "</div>";
+    };
+    return card("BLEU", "Of each checkpoint's translation of one text (millrace bleu --run).",
+                "<div class=\"pair\">" + against("epochs", &CheckpointBleu::epochs) +
+                    against("hours of training", &CheckpointBleu::hours) + "</div>");
   }
   /// Few points as they are, many with a smooth line.
   std::vector<Series> curve_of(const std::vector<std::pair<double, double>>& points) const {

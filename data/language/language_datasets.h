@@ -42,6 +42,16 @@ Result<std::shared_ptr<const Dataset>> running_text(TokenSourcePtr text, std::in
 Result<std::shared_ptr<const Dataset>> bert_pairs(TokenSourcePtr text, const BertTokens& tokens,
                                                   const LanguageOptions& options);
 
+/// BERT's instances as TFRecord files, which MLPerf's and the DLIO kit's generators write: int64 input_ids,
+/// input_mask, segment_ids, masked_lm_positions, masked_lm_ids, next_sentence_labels, float
+/// masked_lm_weights, padded with zeros, which are cut off here. Masking is that of the files. Fields and
+/// counts as bert_pairs'. Every file is read once when it is opened: sums of frames and payloads, features,
+/// numbers. Problems: with file and byte.
+Result<std::shared_ptr<const Dataset>> bert_records(const std::vector<std::string>& files,
+                                                    const LanguageOptions& options);
+/// All files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, by name.
+std::vector<std::string> record_files(const std::string& folder, const std::string& split);
+
 /// The data set of a model over tokens for `--data`: see docs/language.md. Null where there is no such split.
 bool reads_text(const std::vector<FieldSpec>& fields);
 Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options);

@@ -50,11 +50,16 @@ TokenSourcePtr synthetic_text(TextKind kind, std::int64_t sentences, std::int64_
                        .documents = kind == TextKind::Bert});
 }
 
-/// FOLDER/SPLIT[.LANGUAGE].tokens; a test split is also called val or valid. Null: there is none.
+/// A test split is also called val or valid.
+std::vector<std::string> split_names(DataSplit split) {
+  if (split == DataSplit::Test) return {"test", "val", "valid"};
+  return {to_string(split)};
+}
+
+/// FOLDER/SPLIT[.LANGUAGE].tokens. Null: there is none.
 Result<TokenSourcePtr> split_file(const fs::path& folder, DataSplit split, const std::string& language,
                                   std::int64_t limit) {
-  std::vector<std::string> names{to_string(split)};
-  if (split == DataSplit::Test) names.insert(names.end(), {"val", "valid"});
+  const std::vector<std::string> names = split_names(split);
   for (const std::string& name : names) {
     const fs::path path = folder / (name + (language.empty() ? "" : "." + language) + ".tokens");
     if (fs::exists(path)) return tokens_in_file(path.string(), limit);
@@ -118,6 +123,13 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
     if (!target) return target.problems();
     if (!*source || !*target) return std::shared_ptr<const Dataset>();
     return parallel_text(*source, *target, language);
+  }
+  if (kind == TextKind::Bert && !*synthetic) {
+    for (const std::string& name : split_names(options.split)) {
+      if (fs::exists(fs::path(options.path) / (name + ".tokens"))) break;
+      if (const auto files = record_files(options.path, name); !files.empty())
+        return bert_records(files, language);
+    }
   }
   TokenSourcePtr text;
   if (*synthetic) {

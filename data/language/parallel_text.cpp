@@ -79,6 +79,10 @@ class ParallelText final : public Dataset {
     return "parallel " + fingerprint_of(*source_) + " " + fingerprint_of(*target_) + " longest " +
            std::to_string(left_out_ > 0 ? longest_ : 0);
   }
+  std::vector<std::pair<std::string, std::string>> recorded() const override {
+    if (source_->vocabulary().empty()) return {};
+    return {{"source-vocabulary", source_->vocabulary()}, {"target-vocabulary", target_->vocabulary()}};
+  }
   std::vector<std::string> notes() const override {
     if (left_out_ == 0) return {};
     return {std::to_string(left_out_) + " pairs of more than " + std::to_string(longest_) +

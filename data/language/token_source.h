@@ -20,6 +20,8 @@ class TokenSource {
   virtual std::int64_t length(std::int64_t sentence) const = 0;
   virtual void read(std::int64_t sentence, Tokens& tokens) const = 0;
   virtual std::string describe() const = 0;
+  /// Of its vocabulary, in hexadecimal; empty: it has none.
+  virtual std::string vocabulary() const { return {}; }
   /// What ends a sentence in its vocabulary; -1: not known.
   virtual std::int64_t end() const { return -1; }
 };

@@ -187,17 +187,40 @@ std::vector<std::string> basic_words(std::string_view line, Casing casing) {
   return words;
 }
 
-std::string split_punctuation(std::string_view line) {
+std::string split_punctuation(std::string_view line, Joiners joiners) {
+  const bool marks = joiners == Joiners::Yes;
   std::string spaced;
   spaced.reserve(line.size() + 16);
+  bool after_text = false,
+       after_split = false;  // what stands in front: no white space; a punctuation character
   for (std::size_t i = 0; i < line.size();) {
     const std::size_t begin = i;
-    const bool alone = is_punctuation(next_code_point(line, i));
-    if (alone) spaced += ' ';
+    const char32_t c = next_code_point(line, i);
+    const bool alone = is_punctuation(c), space = is_white_space(c);
+    if (marks && after_split && !alone && !space) spaced += kJoiner;
+    if (alone || after_split) spaced += ' ';
+    if (marks && alone && after_text) spaced += kJoiner;
     spaced += line.substr(begin, i - begin);
-    if (alone) spaced += ' ';
+    after_text = !space;
+    after_split = alone;
   }
   return single_spaced(spaced);
+}
+
+std::string without_joiners(std::string_view text) {
+  std::string joined;
+  bool goes_on = true;  // nothing stands before the first
+  for_each_word(text, [&](std::string_view word) {
+    if (word.starts_with(kJoiner)) {
+      word.remove_prefix(kJoiner.size());
+      goes_on = true;
+    }
+    if (!goes_on) joined += ' ';
+    goes_on = word.ends_with(kJoiner);
+    if (goes_on) word.remove_suffix(kJoiner.size());
+    joined += word;
+  });
+  return joined;
 }
 
 }  // namespace millrace

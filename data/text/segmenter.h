@@ -46,7 +46,13 @@ SegmenterMaker wordpiece_segmenter(std::shared_ptr<const Vocabulary> vocabulary,
 /// The words of a line as BERT has them before they are cut into pieces.
 std::vector<std::string> basic_words(std::string_view line, Casing casing);
 
-/// Any text in front of and behind each punctuation character: "a, b" -> "a , b".
-std::string split_punctuation(std::string_view line);
+/// U+FFED, as OpenNMT's tokenizer has it: where two words of split text stood side by side.
+inline constexpr std::string_view kJoiner = "\xEF\xBF\xAD";
+enum class Joiners { No, Yes };
+/// Spaces in front of and behind each punctuation character: "a, b" -> "a , b". With joiners "a ￭, b": the
+/// text can be put together again as it was (Vocabulary::text, but for runs of white space).
+std::string split_punctuation(std::string_view line, Joiners joiners = Joiners::No);
+/// Takes out joiners at the ends of words, and the spaces beside them.
+std::string without_joiners(std::string_view text);
 
 }  // namespace millrace

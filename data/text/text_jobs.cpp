@@ -13,38 +13,6 @@
 namespace millrace {
 namespace {
 
-/// A line as the rules make it; nothing if it is to be left out. `buffer` may hold the result.
-std::optional<std::string_view> prepared(std::string_view line, const TextRules& rules,
-                                         const std::string& path, std::uint64_t number, std::string& buffer,
-                                         std::uint64_t& replaced) {
-  const std::size_t bad = first_invalid_utf8(line);
-  if (bad != std::string_view::npos) {
-    if (rules.invalid == InvalidUtf8::Drop) return std::nullopt;
-    if (rules.invalid == InvalidUtf8::Refuse)
-      throw DataError(place_of_line(path, number) + ": byte " + std::to_string(bad + 1) + " (" +
-                          printed("0x%02x", unsigned{static_cast<unsigned char>(line[bad])}) +
-                          ") is no UTF-8",
-                      "convert the file (iconv -t UTF-8), or choose --invalid-utf8 replace or drop");
-    std::string mended;
-    for (std::size_t i = 0; i < line.size();) {
-      const std::size_t length = utf8_length(line, i);
-      if (length == 0) {
-        append_utf8(mended, 0xFFFD);
-        ++replaced;
-      } else {
-        mended.append(line.substr(i, length));
-      }
-      i += std::max<std::size_t>(length, 1);
-    }
-    buffer = std::move(mended);
-    line = buffer;
-  }
-  if (rules.form != NormalForm::None) line = buffer = normal_form(line, rules.form);
-  if (rules.lower_case) line = buffer = lower_case(line);
-  if (rules.split_punctuation) line = buffer = split_punctuation(line);
-  return line;
-}
-
 /// What a thread works on.
 template <class Result>
 struct Slot {
@@ -144,6 +112,38 @@ std::uint64_t count_of(const std::vector<std::uint32_t>& tokens, std::uint32_t w
 }
 
 }  // namespace
+
+std::optional<std::string_view> prepared(std::string_view line, const TextRules& rules,
+                                         const std::string& path, std::uint64_t number, std::string& buffer,
+                                         std::uint64_t& replaced) {
+  const std::size_t bad = first_invalid_utf8(line);
+  if (bad != std::string_view::npos) {
+    if (rules.invalid == InvalidUtf8::Drop) return std::nullopt;
+    if (rules.invalid == InvalidUtf8::Refuse)
+      throw DataError(place_of_line(path, number) + ": byte " + std::to_string(bad + 1) + " (" +
+                          printed("0x%02x", unsigned{static_cast<unsigned char>(line[bad])}) +
+                          ") is no UTF-8",
+                      "convert the file (iconv -t UTF-8), or choose --invalid-utf8 replace or drop");
+    std::string mended;
+    for (std::size_t i = 0; i < line.size();) {
+      const std::size_t length = utf8_length(line, i);
+      if (length == 0) {
+        append_utf8(mended, 0xFFFD);
+        ++replaced;
+      } else {
+        mended.append(line.substr(i, length));
+      }
+      i += std::max<std::size_t>(length, 1);
+    }
+    buffer = std::move(mended);
+    line = buffer;
+  }
+  if (rules.form != NormalForm::None) line = buffer = normal_form(line, rules.form);
+  if (rules.lower_case) line = buffer = lower_case(line);
+  if (rules.split_punctuation)
+    line = buffer = split_punctuation(line, rules.joiners ? Joiners::Yes : Joiners::No);
+  return line;
+}
 
 const char* to_string(Dropped reason) {
   switch (reason) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,14 @@ struct TextRules {
   NormalForm form = NormalForm::None;
   bool lower_case = false;
   bool split_punctuation = false;
+  bool joiners = false;  ///< with split_punctuation: marks where no space stood
 };
+
+/// A line as the rules make it; nothing if it is to be left out. `buffer` may hold the result. Adds the bytes
+/// that were replaced to `replaced`. Throws DataError with `path` and `line_number`.
+std::optional<std::string_view> prepared(std::string_view line, const TextRules& rules,
+                                         const std::string& path, std::uint64_t line_number,
+                                         std::string& buffer, std::uint64_t& replaced);
 
 /// Called now and then with the bytes of the inputs that are done.
 using BytesDone = std::function<void(Bytes)>;

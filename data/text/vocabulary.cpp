@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "data/text/line_reader.h"
+#include "data/text/segmenter.h"
 #include "data/text/unicode.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
@@ -187,6 +188,7 @@ std::string Vocabulary::joined_words(std::span<const std::uint32_t> numbers) con
     result += piece;
     goes_on = next_goes_on;
   }
+  if (kind_ == TokenKind::Bpe && result.find(kJoiner) != std::string::npos) return without_joiners(result);
   return result;
 }
 

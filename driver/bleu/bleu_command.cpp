@@ -457,6 +457,30 @@ int score_systems(const BleuRequest& request) {
 
 }  // namespace
 
+Result<FileScore> score_file(Arguments& arguments, const std::string& hypotheses) {
+  Problems problems;
+  BleuRequest request;
+  request.systems = {hypotheses};
+  request.references = arguments.positionals();
+  request.options = bleu_options(arguments, problems);
+  request.detokenize = arguments.boolean("detokenize");
+  append(problems, arguments.problems());
+  if (!problems.empty()) return problems;
+  const Result<std::vector<TextLines>> texts = read_all(request.systems),
+                                       streams = read_all(request.references);
+  if (!texts) append(problems, texts.problems());
+  if (!streams) append(problems, streams.problems());
+  if (!problems.empty()) return problems;
+  std::vector<const TextLines*> all{&texts->front()};
+  for (const TextLines& text : *streams) all.push_back(&text);
+  if (problems = check_line_counts(all); !problems.empty()) return problems;
+  if (texts->front().lines.empty()) return Problem{hypotheses, "has no line", "there is nothing to score"};
+  const Result<ReferenceSet> references = references_of(*streams);
+  if (!references) return references.problems();
+  return FileScore{count_system(request, texts->front(), *references).bleu.score,
+                   bleu_signature(request.options, facts_of(request, *references), SignatureLength::Long)};
+}
+
 CommandSpec bleu_spec() {
   CommandSpec spec;
   spec.command = "bleu";
@@ -505,6 +529,18 @@ CommandSpec bleu_spec() {
            "rules for English, then score. PipeDream's and MLPerf's BLEU takes this, --bleu-compat 1.2.10, "
            "--tokenize intl and --lowercase.",
        .group = text},
+      {.name = "run",
+       .value = "DIR",
+       .help = "Instead of HYP: each checkpoint of this run translates --input; the table and DIR/bleu.json, "
+               "which "
+               "`millrace report` draws, have BLEU after each.",
+       .group = "A run"},
+      {.name = "input", .value = "FILE", .help = "With --run: what REF translates.", .group = "A run"},
+      {.name = "translate",
+       .value = "FLAGS",
+       .help = "With --run: flags for `millrace translate`, between spaces: "
+               "--translate='-c bpe -v vocab --beam 5'.",
+       .group = "A run"},
       {.name = "force", .help = "Do not warn of hypotheses that look tokenized.", .group = text},
       {.name = "confidence",
        .help = "Bootstrap resampling: mean and 95 % interval. With --seed's default these are sacreBLEU's "

@@ -59,16 +59,22 @@ class Converter {
   void read_model() {
     const std::string module = in_.string("module");
     const std::string type = in_.string("model_type", "image_classification");
-    if (type != "image_classification") {
-      in_.problem("model_type", "model_type: '" + type + "' is not supported", "only image_classification");
+    const std::string model = model_of(module);
+    translates_ = model == "gnmt" || model == "gnmt_large";
+    if (type != "image_classification" && type != "translation") {
+      in_.problem("model_type", "model_type: '" + type + "' is not supported",
+                  "image_classification or translation");
+    } else if (translates_ != (type == "translation") && !module.empty()) {
+      in_.problem("model_type", "model_type: '" + type + "' is not that of " + model,
+                  translates_ ? "translation" : "image_classification; translation has gnmt and gnmt_large");
     }
-    writer_.put("model", model_of(module), in_.any("module"));
+    writer_.put("model", model, in_.any("module"));
     const bool synthetic = in_.boolean("synthetic_data", false);
     const std::string folder = in_.string("data_dir", "");
     if (synthetic) {
       writer_.put("data", "synthetic", in_.any("synthetic_data"));
     } else if (!folder.empty()) {
-      writer_.put("data", folder, in_.any("data_dir"));
+      writer_.put("data", translates_ ? translation_data(folder) : folder, in_.any("data_dir"));
     }
     const std::string logs = in_.string("log_directory");
     const std::string run = std::filesystem::path(source_).stem().string();
@@ -77,6 +83,21 @@ class Converter {
     if (backend != "gloo" && backend != "nccl")
       in_.problem("distributed_backend", "distributed_backend: '" + backend + "' is unknown", "gloo or nccl");
     writer_.put("backend", backend == "gloo" ? "gloo" : "auto", in_.any("distributed_backend"));
+  }
+
+  /// English to German, as PipeDream's translation; its files as token files.
+  std::string translation_data(std::string folder) {
+    namespace fs = std::filesystem;
+    while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+    std::error_code ignored;
+    const fs::path split = fs::path(folder) / "train.tok.clean.bpe.32000.en";
+    if (fs::exists(split, ignored) && !fs::exists(fs::path(folder) / "train.en.tokens", ignored)) {
+      in_.problem(
+          "data_dir", folder + " has the split text but no token files",
+          "there: millrace data text encode train.tok.clean.bpe.32000.en train.tok.clean.bpe.32000.de -v "
+          "vocab.bpe.32000 --max-length 48 -o train.en.tokens -o train.de.tokens");
+    }
+    return folder + ":en-de";
   }
 
   void read_machines() {
@@ -106,10 +127,14 @@ class Converter {
       ranks += replicas.back();
     }
     if (ranks != static_cast<int>(machines_.size())) {
-      in_.problem("machines",
-                  "machines lists " + std::to_string(machines_.size()) + " machines, " + path + " has " +
-                      std::to_string(ranks) + " ranks",
-                  "list one machine for each rank");
+      in_.problem(
+          "machines",
+          "machines lists " + std::to_string(machines_.size()) + " machines, " + path + " has " +
+              std::to_string(ranks) + " ranks",
+          ranks < static_cast<int>(machines_.size())
+              ? "leave out the last " + std::to_string(static_cast<int>(machines_.size()) - ranks) +
+                    ": PipeDream's runtime ends them by an assertion, the configuration has no stage for them"
+              : "list one machine for each rank");
       return;
     }
     use_stages(replicas, in_.any("config_file"));
@@ -145,14 +170,21 @@ class Converter {
     writer_.copy("microbatch", in_.any("batch_size"));
     writer_.put("lr", in_.number("learning_rate", 0.1), in_.any("learning_rate"));
     writer_.put("weight-decay", in_.number("weight_decay", 1e-4), in_.any("weight_decay"));
-    writer_.put("epochs", Json(in_.integer("epochs", 90)), in_.any("epochs"));
+    writer_.put("epochs", Json(in_.integer("epochs", translates_ ? 8 : 90)), in_.any("epochs"));
+    if (translates_) writer_.put("rule", "adam", nullptr);
     writer_.copy("print-every", in_.any("print_frequency"));
     // Five epochs, linear (pipedream: main_with_runtime.py's --lr_warmup).
-    if (in_.boolean("lr_warmup", false)) writer_.put("warmup-epochs", 5, in_.any("lr_warmup"));
+    const bool warmup = in_.boolean("lr_warmup", false);
+    if (warmup && translates_)
+      in_.problem("lr_warmup", "lr_warmup is of image classification",
+                  "remove it; PipeDream's translation ends at it");
+    else if (warmup)
+      writer_.put("warmup-epochs", 5, in_.any("lr_warmup"));
   }
 
   void read_learning_rate_policy() {
     const std::string policy = in_.string("learning_rate_policy", "step");
+    if (translates_) writer_.put("lr-per-epoch", true, nullptr);  // images change it in each step
     if (policy == "polynomial") {
       writer_.put("lr-policy", "polynomial", in_.any("learning_rate_policy"));
     } else if (policy == "exponential_decay") {
@@ -176,6 +208,7 @@ class Converter {
   StagesFrom from_;
   int round_ = 1;  ///< least common multiple of the stages' ranks
   bool pipelined_ = false, unequal_ = false;
+  bool translates_ = false;
 };
 
 bool is_local(const std::string& host) {

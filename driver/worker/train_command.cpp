@@ -71,7 +71,8 @@ struct TrainSpec : TrainFlags {
   std::size_t readers() const { return has_own_data() ? of_jobs.size() : 1; }
   Plan pipeline;
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
-  std::string archive{}, trained_archive{};    ///< the model's, and what to write with its weights replaced
+  std::int64_t steps_per_epoch = 0;
+  std::string archive{}, trained_archive{};  ///< the model's, and what to write with its weights replaced
   Additions own{};
 };
 
@@ -510,6 +511,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"skipped_steps", scale ? Json(scale->skipped) : Json()},
                                {"run", report.run},
                                {"steps", report.steps},
+                               {"steps_per_epoch", spec.steps_per_epoch},
                                {"first_step", report.first_step},
                                {"stopped_early", report.stopped},
                                {"checkpoint_step", report.saved_step < 0 ? Json() : Json(report.saved_step)},
@@ -775,11 +777,14 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Result<Datasets> sets = open_datasets(*spec);
     if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
     const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec));
+    spec->steps_per_epoch = steps;
     spec->options.learning_rate = in_steps(spec->options.learning_rate, spec->rate_in_epochs, steps);
     for (std::size_t job = 0; job < spec->of_jobs.size(); ++job) {
       JobOptions& mine = spec->options.jobs[job];
       mine.learning_rate = in_steps(mine.learning_rate, spec->of_jobs[job].rate_in_epochs, steps);
-      mine.settings.emplace_back("data", sets->trains[spec->has_own_data() ? job : 0]->fingerprint());
+      const Dataset& set = *sets->trains[spec->has_own_data() ? job : 0];
+      mine.settings.emplace_back("data", set.fingerprint());
+      for (const auto& setting : set.recorded()) mine.settings.push_back(setting);
     }
     if (spec->epochs > 0) {
       spec->options.steps = steps * spec->epochs;
@@ -790,6 +795,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     if (job->rank == 0) log_notes(*spec, *sets);
     // Ranks must see the same data, and a run that is resumed the data that it began with.
     spec->options.settings.emplace_back("data", sets->train->fingerprint());
+    for (const auto& setting : sets->train->recorded()) spec->options.settings.push_back(setting);
     spec->options.rank_settings.emplace_back("evaluation data",
                                              sets->test ? sets->test->fingerprint() : "none");
     if (spec->dry_run) return print_dry_run(*spec, *sets);

@@ -70,12 +70,14 @@ int worker_program(const std::vector<std::string>& args, const Accelerator& acce
   if (command == "profile") return code_after_output(profile_command(rest, accelerator));
   if (command == "fuse") return code_after_output(fuse_command(rest));
   if (command == "split") return code_after_output(split_command(rest));
+  if (command == "translate") return code_after_output(translate_command(rest));
   if (command == "models") return code_after_output(models_command(rest));
-  std::fprintf(stderr,
-               "millrace-worker: '%s' is not a command of the worker (train, profile, fuse, split, "
-               "models).\nHint: type `millrace "
-               "--help`\n",
-               command.c_str());
+  std::fprintf(
+      stderr,
+      "millrace-worker: '%s' is not a command of the worker (train, profile, translate, fuse, split, "
+      "models).\nHint: type `millrace "
+      "--help`\n",
+      command.c_str());
   return static_cast<int>(ExitCode::Usage);
 }
 

@@ -51,6 +51,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
                     const Additions& own = {});
 int fuse_command(const std::vector<std::string>& args);
 int split_command(const std::vector<std::string>& args);
+int translate_command(const std::vector<std::string>& args);
 int models_command(const std::vector<std::string>& args, const Additions& own = {});
 
 /// `spec` of `train` or `profile` with the options of all models, and with the names of `own` in its help.

@@ -7,9 +7,11 @@
 #include "data/text/line_reader.h"
 #include "data/text/output_files.h"
 #include "data/text/sentencepiece.h"
+#include "data/text/text_inputs.h"
 #include "data/text/text_jobs.h"
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
+#include "driver/cli/text_rules.h"
 #include "experiments/data/progress_line.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
@@ -44,26 +46,6 @@ Flag outputs_flag(const char* help) {
       .name = "out", .short_name = 'o', .value = "FILE", .help = help, .required = true, .repeatable = true};
 }
 
-void add_rules(CommandSpec& spec) {
-  const std::string group = "Lines, before anything else";
-  spec.flags.push_back(
-      {.name = "invalid-utf8",
-       .value = "POLICY",
-       .help = "Lines with bytes that are no UTF-8: refuse (an error with the place), replace (each "
-               "byte by U+FFFD) or drop the line.",
-       .fallback = "refuse",
-       .group = group});
-  spec.flags.push_back({.name = "normal-form",
-                        .value = "NAME",
-                        .help = "none, nfc or nfkc.",
-                        .fallback = "none",
-                        .group = group});
-  spec.flags.push_back({.name = "lower-case", .help = "All letters.", .group = group});
-  spec.flags.push_back({.name = "split-punctuation",
-                        .help = "Each punctuation character becomes a word, white space one space.",
-                        .group = group});
-}
-
 CommandSpec text_spec(const char* command, const char* summary) {
   CommandSpec spec;
   spec.command = std::string("data text ") + command;
@@ -73,23 +55,7 @@ CommandSpec text_spec(const char* command, const char* summary) {
 
 TextRun text_run(Arguments& arguments, Problems& problems) {
   TextRun run{.inputs = arguments.positionals(), .threads = thread_count(arguments)};
-  const std::string invalid = arguments.string("invalid-utf8"), form = arguments.string("normal-form");
-  if (invalid == "replace") {
-    run.rules.invalid = InvalidUtf8::Replace;
-  } else if (invalid == "drop") {
-    run.rules.invalid = InvalidUtf8::Drop;
-  } else if (invalid != "refuse") {
-    problems.push_back({"--invalid-utf8", "unknown policy '" + invalid + "'", "refuse, replace or drop"});
-  }
-  if (form == "nfc") {
-    run.rules.form = NormalForm::Nfc;
-  } else if (form == "nfkc") {
-    run.rules.form = NormalForm::Nfkc;
-  } else if (form != "none") {
-    problems.push_back({"--normal-form", "unknown form '" + form + "'", "none, nfc or nfkc"});
-  }
-  run.rules.lower_case = arguments.boolean("lower-case");
-  run.rules.split_punctuation = arguments.boolean("split-punctuation");
+  run.rules = text_rules(arguments, problems);
   return run;
 }
 
@@ -191,35 +157,6 @@ std::string info_text(const std::string& path, const TokenFileInfo& info) {
          to_string(info.kind) + ", " + info.vocabulary.hex() + ")";
 }
 
-// ---- what commands read
-
-Result<std::shared_ptr<const BpeCodes>> read_codes(const std::string& path, std::int64_t merges) {
-  const Result<std::string> text = read_regular_file(path);
-  if (!text) return text.problems();
-  Result<BpeCodes> codes = BpeCodes::parse(*text, path, merges);
-  if (!codes) return codes.problems();
-  return std::make_shared<const BpeCodes>(std::move(*codes));
-}
-
-/// The same codes for pieces of a file only.
-Result<std::shared_ptr<const BpeCodes>> restricted(const std::shared_ptr<const BpeCodes>& codes,
-                                                   const std::string& path, std::int64_t threshold) {
-  const Result<std::string> text = read_regular_file(path);
-  if (!text) return text.problems();
-  BpeCodes fewer = *codes;
-  if (const Status status = fewer.restrict_to(*text, path, threshold); !status) return status.problems();
-  return std::make_shared<const BpeCodes>(std::move(fewer));
-}
-
-Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const std::string& path, TokenKind kind,
-                                                          std::int64_t pad_to) {
-  const Result<std::string> text = read_regular_file(path);
-  if (!text) return text.problems();
-  Result<Vocabulary> vocabulary = Vocabulary::parse(*text, kind, path, pad_to);
-  if (!vocabulary) return vocabulary.problems();
-  return std::make_shared<const Vocabulary>(std::move(*vocabulary));
-}
-
 // ---- learn-bpe
 
 CommandSpec learn_bpe_spec() {
@@ -232,7 +169,7 @@ CommandSpec learn_bpe_spec() {
       kThreadsFlag,
       kOverwrite,
       kFormat};
-  add_rules(spec);
+  add_text_rules(spec);
   spec.examples = {
       "millrace data text learn-bpe train.de.gz train.en.gz --split-punctuation --merges 8000 -o "
       "bpe.8000"};
@@ -273,7 +210,7 @@ CommandSpec apply_bpe_spec() {
                 kThreshold, kThreadsFlag,
                 kOverwrite, kFormat};
   spec.flags[0].required = true;
-  add_rules(spec);
+  add_text_rules(spec);
   spec.examples = {"millrace data text apply-bpe train.tok.en -c bpe.32000 -o train.tok.bpe.32000.en"};
   return spec;
 }
@@ -311,7 +248,7 @@ CommandSpec vocab_spec() {
       kThreadsFlag,
       kOverwrite,
       kFormat};
-  add_rules(spec);
+  add_text_rules(spec);
   spec.examples = {
       "millrace data text vocab train.de.gz train.en.gz --split-punctuation -c bpe.8000 -o vocab.bpe.8000",
       "millrace data text vocab train.tok.bpe.32000.en --counts -o vocab.en"};
@@ -383,7 +320,7 @@ CommandSpec clean_spec() {
       kThreadsFlag,
       kOverwrite,
       kFormat};
-  add_rules(spec);
+  add_text_rules(spec);
   spec.examples = {
       "millrace data text clean train.tok.de train.tok.en --latin-1 -o train.tok.clean.de -o "
       "train.tok.clean.en"};
@@ -454,7 +391,7 @@ CommandSpec encode_spec() {
       kThreadsFlag,
       kOverwrite,
       kFormat};
-  add_rules(spec);
+  add_text_rules(spec);
   spec.examples = {
       "millrace data text encode train.de.gz train.en.gz --split-punctuation -c bpe.8000 -v "
       "vocab.bpe.8000 --max-length 48 -o train.de.tokens -o train.en.tokens",

@@ -327,7 +327,7 @@ void prune(const fs::path& folder, const CheckpointInfo& info, int keep) {
     const std::string name = step_of(step);
     if (run_of(step) != info.run) continue;
     const bool abandoned = name > step_name(info.step);
-    if (abandoned || ++kept > keep) fs::remove_all(step, ignored);
+    if (abandoned || (++kept > keep && keep > 0)) fs::remove_all(step, ignored);
   }
 }
 

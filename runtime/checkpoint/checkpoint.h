@@ -53,7 +53,7 @@ struct StageTensors {
 };
 
 struct SaveOptions {
-  int keep = 3;                                   ///< of this run's checkpoints; older ones are removed
+  int keep = 3;  ///< of this run's checkpoints; older ones are removed; 0: all stay
   std::chrono::milliseconds deadline{3'600'000};  ///< of the whole save, beside that of messages
 };
 

@@ -266,6 +266,37 @@ class SelfAttention final : public Layer {
 
 }  // namespace
 
+BahdanauMemory::BahdanauMemory(const at::Tensor& encoded, const at::Tensor& source,
+                               std::span<const at::Tensor> p, std::int64_t padding)
+    : encoded_(encoded.transpose(0, 1).contiguous()),
+      keys_(at::add(project(encoded_, p[1]), p[4])),
+      padded_(source.eq(padding).t().contiguous()),
+      query_weight_(p[0]),
+      direction_(at::mul(p[2], at::div(p[3], p[2].norm()))) {}
+
+BahdanauMemory::Look BahdanauMemory::look(const at::Tensor& queries,
+                                          const at::Tensor& sentence_of_row) const {
+  // A few rows at a time: the tanh tensor [r, S, H] stays in a core's cache.
+  constexpr std::int64_t kTile = 1 << 18;
+  const at::Tensor projected = project(queries, query_weight_);  // [R, H]
+  const std::int64_t rows = queries.size(0), positions = keys_.size(1);
+  const std::int64_t tile =
+      std::max<std::int64_t>(1, kTile / std::max<std::int64_t>(1, positions * keys_.size(2)));
+  std::vector<at::Tensor> scores, contexts;
+  for (std::int64_t first = 0; first < rows; first += tile) {
+    const std::int64_t count = std::min(tile, rows - first);
+    const at::Tensor of = sentence_of_row.narrow(0, first, count);
+    at::Tensor z = keys_.index_select(0, of);  // [r, S, H]
+    z.add_(projected.narrow(0, first, count).unsqueeze(1)).tanh_();
+    const at::Tensor score = at::mv(rows_of(z), direction_)
+                                 .view({count, positions})
+                                 .masked_fill(padded_.index_select(0, of), kNever);
+    scores.push_back(at::_softmax(score, 1, false));
+    contexts.push_back(at::bmm(scores.back().unsqueeze(1), encoded_.index_select(0, of)).squeeze(1));
+  }
+  return {at::cat(scores), at::cat(contexts)};
+}
+
 LayerPtr bahdanau_attention(const BahdanauOptions& options) {
   return std::make_shared<BahdanauAttention>(options);
 }

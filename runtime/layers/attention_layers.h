@@ -19,6 +19,26 @@ struct BahdanauOptions {
 /// at a time.
 LayerPtr bahdanau_attention(const BahdanauOptions& options);
 
+/// The same attention for decoding, a query at a time: what does not change from step to step is made once.
+class BahdanauMemory {
+ public:
+  struct Look {
+    at::Tensor probabilities;  // [R, S]
+    at::Tensor context;        // [R, H]
+  };
+  /// `encoded` [S, B, H], `source` int64 [S, B], `parameters` as bahdanau_attention's.
+  BahdanauMemory(const at::Tensor& encoded, const at::Tensor& source, std::span<const at::Tensor> parameters,
+                 std::int64_t padding = 0);
+  /// `queries` [R, H] of sentences `sentence_of_row` (int64 [R], rising).
+  Look look(const at::Tensor& queries, const at::Tensor& sentence_of_row) const;
+
+ private:
+  at::Tensor encoded_, keys_;  // [B, S, H]
+  at::Tensor padded_;          // bool [B, S]
+  at::Tensor query_weight_;    // [H, H]
+  at::Tensor direction_;       // [H]
+};
+
 enum class Causal { No, Yes };
 struct AttentionOptions {
   std::int64_t heads = 1;

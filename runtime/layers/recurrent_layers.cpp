@@ -259,6 +259,19 @@ class BidirectionalLstm final : public Layer {
 LayerPtr lstm(const LstmOptions& options) {
   return std::make_shared<Lstm>(options);
 }
+LstmState lstm_step(const at::Tensor& x, const LstmState& before, std::span<const at::Tensor> p) {
+  const std::int64_t hidden = p[1].size(1);
+  at::Tensor gates = at::addmm(at::add(p[2], p[3]), x, p[0].t());  // [R, 4H]
+  if (before.h.defined()) gates = at::addmm(gates, before.h, p[1].t());
+  const at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
+  const at::Tensor input = part(input_forget, 0, 1, hidden), cell = at::tanh(part(gates, 2, 1, hidden));
+  LstmState after;
+  after.c = before.c.defined() ? at::addcmul(at::mul(part(input_forget, 1, 1, hidden), before.c), input, cell)
+                               : at::mul(input, cell);
+  after.h = at::mul(at::sigmoid(part(gates, 3, 1, hidden)), at::tanh(after.c));
+  return after;
+}
+
 LayerPtr bidirectional_lstm(const LstmOptions& options, std::int64_t padding) {
   return std::make_shared<BidirectionalLstm>(options, padding);
 }

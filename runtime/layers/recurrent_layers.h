@@ -23,4 +23,12 @@ LayerPtr lstm(const LstmOptions& options);
 /// as lstm's, then the same with "_reverse".
 LayerPtr bidirectional_lstm(const LstmOptions& options, std::int64_t padding = 0);
 
+/// What an LSTM hands from a step to the next, for R rows that go on by themselves: h and c, [R, H] each.
+struct LstmState {
+  at::Tensor h, c;
+};
+/// One step of `lstm` after `before` (undefined: zero), for decoding: x [R, I] -> the state after it, whose h
+/// is the output. `parameters` as lstm's. The same sums in the same order as a step of the whole sequence.
+LstmState lstm_step(const at::Tensor& x, const LstmState& before, std::span<const at::Tensor> parameters);
+
 }  // namespace millrace

@@ -50,6 +50,7 @@ struct TrainOptions {
   std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< of saving or verifying one
   std::int64_t checkpoint_every = 0;                         ///< steps; 0: only as `checkpoint_at_end`
   bool checkpoint_at_end = false;
+  int keep_checkpoints = 3;         ///< of this run, the newest; 0: all
   std::int64_t evaluate_every = 0;  ///< steps; 0: at the end only, if there is an evaluation source
   std::int64_t print_every = 10;
   std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule is Custom

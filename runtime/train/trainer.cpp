@@ -810,17 +810,18 @@ bool Trainer::Impl::checkpoint() {
   const TimePoint start = world.clock.now();
   const std::vector<StageTensors> state = my_state();
   require_finite(state);
-  const auto problem = save_checkpoint(world.communicator, checkpoints().string(),
-                                       {.run = run,
-                                        .parent = parent,
-                                        .model = plan.model,
-                                        .step = done,
-                                        .position = position_of(done),
-                                        .updates = done,
-                                        .plan_fingerprint = plan.fingerprint(),
-                                        .settings = settings,
-                                        .loss_scale = loss_scale()},
-                                       plan.num_stages(), state, {.deadline = options.checkpoint_deadline});
+  const auto problem = save_checkpoint(
+      world.communicator, checkpoints().string(),
+      {.run = run,
+       .parent = parent,
+       .model = plan.model,
+       .step = done,
+       .position = position_of(done),
+       .updates = done,
+       .plan_fingerprint = plan.fingerprint(),
+       .settings = settings,
+       .loss_scale = loss_scale()},
+      plan.num_stages(), state, {.keep = options.keep_checkpoints, .deadline = options.checkpoint_deadline});
   if (problem) {
     ++report.failed_saves;
     unsaved_step = done;

@@ -405,6 +405,60 @@ TEST(PipeDreamJob, UnequalReplicas) {
             std::string::npos);
 }
 
+/// The files of its translation, as they are written: gnmt_12 and gnmt_large_16 list more machines than
+/// ranks.
+TEST(PipeDreamJob, Translation) {
+  const TemporaryFolder folder;
+  const auto yaml = [&](const std::string& model, int machines, const std::string& conf,
+                        const std::string& extra) {
+    std::string list;
+    for (int r = 0; r < machines; ++r)
+      list += (r ? ", 'v40" : "'v40") + std::to_string(1 + r / 4) + ":" + std::to_string(r) + "'";
+    return "'log_directory': '/logs'\n'module': 'models." + model + ".gpus=" + std::to_string(machines) +
+           "'\n'data_dir': '/data/wmt_ende/'\n'config_file': '" + conf +
+           "'\n'container': 'image:1905'\n'machines': [" + list +
+           "]\n'batch_size': 64\n'learning_rate': 0.0003\n'weight_decay': 0.000\n'epochs': "
+           "10\n'print_frequency': "
+           "100\n'verbose_frequency': 100\n'compress_activations': False\n'compress_in_gpu': False\n"
+           "'learning_rate_policy': 'polynomial'\n'model_type': 'translation'\n" +
+           extra;
+  };
+  const auto conf = [&](int stages) {
+    std::string modules, ranks;
+    for (int s = 0; s < stages; ++s) {
+      modules += std::to_string(s) + ", ";
+      ranks += (s ? ", \"" : "\"") + std::to_string(s) + "\": [" + std::to_string(s) + "]";
+    }
+    return folder.write("mp" + std::to_string(stages) + ".json",
+                        "{\"module_to_stage_map\": [" + modules + std::to_string(stages - 1) +
+                            "], \"stage_to_rank_map\": {" + ranks + "}}");
+  };
+  const std::string gloo = "'distributed_backend': 'gloo'\n";
+  for (const std::string model : {"gnmt", "gnmt_large"}) {
+    const Result<JobSpec> four = job(yaml(model, 4, conf(4), gloo));
+    ASSERT_TRUE(four) << to_string(four.problems());
+    const std::pair<const char*, std::string> expected[] = {
+        {"model", model}, {"data", "/data/wmt_ende:en-de"}, {"stages", "4"},
+        {"rule", "adam"}, {"schedule", "pipedream"},        {"lr-policy", "polynomial"},
+        {"epochs", "10"}, {"lr-per-epoch", "true"}};
+    for (const auto& [flag, value] : expected) {
+      ASSERT_NE(four->find(flag), nullptr) << flag;
+      EXPECT_EQ(*four->find(flag), value) << flag;
+    }
+  }
+  EXPECT_NE(problems_of(yaml("gnmt", 12, conf(10), gloo)).find("leave out the last 2"), std::string::npos);
+  EXPECT_NE(problems_of(yaml("gnmt_large", 16, conf(14), gloo)).find("machines lists 16 machines"),
+            std::string::npos);
+  EXPECT_NE(problems_of(yaml("gnmt", 4, conf(4), gloo + "'lr_warmup': True\n")).find("lr_warmup is of image"),
+            std::string::npos);
+  EXPECT_NE(problems_of(yaml("vgg16", 4, conf(4), gloo)).find("'translation' is not that of vgg16"),
+            std::string::npos);
+  folder.write("train.tok.clean.bpe.32000.en", "a\n");
+  std::string here = yaml("gnmt", 4, conf(4), gloo);
+  here.replace(here.find("/data/wmt_ende/"), 15, folder.path());
+  EXPECT_NE(problems_of(here).find("millrace data text encode"), std::string::npos);
+}
+
 TEST(PipeDreamJob, SaysWhatItCannotDo) {
   const TemporaryFolder folder;
   const std::string hybrid = folder.write(

@@ -8,6 +8,7 @@
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/cli/job_lists.h"
+#include "driver/cli/translate_spec.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/model_flags.h"
 #include "driver/plan/plan_command.h"
@@ -230,7 +231,7 @@ std::string commands_page() {
 TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
   const std::string page = commands_page();
   for (const CommandSpec& spec : {models_spec(), profile_spec(), plan_spec(), simulate_spec(), train_spec(),
-                                  launch_spec(), bleu_spec(), fuse_spec(), split_spec()}) {
+                                  launch_spec(), bleu_spec(), fuse_spec(), split_spec(), translate_spec()}) {
     const std::size_t start = page.find("## millrace " + spec.command + "\n");
     ASSERT_NE(start, std::string::npos) << spec.command;
     const std::string section = page.substr(start, page.find("\n## ", start) - start);
@@ -246,8 +247,8 @@ TEST(CommandDocs, EveryFlagOfEveryCommandIsDescribed) {
 }
 
 TEST(CommandDocs, EveryExampleParses) {
-  for (const CommandSpec& spec :
-       {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec(), bleu_spec()}) {
+  for (const CommandSpec& spec : {profile_spec(), plan_spec(), simulate_spec(), train_spec(), launch_spec(),
+                                  bleu_spec(), translate_spec()}) {
     for (const std::string& example : spec.examples) {
       std::istringstream words(example);
       std::vector<std::string> args;

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <set>
 
+#include "data/files/tfrecord.h"
 #include "data/language/bucketing.h"
 #include "data/text/token_file.h"
+#include "runtime/base/files.h"
 #include "tests/language/language_fixture.h"
 
 namespace millrace {
@@ -128,6 +131,87 @@ TEST(RunningText, IsPyTorchsBatchify) {
   const std::vector<char> wanted{1, 1};
   EXPECT_EQ(values(ended->get(0, 0, wanted)[0].tensor), (Order{5, 3, 6, 7}));
   EXPECT_FALSE(running_text(tokens_in_memory({{1}}), 4, -1, options_for(model, 3)));
+}
+
+std::string bert_record(const std::vector<std::int64_t>& ids, const std::vector<std::int64_t>& places,
+                        std::int64_t next, const std::string& without = "") {
+  constexpr std::size_t kLongest = 8, kMasked = 4;
+  const auto padded = [](std::vector<std::int64_t> values, std::size_t size) {
+    values.resize(size);
+    return values;
+  };
+  Example example;
+  const auto integers = [&](const char* name, std::vector<std::int64_t> values) {
+    if (name != without) example[name] = {.kind = Feature::Kind::Int64, .integers = std::move(values)};
+  };
+  integers("input_ids", padded(ids, kLongest));
+  integers("input_mask", padded(std::vector<std::int64_t>(ids.size(), 1), kLongest));
+  integers("segment_ids", padded({0, 0, 1}, kLongest));
+  integers("masked_lm_positions", padded(places, kMasked));
+  integers("masked_lm_ids", padded(std::vector<std::int64_t>(places.size(), 9), kMasked));
+  integers("next_sentence_labels", {next});
+  std::vector<float> weights(places.size(), 1);
+  weights.resize(kMasked);
+  example["masked_lm_weights"] = {.kind = Feature::Kind::Float, .floats = weights};
+  return serialise_example(example);
+}
+
+TEST(BertRecords, AreCutToTheirOwnLengths) {
+  const auto folder = std::filesystem::temp_directory_path() / ("bert-records-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder / "train");
+  std::string first, second;
+  append_tfrecord(first, bert_record({1, 5, 2}, {1}, 0));
+  append_tfrecord(first, bert_record({1, 5, 6, 7, 2}, {1, 3}, 1));
+  append_tfrecord(second, bert_record({1, 5, 6, 7, 8, 9, 10, 2}, {1, 2, 3, 4}, 0));
+  const auto path = folder / "train" / "part-00000-of-00002";
+  ASSERT_TRUE(write_file_atomically(path, first));
+  ASSERT_TRUE(write_file_atomically(folder / "train" / "part-00001-of-00002", second));
+  const LayeredModel model = small_bert(0);
+  const auto open = [&] {
+    return make_dataset(
+        {.path = folder.string(), .fields = model.fields, .dimensions = model.dimensions, .per_step = 2});
+  };
+  const auto data = open();
+  ASSERT_TRUE(data) << to_string(data.problems());
+  ASSERT_EQ((*data)->size(), 3);
+  std::int64_t lengths[2], count[1];
+  (*data)->measure(1, lengths, count);
+  EXPECT_EQ(lengths[0], 5);
+  EXPECT_EQ(lengths[1], 2);
+  EXPECT_EQ(count[0], 2);
+  const std::vector<char> all(model.fields.size(), 1);
+  const Sample sample = (*data)->get(1, 0, all);
+  std::map<std::string, std::size_t> field;
+  for (std::size_t i = 0; i < model.fields.size(); ++i) field[model.fields[i].name] = i;
+  EXPECT_EQ(values(sample[field["input_ids"]].tensor), (Order{1, 5, 6, 7, 2}));
+  EXPECT_EQ(values(sample[field["token_type_ids"]].tensor), (Order{0, 0, 1, 0, 0}));
+  EXPECT_EQ(values(sample[field["masked_positions"]].tensor), (Order{1, 3}));
+  EXPECT_EQ(values(sample[field["masked_labels"]].tensor), (Order{9, 9}));
+  EXPECT_EQ(sample[field["next_sentence"]].number, 1);
+  EXPECT_EQ((*data)->order({.per_step = 3, .shuffle = false}), (Order{2, 1, 0}));
+
+  const auto refused = [&](const std::string& bytes, const std::string& what) {
+    ASSERT_TRUE(write_file_atomically(path, bytes));
+    const auto damaged = open();
+    ASSERT_FALSE(damaged) << what;
+    const std::string text = to_string(damaged.problems());
+    EXPECT_NE(text.find("part-00000-of-00002"), std::string::npos) << text;
+    EXPECT_NE(text.find(what), std::string::npos) << text;
+  };
+  refused(first.substr(0, first.size() - 3), "");
+  std::string flipped = first;
+  flipped[flipped.size() / 3] ^= 4;
+  refused(flipped, "");
+  const auto one = [](const std::string& payload) {
+    std::string bytes;
+    append_tfrecord(bytes, payload);
+    return bytes;
+  };
+  refused(one(bert_record({1, 5, 2}, {1}, 0, "segment_ids")), "has no feature segment_ids of int64");
+  refused(one(bert_record({1, kVocabulary, 2}, {1}, 0)), "input_ids has " + std::to_string(kVocabulary));
+  refused(one(bert_record({1, 5, 2}, {3}, 0)), "masked_lm_positions has 3, not below 3");
+  refused("", "is empty");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(BertPairs, AreMaskedAnewInEachEpochAndOtherwiseTheText) {

@@ -1,0 +1,22 @@
+// Codes and vocabularies from their files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/text/bpe.h"
+#include "data/text/vocabulary.h"
+
+namespace millrace {
+
+/// Problems: of the file, and BpeCodes::parse's.
+Result<std::shared_ptr<const BpeCodes>> read_codes(const std::string& path, std::int64_t merges = -1);
+/// The same codes for pieces of a file only.
+Result<std::shared_ptr<const BpeCodes>> restricted(const std::shared_ptr<const BpeCodes>& codes,
+                                                   const std::string& path, std::int64_t threshold);
+/// Problems: of the file, and Vocabulary::parse's.
+Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const std::string& path, TokenKind kind,
+                                                          std::int64_t pad_to);
+
+}  // namespace millrace

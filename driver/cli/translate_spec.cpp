@@ -1,0 +1,130 @@
+#include "driver/cli/translate_spec.h"
+
+#include "driver/cli/text_rules.h"
+
+namespace millrace {
+
+CommandSpec translate_spec(TranslateFlags& f) {
+  const std::string search = "Search", text = "Text";
+  CommandSpec spec{
+      .command = "translate",
+      .summary = "Translate text with a trained GNMT: beam search from any plan's checkpoint.",
+      .flags =
+          {{.name = "checkpoint",
+            .value = "PATH",
+            .help = "A run's output folder, a checkpoint's folder, or weights of all layers (safetensors).",
+            .required = true,
+            .target = into::text(f.checkpoint)},
+           {.name = "input",
+            .value = "FILE",
+            .help = "A sentence a line, plain or gzip; -: stdin.",
+            .target = into::text(f.input)},
+           {.name = "output",
+            .short_name = 'o',
+            .value = "FILE",
+            .help = "As many lines, in order; appears when all are done. -: stdout, as sentences are done.",
+            .target = into::text(f.output)},
+           {.name = "vocabulary",
+            .short_name = 'v',
+            .value = "FILE",
+            .help = "The file that `data text encode` was given: once for both languages, or the source's "
+                    "and then "
+                    "the target's.",
+            .required = true,
+            .group = text,
+            .repeatable = true,
+            .target = into::texts(f.vocabulary)},
+           {.name = "codes",
+            .short_name = 'c',
+            .value = "FILE",
+            .help = "BPE codes of the source; without them the input is split already.",
+            .group = text,
+            .target = into::text(f.codes)},
+           {.name = "pad-to",
+            .value = "N",
+            .help = "As in `data text encode`.",
+            .group = text,
+            .target = into::integer(f.pad_to, 0, 1 << 20)},
+           {.name = "detokenize",
+            .value = "NAME",
+            .help = "none: pieces and words with joiners are put together; moses: then Moses' detokenizer.",
+            .group = text,
+            .target = into::choice(f.detokenize, "detokenizer")},
+           {.name = "preset",
+            .value = "NAME",
+            .help =
+                "pipedream: --max-length 80 --coverage compat; mlperf: --max-length 150 --coverage compat.",
+            .group = search,
+            .target = into::choice(f.preset, "preset")},
+           {.name = "beam",
+            .value = "N",
+            .help = "Hypotheses of a sentence; 1: greedy, without penalties.",
+            .group = search,
+            .target = into::integer(f.beam, 1, 1024)},
+           {.name = "max-length",
+            .value = "N",
+            .help = "Tokens of a hypothesis, begin and end counted.",
+            .group = search,
+            .target = into::integer(f.max_length, 2, 1 << 20)},
+           {.name = "length-penalty",
+            .value = "X",
+            .help = "Exponent of ((constant + length) / (constant + 1)), which divides a score.",
+            .group = search,
+            .target = into::number(f.length_penalty, 0, 1e3)},
+           {.name = "length-constant",
+            .value = "X",
+            .help = "The constant in it.",
+            .group = search,
+            .target = into::number(f.length_constant, 0, 1e6)},
+           {.name = "coverage-penalty",
+            .value = "X",
+            .help = "Weight of the source tokens that were looked at too little.",
+            .group = search,
+            .target = into::number(f.coverage_penalty, 0, 1e3)},
+           {.name = "coverage",
+            .value = "FORM",
+            .help =
+                "exact: of the hypothesis itself; compat: of what stood in its place, as in MLPerf's code.",
+            .group = search,
+            .target = into::choice(f.coverage, "coverage")},
+           {.name = "n-best",
+            .value = "N",
+            .help = "Print the best N of each sentence with their scores, as Moses does: number ||| text ||| "
+                    "score. "
+                    "0: the best alone.",
+            .group = search,
+            .target = into::integer(f.n_best, 0, 1024)},
+           {.name = "batch",
+            .value = "N",
+            .help = "Sentences that are translated side by side in a thread.",
+            .target = into::integer(f.batch, 1, 1 << 20)},
+           {.name = "max-source",
+            .value = "N",
+            .help = "Longer sentences are cut to so many tokens; the run says which.",
+            .group = text,
+            .target = into::integer(f.max_source, 1, 1 << 20)},
+           {.name = "threads",
+            .short_name = 'j',
+            .value = "N",
+            .help = "Batches at a time, each on one core; 0: all cores. The same hypotheses for any number.",
+            .target = into::integer(f.threads, 0, 1024)},
+           {.name = "overwrite", .help = "Replace an output that exists.", .target = into::on(f.overwrite)},
+           {.name = "format",
+            .value = "text|json",
+            .help = "How to print the counts (to stderr, or to stdout where --output is a file).",
+            .target = into::choice(f.format, "format")}},
+      .examples = {
+          "millrace translate --checkpoint run --input test.de --joiners -c bpe.6000 -v vocab.bpe.6000 -o "
+          "hypotheses.en",
+          "millrace translate --checkpoint w.safetensors --input newstest2014.tok.bpe.32000.en -v "
+          "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de"}};
+  add_text_rules(spec);
+  return spec;
+}
+
+CommandSpec translate_spec() {
+  TranslateFlags unused;
+  return without_targets(translate_spec(unused));
+}
+
+}  // namespace millrace

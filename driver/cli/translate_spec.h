@@ -1,0 +1,50 @@
+// What `millrace translate` is told. LibTorch-free: `millrace` prints its --help.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "driver/cli/cli.h"
+
+namespace millrace {
+
+/// Whose settings the search starts from; flags go before them.
+enum class TranslatePreset { None, Pipedream, Mlperf };
+constexpr auto names_of(TranslatePreset) {
+  return std::to_array<std::string_view>({"none", "pipedream", "mlperf"});
+}
+/// Whose attention the coverage penalty counts (models/beam_search.h).
+enum class CoverageForm { Exact, Compat };
+constexpr auto names_of(CoverageForm) {
+  return std::to_array<std::string_view>({"exact", "compat"});
+}
+enum class Detokenize { None, Moses };
+constexpr auto names_of(Detokenize) {
+  return std::to_array<std::string_view>({"none", "moses"});
+}
+
+struct TranslateFlags {
+  std::string checkpoint, input = "-", output = "-";
+  std::vector<std::string> vocabulary;
+  std::string codes;
+  std::int64_t pad_to = 8;
+  TranslatePreset preset = TranslatePreset::None;
+  int beam = 5;
+  std::int64_t max_length = 150;
+  double length_penalty = 0.6, length_constant = 5, coverage_penalty = 0.1;
+  CoverageForm coverage = CoverageForm::Exact;
+  int batch = 64;
+  std::int64_t max_source = 1024;
+  int n_best = 0;
+  Detokenize detokenize = Detokenize::None;
+  int threads = 0;  ///< 0: all cores
+  bool overwrite = false;
+  OutputFormat format = OutputFormat::Text;
+};
+
+/// The flags of the lines' rules have no targets (driver/cli/text_rules.h).
+CommandSpec translate_spec(TranslateFlags& flags);
+CommandSpec translate_spec();
+
+}  // namespace millrace
