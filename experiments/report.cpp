@@ -519,9 +519,9 @@ class Page {
       options.width = kNarrow;
       return "<div>" + both(wide, line_chart_svg(options, series)) + "</div>";
     };
-    return card("BLEU", "Of each checkpoint's translation of one text (millrace bleu --run).",
-                "<div class=\"pair\">" + against("epochs", &CheckpointBleu::epochs) +
-                    against("hours of training", &CheckpointBleu::hours) + "</div>");
+    return html_card("BLEU", "Of each checkpoint's translation of one text (millrace bleu --run).",
+                     "<div class=\"pair\">" + against("epochs", &CheckpointBleu::epochs) +
+                         against("hours of training", &CheckpointBleu::hours) + "</div>");
   }
   /// Few points as they are, many with a smooth line.
   std::vector<Series> curve_of(const std::vector<std::pair<double, double>>& points) const {
