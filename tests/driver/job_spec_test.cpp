@@ -68,7 +68,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
     // Of flags without a default, something that their values' names allow.
     const std::map<std::string, std::string> allowed{
-        {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}};
+        {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}, {"none|dynamic|NUMBER", "none"}};
     const auto named = allowed.find(flag.value);
     const std::string value = flag.value.empty()             ? "true"
                               : !flag.default_text().empty() ? flag.default_text()
