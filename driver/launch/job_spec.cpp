@@ -284,8 +284,8 @@ class JobReader {
   void take_lists(JobSpec& job) {
     for (const List& list : lists_) {
       if (!job.find("fused"))
-        problems_.push_back(
-            {list.where, list.flag + " has a list", "add fused: true to train a job with each"});
+        problems_.push_back({list.where, list.flag + " needs one value, found a list",
+                             "with fused: true a job is trained with each"});
       else if (list.texts.size() != lists_.front().texts.size())
         problems_.push_back({list.where,
                              list.flag + " has " + std::to_string(list.texts.size()) + " values, " +

@@ -51,7 +51,7 @@ TEST(JobSpec, AnArraysListsBecomeWordsOfTheWorker) {
   const Result<JobSpec> one = job("model: mlp\nfused: true\nlr: [0.1, 0.2]\n", {{"lr", "0.3"}});
   ASSERT_TRUE(one);
   EXPECT_TRUE(one->lists.empty()) << "--set wins";
-  EXPECT_NE(problems_of("model: mlp\nlr: [0.1, 0.2]\n").find("add fused: true"), std::string::npos);
+  EXPECT_NE(problems_of("model: mlp\nlr: [0.1, 0.2]\n").find("with fused: true"), std::string::npos);
   EXPECT_NE(
       problems_of("model: mlp\nfused: true\nlr: [0.1, 0.2]\nseed: [1, 2, 3]\n").find("seed has 3 values"),
       std::string::npos);
@@ -68,7 +68,7 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
     if (flag.name == "plan" || flag.name == "schedule-file") continue;  // read at once
     // Of flags without a default, something that their values' names allow.
     const std::map<std::string, std::string> allowed{
-        {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}};
+        {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}, {"none|dynamic|NUMBER", "none"}};
     const auto named = allowed.find(flag.value);
     const std::string value = flag.value.empty()             ? "true"
                               : !flag.default_text().empty() ? flag.default_text()
