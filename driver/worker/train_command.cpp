@@ -209,11 +209,13 @@ Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own) {
 }
 
 /// Whether the jobs were told different options of the model.
-bool models_differ(const std::vector<TrainFlags>& jobs, const Additions& own) {
-  const auto texts = [&](const TrainFlags& flags) {
-    return recorded_options(flags.model.name, flags.model.options, own.models);
+bool models_differ(const std::vector<TrainFlags>& jobs) {
+  const auto same = [](const GivenOption& a, const GivenOption& b) {
+    return a.name == b.name && a.text == b.text;
   };
-  return std::ranges::any_of(jobs, [&](const TrainFlags& f) { return texts(f) != texts(jobs.front()); });
+  const GivenOptions& first = jobs.front().model.options;
+  return std::ranges::any_of(
+      jobs, [&](const TrainFlags& f) { return !std::ranges::equal(f.model.options, first, same); });
 }
 
 SteadyClock& choosing_clock() {
@@ -225,7 +227,7 @@ SteadyClock& choosing_clock() {
 Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
   std::vector<LayeredModel> models(jobs.size(), spec.alone);
   Problems problems;
-  if (models_differ(jobs, spec.own)) {
+  if (models_differ(jobs)) {
     for (std::size_t b = 1; b < jobs.size(); ++b) {
       Result<LayeredModel> own = model_of(jobs[b], spec.own);
       if (!own)
