@@ -106,7 +106,7 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
       unlike.push_back({file->path(),
                         name + " is of " + safetensors_name(file->type(name)) + ", the model's is of " +
                             safetensors_name(tensor.type),
-                        "write it as the model has it"});
+                        std::string("write it as ") + safetensors_name(tensor.type)});
     } else if (file->shape(name) != tensor.shape) {
       std::ostringstream text;
       text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model has "

@@ -247,6 +247,11 @@ TEST(Predict, MemoryIsWeightsGradientsMomentumAndStash) {
             2000 * 4 + 1600 * 2 + 2 * 300);  // two weight versions
   const CostOptions adam{.rule_copies = 2};
   EXPECT_EQ(predict(plan, graph, cluster, adam).stages[0].peak_bytes, 2000 * 5 + 1600 * 2 + 2 * 300);
+  // Copies of weights in a lower precision: one with each version.
+  for (LayerNode& node : graph.nodes) node.lowered_bytes = 500;
+  EXPECT_EQ(predict(plan, graph, cluster).stages[0].peak_bytes, 2000 * 4 + 1000 * 2 + 1600 * 2 + 2 * 300);
+  plan.schedule = ScheduleKind::OneFOneB;
+  EXPECT_EQ(predict(plan, graph, cluster).stages[0].peak_bytes, 2000 * 3 + 1000 + 1600 * 2 + 2 * 300);
 }
 
 TEST(Predict, OneRankTakesTheSumOfItsLayers) {

@@ -113,7 +113,7 @@ TEST_F(InitialWeights, ComeFromAFileThatPythonWrote) {
   EXPECT_EQ(without.code, 0) << without.output;
   fs::remove(folder_ / "again");
   expect_refused("--classes 10 --init-from half.safetensors", 4,
-                 {"half.safetensors", "classifier.3.bias", "is not of F32"});
+                 {"half.safetensors", "classifier.3.bias is of F16, the model's is of F32"});
 }
 
 TEST_F(Jobs, AModelsOptionsAreItsOwn) {
