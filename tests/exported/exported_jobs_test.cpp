@@ -73,6 +73,23 @@ TEST_F(ExportedJobs, NormsOfTheWholeModelAndItsOwnWeightsToStartFrom) {
   EXPECT_NE(bytes("on.safetensors"), bytes("afresh.safetensors"));
 }
 
+TEST_F(ExportedJobs, AnArrayOfThemTrainsAsEachByItself) {
+  MILLRACE_NEEDS_REFERENCE();
+  take("bert_dropout");
+  const std::string common =
+      "train --model m.pt2 --microbatch 2 --microbatches 2 --data synthetic:64 --steps 2 --no-evaluation "
+      "--data-seed 5 ";
+  const Ran array = run(
+      common + "--fused --kernels loop --lr 0.01 0.02 --seed 1 2 --stages 2 --save-weights a.safetensors");
+  ASSERT_EQ(array.code, 0) << array.output;
+  for (const std::string job : {"0", "1"}) {
+    const Ran own = run(common + (job == "0" ? "--lr 0.01 --seed 1" : "--lr 0.02 --seed 2") +
+                        " --save-weights own" + job + ".safetensors");
+    ASSERT_EQ(own.code, 0) << own.output;
+    EXPECT_TRUE(bytes("own" + job + ".safetensors") == bytes("a.job" + job + ".safetensors")) << job;
+  }
+}
+
 TEST_F(ExportedJobs, TheUsersTensorsAreRead) {
   MILLRACE_NEEDS_REFERENCE();
   take("lstm");
