@@ -1,8 +1,8 @@
-"""Job arrays: steps of B jobs fused, one after the other, and as B processes at once; torch.func.vmap beside them.
+"""Job arrays: steps of B jobs fused and one after the other; torch.func.vmap beside them.
 
 A figure is job-steps per second: B over the median step of a fused run, one over the median step of a run by itself
-(serial), the sum of that over B processes that run at the same time (concurrent). Runs alternate; the table has medians
-over the rounds and what they are of serial. One thread per process.
+(serial). Runs alternate; the table has medians over the rounds and what they are of serial. One thread per process. B
+processes at once are `millrace sweep`'s to measure, which takes the time in which all of them ran.
 
     scripts/benchmark fusion [--rounds N] [--jobs 1,2,4,8,16] [--models mlp,cnn,resnet18,transformer] [--out FILE.json]
 """
@@ -52,26 +52,20 @@ def summary(folder):
 def measure(millrace, python, name, jobs, mode):
     flags, steps, peer = MODELS[name]
     with tempfile.TemporaryDirectory() as work:
-        folders = [os.path.join(work, str(i)) for i in range(jobs if mode == "concurrent" else 1)]
-        for folder in folders:
-            os.mkdir(folder)
+        folder = work
         if mode == "vmap":
             command = [python, os.path.join(os.path.dirname(__file__), "vmap_peer.py"), peer, str(jobs), str(steps)]
-            process = start(command, folders[0])
-            finish(process, folders[0])
-            return jobs / float(open(os.path.join(folders[0], "log")).read().split()[-1]), 0
+            finish(start(command, folder), folder)
+            return jobs / float(open(os.path.join(folder, "log")).read().split()[-1]), 0
         rates = [f"{0.01 * (1 + b / 100):.4f}" for b in range(jobs)]
         if mode.startswith("fused") and jobs > 1:
             kernels = mode.partition("-")[2] or "auto"
-            processes = [train(millrace, flags, steps, [*rates, "--fused", "--kernels", kernels], folders[0])]
+            process = train(millrace, flags, steps, [*rates, "--fused", "--kernels", kernels], folder)
         else:
-            processes = [train(millrace, flags, steps, None, folder) for folder in folders]
-        for process, folder in zip(processes, folders):
-            finish(process, folder)
-        found = [summary(folder) for folder in folders]
-        per_step = jobs if mode.startswith("fused") else 1
-        memory = sum(one["peak_memory_bytes"] for one in found)
-        return sum(per_step / one["median_step_s"] for one in found), memory
+            process = train(millrace, flags, steps, None, folder)
+        finish(process, folder)
+        found = summary(folder)
+        return (jobs if mode.startswith("fused") else 1) / found["median_step_s"], found["peak_memory_bytes"]
 
 
 def main():
@@ -81,7 +75,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", default="1,2,4,8,16")
     parser.add_argument("--models", default="mlp,cnn,resnet18,transformer")
-    parser.add_argument("--modes", default="fused,fused-loop,serial,concurrent,vmap")
+    parser.add_argument("--modes", default="fused,fused-loop,serial,vmap")
     parser.add_argument("--out")
     options = parser.parse_args()
     rows = []
