@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/all_reduce_route.h"
+#include "runtime/base/choices.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/plan/plan.h"
@@ -22,6 +23,9 @@ enum class ReduceModel {
                ///< what is left then counts
   Serial,      ///< one all-reduce of all gradients after the last backward
 };
+constexpr auto names_of(ReduceModel) {
+  return std::to_array<std::string_view>({"overlapped", "serial"});
+}
 
 struct CostOptions {
   ReduceModel reduce = ReduceModel::Overlapped;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optimizer/cost_model.h"
+#include "runtime/base/choices.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
@@ -19,6 +20,9 @@ enum class Recompute {
   Auto,    ///< on stages that do not fit otherwise
   Always,  ///< on every stage
 };
+constexpr auto names_of(Recompute) {
+  return std::to_array<std::string_view>({"never", "auto", "always"});
+}
 
 /// Our planner for our own profiles.
 struct PlannerOptions {

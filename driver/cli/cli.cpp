@@ -261,7 +261,7 @@ void append_flag(std::string& out, const Flag& flag) {
   std::string text = flag.help;
   if (flag.required) text += " Required.";
   if (flag.repeatable) text += " May be repeated.";
-  if (!flag.default_text().empty())
+  if (!flag.required && !flag.default_text().empty())
     text += std::string(" [default:") + kHardSpace + flag.default_text() + "]";
   append_wrapped(out, text, kHelpColumn, kHelpColumn);
 }

@@ -48,6 +48,11 @@ struct CommandSpec {
 
 /// The flags as text alone: their defaults are kept, their values go nowhere.
 CommandSpec without_targets(CommandSpec spec);
+template <class Flags>
+CommandSpec without_targets(CommandSpec (*spec_of)(Flags&)) {
+  Flags unused;
+  return without_targets(spec_of(unused));
+}
 
 /// --format of most commands.
 enum class OutputFormat { Text, Json };

@@ -15,6 +15,14 @@ int exit_with(ExitCode code, const Problems& problems) {
   return static_cast<int>(code);
 }
 
+int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
+                const std::function<int(const Arguments& given, Problems problems)>& run) {
+  const Result<Arguments> given = parse_arguments(spec, args);
+  if (!given) return exit_with(ExitCode::Usage, given.problems());
+  if (given->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+  return run(*given, given->problems());
+}
+
 int code_after_output(int code) {
   errno = 0;
   const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
@@ -54,9 +62,17 @@ Problems about_file(const std::string& file, Problems problems) {
   return problems;
 }
 
-Result<ClusterSpec> cluster_of(const Arguments& arguments, int ranks) {
-  if (arguments.has("cluster")) return ClusterSpec::load(arguments.string("cluster"));
-  return ClusterSpec::local(ranks);
+Result<ClusterSpec> cluster_of(const std::optional<std::string>& file, int ranks) {
+  return file ? ClusterSpec::load(*file) : ClusterSpec::local(ranks);
+}
+
+Problems refused_group(const CommandSpec& spec, const Arguments& arguments, std::string_view group,
+                       const std::string& why, const std::string& hint) {
+  Problems problems;
+  for (const Flag& flag : spec.flags) {
+    if (flag.group == group && arguments.has(flag.name)) problems.push_back({"--" + flag.name, why, hint});
+  }
+  return problems;
 }
 
 }  // namespace millrace

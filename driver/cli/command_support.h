@@ -1,7 +1,11 @@
 // What the LibTorch-free commands share: reporting problems, reading flags of the same meaning.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "driver/cli/cli.h"
 #include "runtime/base/error.h"
@@ -12,6 +16,12 @@ namespace millrace {
 
 /// Prints the problems to stderr, one a line, and gives the exit code back.
 int exit_with(ExitCode code, const Problems& problems);
+
+/// A command from its first line: parses `args` into the targets of `spec`; prints --help, or what is wrong
+/// with the line; else runs `run` with what was given and the problems of the values, for it to add its own
+/// and report all. Returns the exit code.
+int run_command(const CommandSpec& spec, const std::vector<std::string>& args,
+                const std::function<int(const Arguments& given, Problems problems)>& run);
 
 /// At the end of a program: a result that did not get to stdout (full disk, closed pipe) is a failure.
 int code_after_output(int code);
@@ -29,7 +39,11 @@ Result<LayerGraph> load_profile(const std::string& path);
 /// The problems, each with the file they are about in front.
 Problems about_file(const std::string& file, Problems problems);
 
-/// --cluster FILE, or `ranks` ranks on this host.
-Result<ClusterSpec> cluster_of(const Arguments& arguments, int ranks);
+/// The cluster of a file, or `ranks` ranks on this host.
+Result<ClusterSpec> cluster_of(const std::optional<std::string>& file, int ranks);
+
+/// A Problem for each flag of `group` (its heading in --help) that was given all the same.
+Problems refused_group(const CommandSpec& spec, const Arguments& arguments, std::string_view group,
+                       const std::string& why, const std::string& hint = {});
 
 }  // namespace millrace

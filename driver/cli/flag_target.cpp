@@ -1,5 +1,6 @@
 #include "driver/cli/flag_target.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -84,6 +85,17 @@ Result<std::vector<double>> numbers_from(std::string_view text) {
   return values;
 }
 
+Result<std::vector<std::int64_t>> integers_from(std::string_view text, std::int64_t minimum,
+                                                std::int64_t maximum) {
+  std::vector<std::int64_t> values;
+  for (const std::string& word : split(text, ',')) {
+    const Result<std::int64_t> value = integer_from(word, minimum, maximum);
+    if (!value) return value.problems();
+    values.push_back(*value);
+  }
+  return values;
+}
+
 Result<std::size_t> choice_from(std::string_view text, std::string_view what,
                                 const std::vector<std::string>& names) {
   std::string all;
@@ -94,6 +106,17 @@ Result<std::size_t> choice_from(std::string_view text, std::string_view what,
   const std::optional<std::string> near = nearest_name(text, names);
   return Problem{"", "unknown " + std::string(what) + " " + in_quotes(text),
                  near ? "did you mean '" + *near + "'?" : "one of: " + all};
+}
+
+Result<std::vector<std::size_t>> choices_from(std::string_view text, std::string_view what,
+                                              const std::vector<std::string>& names) {
+  std::vector<std::size_t> places;
+  for (const std::string& word : split(text, ',')) {
+    const Result<std::size_t> place = choice_from(word, what, names);
+    if (!place) return place.problems();
+    if (std::ranges::find(places, *place) == places.end()) places.push_back(*place);
+  }
+  return places;
 }
 
 std::string shortest_text(double number) {

@@ -32,9 +32,14 @@ Result<std::int64_t> integer_from(std::string_view text, std::int64_t minimum, s
 Result<double> number_from(std::string_view text, double minimum, double maximum);
 Result<Bytes> bytes_from(std::string_view text);
 Result<std::vector<double>> numbers_from(std::string_view text);  ///< comma-separated
+Result<std::vector<std::int64_t>> integers_from(std::string_view text, std::int64_t minimum,
+                                                std::int64_t maximum);  ///< comma-separated
 /// Place in `names`; Problem: unknown `what`, with the nearest name.
 Result<std::size_t> choice_from(std::string_view text, std::string_view what,
                                 const std::vector<std::string>& names);
+/// Of a comma-separated list; each place once, in the list's order.
+Result<std::vector<std::size_t>> choices_from(std::string_view text, std::string_view what,
+                                              const std::vector<std::string>& names);
 std::string shortest_text(double number);  ///< the shortest that reads back
 
 // ---- targets
@@ -86,8 +91,21 @@ Target text(std::optional<std::string>& member);
 Target texts(std::vector<std::string>& member);  ///< each time the flag was given
 Target list(std::vector<std::string>& member);   ///< comma-separated, empty words left out
 Target numbers(std::vector<double>& member);     ///< comma-separated
-Target on(bool& member);                         ///< of a switch
-Target off(bool& member);                        ///< of a switch that turns something off
+template <std::integral Int>
+Target integers(std::vector<Int>& member, std::int64_t minimum, std::int64_t maximum = kAny) {
+  std::string all;
+  for (Int value : member) all += (all.empty() ? "" : ",") + std::to_string(value);
+  return target_of(
+      member,
+      [=](const std::string& text) -> Result<std::vector<Int>> {
+        const Result<std::vector<std::int64_t>> values = integers_from(text, minimum, maximum);
+        if (!values) return values.problems();
+        return std::vector<Int>(values->begin(), values->end());
+      },
+      all);
+}
+Target on(bool& member);   ///< of a switch
+Target off(bool& member);  ///< of a switch that turns something off
 
 /// One of the names of an enum (runtime/base/choices.h). `what` names it in messages: "unknown device 'gpu'".
 template <Named Enum>
@@ -95,6 +113,23 @@ Target choice(Enum& member, std::string what) {
   return target_of(
       member, [what](const std::string& text) { return choice_from(text, what, all_names<Enum>()); },
       to_string(member));
+}
+
+/// Some of the names of an enum, comma-separated, each once.
+template <Named Enum>
+Target choices(std::vector<Enum>& member, std::string what) {
+  std::string all;
+  for (Enum value : member) all += (all.empty() ? "" : ",") + to_string(value);
+  return target_of(
+      member,
+      [what](const std::string& text) -> Result<std::vector<Enum>> {
+        const Result<std::vector<std::size_t>> places = choices_from(text, what, all_names<Enum>());
+        if (!places) return places.problems();
+        std::vector<Enum> values;
+        for (std::size_t place : *places) values.push_back(static_cast<Enum>(place));
+        return values;
+      },
+      all);
 }
 
 /// A type with a parser of its own: text to Result<T>.

@@ -35,31 +35,12 @@ std::string rules_with(const RuleSwitch& option) {
 
 /// "bias,norm"; "none": no kind.
 Result<std::vector<ParameterGroup>> groups_from(const std::string& list) {
+  if (list == "none") return std::vector<ParameterGroup>();
   std::vector<ParameterGroup> groups;
-  if (list == "none") return groups;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
-    const Result<std::size_t> group =
-        choice_from(list.substr(at, end - at), "kind of parameter", all_names<ParameterGroup>());
-    if (!group) return group.problems();
-    groups.push_back(static_cast<ParameterGroup>(*group));
-    at = end + 1;
-  }
+  if (const std::optional<Problem> wrong = into::choices(groups, "kind of parameter").read({list}))
+    return *wrong;
   std::ranges::sort(groups);
-  groups.erase(std::ranges::unique(groups).begin(), groups.end());
   return groups;
-}
-
-Result<std::vector<std::int64_t>> whole_numbers_from(const std::string& list) {
-  std::vector<std::int64_t> numbers;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
-    const Result<std::int64_t> number = integer_from(list.substr(at, end - at), 1, kMostSteps);
-    if (!number) return number.problems();
-    numbers.push_back(*number);
-    at = end + 1;
-  }
-  return numbers;
 }
 
 }  // namespace
@@ -206,9 +187,9 @@ std::vector<Flag> rate_flags(LearningRateOptions& rate, RateInEpochs& epochs, bo
            into::integer(epochs.step_size, 0, 1'000'000)),
       flag("lr-milestones", "LIST",
            "Policy multistep: the rate is multiplied by --gamma at these: 1450,1490.",
-           into::parsed(rate.milestones, whole_numbers_from)),
+           into::integers(rate.milestones, 1, kMostSteps)),
       flag("lr-milestone-epochs", "LIST", "The same in epochs; instead of --lr-milestones.",
-           into::parsed(epochs.milestones, whole_numbers_from)),
+           into::integers(epochs.milestones, 1, kMostSteps)),
       flag("gamma", "F", "Policies step, multistep, exponential and gnmt: factor.",
            into::number(rate.gamma, 0, 1)),
       flag("lr-power", "F", "Policy polynomial: power; 0.5 in NVIDIA's BERT.",

@@ -90,7 +90,8 @@ Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& argum
                  .deadline = flags.deadline,
                  .threads = flags.threads,
                  .json = flags.format == OutputFormat::Json};
-  Result<ClusterSpec> cluster = cluster_of(arguments, flags.ranks.value_or(2));
+  Result<ClusterSpec> cluster = cluster_of(
+      arguments.has("cluster") ? std::optional(flags.cluster) : std::nullopt, flags.ranks.value_or(2));
   if (!cluster) return cluster.problems();
   job.cluster = *std::move(cluster);
   if (job.cluster.num_ranks() < 2)

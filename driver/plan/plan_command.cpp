@@ -29,43 +29,33 @@ namespace {
 constexpr std::int64_t kMostRanks = 4096;
 constexpr int kLeastMicrobatches = 4;
 constexpr double kWorthANote = 1.05;  // times less time a sample
-constexpr const char* kPipeDreamFlags[] = {"machines", "bandwidth", "use-fewer-machines",
-                                           "activation-compression", "as-original"};
-constexpr const char* kLayerFlags[] = {"cluster",  "ranks",   "chunks",    "stages",  "microbatches",
-                                       "schedule", "out",     "recompute", "reduce",  "rule",
-                                       "explain",  "compare", "emit-conf", "draw",    "effort",
-                                       "batch",    "device",  "steps",     "from-run"};
+constexpr char kOurs[] = "Our profiles";
+constexpr char kPipeDreams[] = "PipeDream profiles";
+
+/// What the command is told.
+struct PlanFlags {
+  std::optional<std::string> profile, cluster, from_run;
+  std::optional<DevicePreset> device;
+  std::optional<Bytes> memory;
+  std::optional<int> ranks, microbatches;
+  std::optional<std::int64_t> batch;
+  std::int64_t steps = 1;
+  PlannerOptions options;  ///< without what has an optional here
+  bool explain = false;
+  std::vector<std::string> compare;
+  std::optional<std::string> out, emit_conf, draw;
+  bool pipedream = false;
+  PipeDreamOptions original;  ///< of --pipedream
+  OutputFormat format = OutputFormat::Text;
+};
 
 // ---- PipeDream mode
 // ---------------------------------------------------------------------------------------------
 
-std::vector<int> machine_counts(Arguments& arguments, Problems& problems) {
-  std::vector<int> counts;
-  for (double number : arguments.numbers("machines")) {
-    if (number != std::floor(number) || number < 1 || number > static_cast<double>(kMostRanks)) {
-      problems.push_back(
-          {"--machines", "is not a list of counts: " + arguments.string("machines"), "e.g. 8,2"});
-      return {};
-    }
-    counts.push_back(static_cast<int>(number));
-  }
-  return counts;
-}
-
-PipeDreamOptions pipedream_options(Arguments& arguments, Problems& problems) {
-  PipeDreamOptions options;
-  options.machines = machine_counts(arguments, problems);
-  options.bandwidths = arguments.numbers("bandwidth");
-  options.straight = arguments.boolean("straight");
-  options.use_fewer_machines = arguments.boolean("use-fewer-machines");
-  options.as_original = arguments.boolean("as-original");
-  if (arguments.has("memory")) options.memory_bytes = static_cast<double>(arguments.bytes("memory"));
-  if (arguments.has("activation-compression")) {
-    options.activation_compression = arguments.number("activation-compression", 1e-9, 1e9);
-  }
-  for (const char* flag : kLayerFlags) {
-    if (arguments.has(flag)) problems.push_back({long_name(flag), "does not go with --pipedream", ""});
-  }
+PipeDreamOptions pipedream_options(const PlanFlags& flags) {
+  PipeDreamOptions options = flags.original;
+  options.straight = flags.options.straight;
+  if (flags.memory) options.memory_bytes = static_cast<double>(*flags.memory);
   return options;
 }
 
@@ -105,19 +95,14 @@ void print_table(const PipeDreamAnswer& answer) {
               answer.data_parallel_time_s / answer.pipeline_time_s);
 }
 
-int plan_for_pipedream(Arguments& arguments) {
-  Problems problems;
-  const PipeDreamOptions options = pipedream_options(arguments, problems);
-  if (!arguments.has("profile"))
-    problems.push_back({"--profile", "is required", "for example --profile graph.txt"});
-  const OutputFormat format = output_format(arguments, problems);
-  append(problems, arguments.problems());
+int plan_for_pipedream(const PlanFlags& flags, Problems problems) {
+  if (!flags.profile) problems.push_back({"--profile", "is required", "for example --profile graph.txt"});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const Result<PipeDreamGraph> graph = read_pipedream_graph(arguments.string("profile"));
+  const Result<PipeDreamGraph> graph = read_pipedream_graph(*flags.profile);
   if (!graph) return exit_with(ExitCode::InputData, graph.problems());
-  const Result<PipeDreamAnswer> answer = plan_pipedream(*graph, options);
+  const Result<PipeDreamAnswer> answer = plan_pipedream(*graph, pipedream_options(flags));
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
-  if (format == OutputFormat::Json) {
+  if (flags.format == OutputFormat::Json) {
     std::printf("%s\n", to_json(*answer).dump(2).c_str());
   } else {
     print_table(*answer);
@@ -128,26 +113,6 @@ int plan_for_pipedream(Arguments& arguments) {
 // ---- our profiles
 // -----------------------------------------------------------------------------------------------
 
-/// The value's place in `names`; a Problem with the nearest name if it is none of them.
-int choice(const Arguments& arguments, const char* flag, const std::vector<std::string>& names,
-           Problems& problems) {
-  const std::string value = arguments.string(flag);
-  const auto found = std::find(names.begin(), names.end(), value);
-  if (found != names.end()) return static_cast<int>(found - names.begin());
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-  const auto near = nearest_name(value, names);
-  problems.push_back(
-      {long_name(flag), "is '" + value + "'", near ? "did you mean '" + *near + "'?" : "one of: " + all});
-  return 0;
-}
-
-int rule_copies(const Arguments& arguments, Problems& problems) {
-  std::vector<std::string> names;
-  for (const RuleMemory& memory : rule_memories()) names.push_back(memory.name);
-  return rule_memories()[static_cast<std::size_t>(choice(arguments, "rule", names, problems))].tensors;
-}
-
 /// "sgd 0, momentum 1, ...".
 std::string rule_help() {
   std::string text = "Update rule whose state counts as memory, in copies of the parameters:";
@@ -156,50 +121,45 @@ std::string rule_help() {
   return text + ".";
 }
 
-PlannerOptions planner_options(Arguments& arguments, Problems& problems) {
-  PlannerOptions options;
-  options.microbatches = static_cast<int>(arguments.integer("microbatches", 0, kMostFileMicrobatches));
-  if (arguments.has("batch") && arguments.has("microbatches"))
+Result<int> rule_copies(const std::string& rule) {
+  std::vector<std::string> names;
+  for (const RuleMemory& memory : rule_memories()) names.push_back(memory.name);
+  const Result<std::size_t> place = choice_from(rule, "update rule", names);
+  if (!place) return place.problems();
+  return rule_memories()[*place].tensors;
+}
+
+std::string first_rule_with(int copies) {
+  const std::vector<RuleMemory> memories = rule_memories();
+  const auto found = std::ranges::find(memories, copies, &RuleMemory::tensors);
+  return found == memories.end() ? "" : found->name;
+}
+
+/// Nothing: the planner chooses.
+Result<std::optional<ScheduleKind>> planned_schedule(const std::string& text) {
+  if (text == "auto") return std::optional<ScheduleKind>();
+  const Result<ScheduleKind> kind = parse_schedule_kind(text, "--schedule");
+  if (!kind) return kind.problems();
+  if (*kind == ScheduleKind::Custom)
+    return Problem{"", "a custom schedule is read from a file, not planned",
+                   "`millrace simulate --schedule-file` runs it"};
+  return std::optional(*kind);
+}
+
+Result<DevicePreset> known_device(const std::string& name) {
+  return device_preset(name, "--device");
+}
+
+/// But for the microbatches.
+PlannerOptions planner_options(const PlanFlags& flags, Problems& problems) {
+  PlannerOptions options = flags.options;
+  if (flags.batch && flags.microbatches)
     problems.push_back({"--batch", "says how many microbatches there are", "give --batch or --microbatches"});
-  options.stages = static_cast<int>(arguments.integer("stages", 0, kMostRanks));
-  options.straight = arguments.boolean("straight");
-  if (arguments.has("memory")) {
-    options.memory_per_rank = arguments.bytes("memory");
-    if (options.memory_per_rank == 0 && arguments.problems().empty())
-      problems.push_back({"--memory", "is 0", "leave it out for no limit"});
-  } else if (arguments.has("device")) {
-    const Result<DevicePreset> device = device_preset(arguments.string("device"), "--device");
-    if (device) {
-      options.memory_per_rank = device->memory;
-    } else {
-      append(problems, device.problems());
-    }
-  }
-  if (arguments.string("schedule") != "auto") {
-    const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
-    if (kind) {
-      options.schedule = *kind;
-      if (*kind == ScheduleKind::Custom)
-        problems.push_back({"--schedule", "a custom schedule is read from a file, not planned",
-                            "`millrace simulate --schedule-file` runs it"});
-    } else {
-      append(problems, kind.problems());
-    }
-  }
-  options.chunks = static_cast<int>(arguments.integer("chunks", 0, 64));
-  options.effort = arguments.number("effort", 0.01, 1e6);
-  options.recompute =
-      static_cast<Recompute>(choice(arguments, "recompute", {"never", "auto", "always"}, problems));
-  options.costs.reduce =
-      static_cast<ReduceModel>(choice(arguments, "reduce", {"overlapped", "serial"}, problems));
-  options.costs.rule_copies = rule_copies(arguments, problems);
-  options.costs.share_rule_state = arguments.boolean("zero-1");
-  for (const char* flag : kPipeDreamFlags) {
-    if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --pipedream", ""});
-  }
-  if (arguments.has("ranks") && arguments.has("cluster")) {
+  if (flags.memory == Bytes{0}) problems.push_back({"--memory", "is 0", "leave it out for no limit"});
+  if (flags.device) options.memory_per_rank = flags.device->memory;
+  if (flags.memory) options.memory_per_rank = *flags.memory;
+  if (flags.ranks && flags.cluster)
     problems.push_back({"--ranks", "the cluster file says how many ranks there are", "give one of the two"});
-  }
   return options;
 }
 
@@ -295,31 +255,30 @@ PipeDreamConf conf_of(const Plan& plan) {
 }
 
 /// --out, --emit-conf, --draw.
-Problems write_files(const Arguments& arguments, const Plan& plan, const LayerGraph& graph) {
+Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph) {
   Problems problems;
   std::size_t places = 0;
   for (const PlanStage& stage : plan.stages) places += stage.ranks.size();
-  if (arguments.has("emit-conf") && static_cast<int>(places) != plan.num_ranks()) {
+  if (flags.emit_conf && static_cast<int>(places) != plan.num_ranks()) {
     return {{"--emit-conf",
              "the best plan has several stages on each rank (" + to_string(plan.schedule) +
                  "), PipeDream's conf has one",
              "--chunks 1"}};
   }
-  const auto write = [&](const char* flag, auto&& text) {
-    if (!arguments.has(flag)) return;
-    const Status written = write_file_atomically(arguments.string(flag), text());
+  const auto write = [&](const std::optional<std::string>& file, auto&& text) {
+    if (!file) return;
+    const Status written = write_file_atomically(*file, text());
     if (!written) append(problems, written.problems());
   };
-  write("out", [&] { return plan.to_json(); });
-  write("emit-conf", [&] { return to_json(conf_of(plan)); });
-  write("draw", [&] { return partition_svg(plan, graph); });
+  write(flags.out, [&] { return plan.to_json(); });
+  write(flags.emit_conf, [&] { return to_json(conf_of(plan)); });
+  write(flags.draw, [&] { return partition_svg(plan, graph); });
   return problems;
 }
 
 /// Two plan files under one profile and cluster.
-int compare_plans(const Arguments& arguments, const LayerGraph& graph,
+int compare_plans(const std::vector<std::string>& names, const LayerGraph& graph,
                   const std::optional<ClusterSpec>& given, const CostOptions& costs, OutputFormat format) {
-  const std::vector<std::string> names = arguments.strings("compare");
   std::vector<PlanCandidate> plans;
   Problems problems;
   for (const std::string& name : names) {
@@ -356,14 +315,15 @@ int compare_plans(const Arguments& arguments, const LayerGraph& graph,
 }
 
 /// --batch SAMPLES in microbatches of the profile; or --microbatches; or 4, and one for each rank.
-Problems choose_microbatches(Arguments& arguments, const LayerGraph& graph, int ranks,
+Problems choose_microbatches(const PlanFlags& flags, const LayerGraph& graph, int ranks,
                              PlannerOptions& options) {
-  if (arguments.has("microbatches")) return {};
-  options.microbatches = std::max(kLeastMicrobatches, ranks);
-  if (!arguments.has("batch")) return {};
-  const std::int64_t samples =
-      arguments.integer("batch", 1, std::int64_t{kMostFileMicrobatches} * graph.microbatch);
-  if (!arguments.problems().empty()) return arguments.problems();
+  options.microbatches = flags.microbatches.value_or(std::max(kLeastMicrobatches, ranks));
+  if (!flags.batch) return {};
+  const std::int64_t most = std::int64_t{kMostFileMicrobatches} * graph.microbatch, samples = *flags.batch;
+  if (samples > most) {
+    return {{"--batch", std::to_string(samples) + " is out of range",
+             "expected from 1 to " + std::to_string(most)}};
+  }
   const std::int64_t below = samples / graph.microbatch * graph.microbatch;
   if (below != samples) {
     return {{"--batch",
@@ -381,7 +341,7 @@ void note(const std::string& text) {
 }
 
 /// What the user did not say and the answer depends on.
-void print_notes(const Arguments& arguments, const Plan& plan, const LayerGraph& graph,
+void print_notes(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
                  const ClusterSpec& cluster, const PlannerOptions& options) {
   Bytes peak = 0;
   bool bounded = true;
@@ -395,7 +355,7 @@ void print_notes(const Arguments& arguments, const Plan& plan, const LayerGraph&
          bytes_text(peak) + " (--memory, --device, or memory in the cluster file)");
   }
   const std::string samples = std::to_string(std::int64_t{plan.microbatches} * graph.microbatch);
-  if (arguments.string("microbatches") == "0") {
+  if (flags.microbatches == 0) {
     note("a batch of " + samples +
          " samples was chosen for the least time a sample; --batch SAMPLES fixes it, "
          "which training usually needs");
@@ -412,15 +372,15 @@ void print_notes(const Arguments& arguments, const Plan& plan, const LayerGraph&
       std::to_string(plan.microbatches) + (plan.microbatches == 1 ? " microbatch" : " microbatches");
   note(count + " for " + std::to_string(ranks) + " ranks keep them idle: " + std::to_string(ranks) +
        " microbatches take " + printed("%.2f", gain) + " times less time a sample" +
-       (arguments.has("batch") ? "; for the same batch profile with a smaller --microbatch"
-                               : "; a batch of " + std::to_string(std::int64_t{ranks} * graph.microbatch)));
+       (flags.batch ? "; for the same batch profile with a smaller --microbatch"
+                    : "; a batch of " + std::to_string(std::int64_t{ranks} * graph.microbatch)));
 }
 
 /// The plan and its reasons; with --microbatches 0 the others are planned for the batch that was chosen, so
 /// that all are compared at one batch. With --steps from 2 on the step in a run of many decides.
-Result<PlannerAnswer> answer_of(Arguments& arguments, const LayerGraph& graph, const ClusterSpec& cluster,
+Result<PlannerAnswer> answer_of(const PlanFlags& flags, const LayerGraph& graph, const ClusterSpec& cluster,
                                 PlannerOptions& options) {
-  const Reasons reasons = arguments.boolean("explain") ? Reasons::All : Reasons::RunnerUp;
+  const Reasons reasons = flags.explain ? Reasons::All : Reasons::RunnerUp;
   if (options.microbatches == 0) {
     const Result<Plan> chosen = plan_layers(graph, cluster, options);
     if (!chosen) return chosen.problems();
@@ -430,7 +390,7 @@ Result<PlannerAnswer> answer_of(Arguments& arguments, const LayerGraph& graph, c
   if (!answer) return answer;
   CostModel model(graph, cluster, options.costs);
   predict_runs(*answer, model);
-  if (arguments.integer("steps", 1, INT64_MAX) > 1) {
+  if (flags.steps > 1) {
     choose_for_run(*answer);
     if (Result<StepBreakdown> parts =
             model.breakdown(answer->plan.schedule, answer->plan.microbatches, model.stages_of(answer->plan)))
@@ -446,30 +406,22 @@ Result<PlannerAnswer> answer_of(Arguments& arguments, const LayerGraph& graph, c
 }
 
 /// --profile, with the times of --from-run.
-Result<LayerGraph> profile_of(const Arguments& arguments) {
-  if (!arguments.has("from-run")) return load_profile(arguments.string("profile"));
-  const std::string run = arguments.string("from-run");
-  const std::string own = run + "/profile.json";
-  Result<LayerGraph> profile = load_profile(arguments.has("profile") ? arguments.string("profile") : own);
+Result<LayerGraph> profile_of(const PlanFlags& flags) {
+  if (!flags.from_run) return load_profile(*flags.profile);
+  Result<LayerGraph> profile = load_profile(flags.profile.value_or(*flags.from_run + "/profile.json"));
   if (!profile) return profile;
-  return profile_of_run(*profile, run);
+  return profile_of_run(*profile, *flags.from_run);
 }
 
-int plan_for_layers(Arguments& arguments) {
-  Problems problems;
-  PlannerOptions options = planner_options(arguments, problems);
-  const OutputFormat format = output_format(arguments, problems);
-  arguments.integer("steps", 1, INT64_MAX);
-  if (!arguments.has("profile") && !arguments.has("from-run"))
+int plan_for_layers(const PlanFlags& flags, Problems problems) {
+  PlannerOptions options = planner_options(flags, problems);
+  if (!flags.profile && !flags.from_run)
     problems.push_back({"--profile", "is required", "for example --profile profile.json"});
-  const int default_ranks = options.stages > 0 ? options.stages : 2;
-  const int ranks =
-      arguments.has("ranks") ? static_cast<int>(arguments.integer("ranks", 1, kMostRanks)) : default_ranks;
-  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  Result<ClusterSpec> cluster = cluster_of(arguments, ranks);
-  if (cluster && arguments.has("device") && !arguments.has("cluster")) {
-    const ClusterLink link = device_preset(arguments.string("device"), "--device")->link;
+  const int ranks = flags.ranks.value_or(options.stages > 0 ? options.stages : 2);
+  Result<ClusterSpec> cluster = cluster_of(flags.cluster, ranks);
+  if (cluster && flags.device && !flags.cluster) {
+    const ClusterLink& link = flags.device->link;
     cluster->levels[0] = {.count = ranks, .bandwidth = link.bandwidth, .latency_s = link.latency_s};
   }
   if (!cluster) return exit_with(ExitCode::Usage, cluster.problems());
@@ -477,28 +429,28 @@ int plan_for_layers(Arguments& arguments) {
     return exit_with(ExitCode::Usage,
                      {{"--cluster", "has more than " + std::to_string(kMostRanks) + " ranks", ""}});
   }
-  const Result<LayerGraph> graph = profile_of(arguments);
+  const Result<LayerGraph> graph = profile_of(flags);
   if (!graph) return exit_with(ExitCode::InputData, graph.problems());
-  if (problems = choose_microbatches(arguments, *graph, cluster->num_ranks(), options); !problems.empty())
+  if (problems = choose_microbatches(flags, *graph, cluster->num_ranks(), options); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   if (problems = load_kind_profiles(*cluster, options.costs); !problems.empty()) {
     return exit_with(ExitCode::InputData, problems);
   }
-  if (arguments.has("compare")) {
-    const bool given = arguments.has("cluster") || arguments.has("ranks");
-    return compare_plans(arguments, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
-                         format);
+  if (!flags.compare.empty()) {
+    const bool given = flags.cluster || flags.ranks;
+    return compare_plans(flags.compare, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
+                         flags.format);
   }
-  const Result<PlannerAnswer> answer = answer_of(arguments, *graph, *cluster, options);
+  const Result<PlannerAnswer> answer = answer_of(flags, *graph, *cluster, options);
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
   const Plan& plan = answer->plan;
-  if (problems = write_files(arguments, plan, *graph); !problems.empty())
+  if (problems = write_files(flags, plan, *graph); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   std::vector<Sensitivity> changes;
-  if (arguments.boolean("explain")) changes = sensitivity(*answer, *graph, *cluster, options);
-  print_notes(arguments, plan, *graph, *cluster, options);
-  if (format == OutputFormat::Json) {
-    if (!arguments.boolean("explain")) return std::printf("%s\n", plan.to_json().c_str()), 0;
+  if (flags.explain) changes = sensitivity(*answer, *graph, *cluster, options);
+  print_notes(flags, plan, *graph, *cluster, options);
+  if (flags.format == OutputFormat::Json) {
+    if (!flags.explain) return std::printf("%s\n", plan.to_json().c_str()), 0;
     Json both = Json::object();
     both["plan"] = *parse_json(plan.to_json(), "plan");
     both["explanation"] = explanation_json(*answer, changes);
@@ -506,7 +458,7 @@ int plan_for_layers(Arguments& arguments) {
     return 0;
   }
   print_table(plan, *graph, *cluster, options.costs);
-  if (arguments.boolean("explain")) {
+  if (flags.explain) {
     std::printf("%s", explanation_text(*answer, changes).c_str());
   } else if (!answer->others.empty()) {
     std::printf("runner-up: %s\n", comparison_text(*answer, answer->others.front()).c_str());
@@ -515,9 +467,8 @@ int plan_for_layers(Arguments& arguments) {
   return 0;
 }
 
-}  // namespace
-
-CommandSpec plan_spec() {
+CommandSpec plan_spec(PlanFlags& f) {
+  PlannerOptions& o = f.options;
   CommandSpec spec;
   spec.command = "plan";
   spec.summary = "Cut a profiled model into pipeline stages, replicate them, and predict the step time.";
@@ -527,126 +478,159 @@ CommandSpec plan_spec() {
        .value = "FILE",
        .help =
            "profile.json of `millrace profile`, or a PipeDream graph.txt. Required, unless --from-run has "
-           "one."},
-      {.name = "straight", .help = "No replication: one rank for each stage."},
-      {.name = "memory", .value = "BYTES", .help = "Memory of a rank, e.g. 8GiB (default: the cluster's)."},
-      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
+           "one.",
+       .target = into::text(f.profile)},
+      {.name = "straight",
+       .help = "No replication: one rank for each stage.",
+       .target = into::on(o.straight)},
+      {.name = "memory",
+       .value = "BYTES",
+       .help = "Memory of a rank, e.g. 8GiB (default: the cluster's).",
+       .target = into::bytes(f.memory)},
+      {.name = "format",
+       .value = "text|json",
+       .help = "What to print.",
+       .target = into::choice(f.format, "format")},
       {.name = "cluster",
        .value = "FILE",
        .help = "cluster.yaml: links and memory.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::text(f.cluster)},
       {.name = "ranks",
        .value = "N",
        .help = "Ranks on this host, instead of --cluster (default: 2, or --stages).",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::integer(f.ranks, 1, kMostRanks)},
       {.name = "stages",
        .value = "N",
        .help = "Number of stages; 0 chooses.",
-       .fallback = "0",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::integer(o.stages, 0, kMostRanks)},
       {.name = "microbatches",
        .short_name = 'm',
        .value = "N",
        .help = "Microbatches of a step (default: one for each rank, at least 4); 0 chooses by time a sample.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::integer(f.microbatches, 0, kMostFileMicrobatches)},
       {.name = "batch",
        .value = "SAMPLES",
        .help = "Samples of a step over all ranks, instead of --microbatches: a multiple of the profile's "
                "microbatch.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::integer(f.batch, 1)},
       {.name = "steps",
        .value = "N",
        .help =
            "Steps of the job: from 2 on the plan is chosen by its step in a run of many, where the ends of "
            "zero-bubble schedules overlap; 1: by one step from an empty pipeline.",
-       .fallback = "1",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::integer(f.steps, 1)},
       {.name = "device",
        .value = "NAME",
        .help = "Memory of a rank, and without --cluster its links, of a known device: " +
                device_preset_names() + ".",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::parsed(f.device, known_device)},
       {.name = "from-run",
        .value = "DIR",
        .help =
            "Plan again from this run: the profile's layers are scaled to the times that its trace measured, "
            "stage by stage.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::text(f.from_run)},
       {.name = "schedule",
        .value = "KIND",
        .help =
            "gpipe, 1f1b, zb-h1, zb-h2, interleaved, zb-v, v-half, v-min, dualpipev, auto-order, pipedream, "
            "pipedream-vsync, pipedream-2bw, or auto: the best one that flushes.",
-       .fallback = "auto",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::parsed(o.schedule, planned_schedule, "auto")},
       {.name = "chunks",
        .value = "N",
        .help = "Stages of each rank, for interleaved and zb-h1 (the V schedules have 2); 1: only schedules "
                "with one; 0 chooses.",
-       .fallback = "0",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::integer(o.chunks, 0, 64)},
       {.name = "effort",
        .value = "X",
        .help = "Times the work after which a search that is not done gives what it has found (--explain says "
                "whether that was so).",
-       .fallback = "1",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::number(o.effort, 0.01, 1e6)},
       {.name = "recompute",
        .value = "WHEN",
        .help = "never, auto (stages that do not fit otherwise) or always compute activations again in the "
                "backward.",
-       .fallback = "never",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::choice(o.recompute, "recompute mode")},
       {.name = "reduce",
        .value = "HOW",
        .help = "Charge all-reduces overlapped with the last backward, as the runtime does it, or serial.",
-       .fallback = "overlapped",
-       .group = "Our profiles"},
-      {.name = "rule", .value = "RULE", .help = rule_help(), .fallback = "momentum", .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::choice(o.costs.reduce, "reduce model")},
+      {.name = "rule",
+       .value = "RULE",
+       .help = rule_help(),
+       .group = kOurs,
+       .target = into::parsed(o.costs.rule_copies, rule_copies, first_rule_with(o.costs.rule_copies))},
       {.name = "zero-1",
        .help = "The replicas of a stage share the rule's state (`millrace train --zero-1`).",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::on(o.costs.share_rule_state)},
       {.name = "explain",
        .help =
            "Say what was searched, where the step goes, what came second and why, and what would change it.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::on(f.explain)},
       {.name = "compare",
        .value = "A B",
        .help = "Instead of planning: two plan files side by side under this profile and cluster.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::texts(f.compare)},
       {.name = "emit-conf",
        .value = "FILE",
        .help = "Write PipeDream's *_conf.json, one module for each stage.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::text(f.emit_conf)},
       {.name = "draw",
        .value = "FILE",
        .help = "Write the partitioned graph as SVG.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::text(f.draw)},
       {.name = "out",
        .short_name = 'o',
        .value = "FILE",
        .help = "Write the plan (JSON) here.",
-       .group = "Our profiles"},
+       .group = kOurs,
+       .target = into::text(f.out)},
       {.name = "pipedream",
        .help = "Plan a PipeDream graph.txt as PipeDream's planner does, over stages that exist.",
-       .group = "PipeDream profiles"},
+       .group = kPipeDreams,
+       .target = into::on(f.pipedream)},
       {.name = "machines",
        .value = "LIST",
        .help = "Machines of each level, innermost first, e.g. 8,2.",
-       .group = "PipeDream profiles"},
+       .group = kPipeDreams,
+       .target = into::integers(f.original.machines, 1, kMostRanks)},
       {.name = "bandwidth",
        .value = "LIST",
        .help = "Bytes/s of each level, innermost first.",
-       .group = "PipeDream profiles"},
-      {.name = "use-fewer-machines", .help = "Machines may stay idle.", .group = "PipeDream profiles"},
+       .group = kPipeDreams,
+       .target = into::numbers(f.original.bandwidths)},
+      {.name = "use-fewer-machines",
+       .help = "Machines may stay idle.",
+       .group = kPipeDreams,
+       .target = into::on(f.original.use_fewer_machines)},
       {.name = "activation-compression",
        .value = "R",
        .help = "Charge activation transfers, divided by R (default: they are free).",
-       .group = "PipeDream profiles"},
+       .group = kPipeDreams,
+       .target = into::number(f.original.activation_compression, 1e-9, 1e9)},
       {.name = "as-original",
        .help = "Answer as the original programme does, also where several levels of machines let it take "
                "stages that are none, and time it too low.",
-       .group = "PipeDream profiles"},
+       .group = kPipeDreams,
+       .target = into::on(f.original.as_original)},
   };
   spec.examples = {
       "millrace plan --profile profile.json --cluster cluster.yaml --batch 256 --device h100-80g",
@@ -658,15 +642,21 @@ CommandSpec plan_spec() {
   return spec;
 }
 
+}  // namespace
+
+CommandSpec plan_spec() {
+  return without_targets<PlanFlags>(plan_spec);
+}
+
 int plan_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = plan_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) {
-    std::printf("%s", help_text(spec).c_str());
-    return 0;
-  }
-  return arguments->boolean("pipedream") ? plan_for_pipedream(*arguments) : plan_for_layers(*arguments);
+  PlanFlags flags;
+  const CommandSpec spec = plan_spec(flags);
+  return run_command(spec, args, [&](const Arguments& given, Problems problems) {
+    append(problems, flags.pipedream ? refused_group(spec, given, kOurs, "does not go with --pipedream")
+                                     : refused_group(spec, given, kPipeDreams, "needs --pipedream"));
+    return flags.pipedream ? plan_for_pipedream(flags, std::move(problems))
+                           : plan_for_layers(flags, std::move(problems));
+  });
 }
 
 }  // namespace millrace

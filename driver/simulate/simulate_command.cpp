@@ -198,9 +198,9 @@ std::string title_of(const SimulationSubject& subject) {
 }
 
 /// --write-csv, if given.
-Problems write_csv(Arguments& arguments, const SimulationSubject& subject, const Schedule& schedule) {
-  const bool transfers = arguments.boolean("csv-transfers");
-  if (!arguments.has("write-csv"))
+Problems write_csv(const SimulateFlags& flags, const SimulationSubject& subject, const Schedule& schedule) {
+  const bool transfers = flags.csv_transfers;
+  if (!flags.write_csv)
     return transfers ? Problems{{"--csv-transfers", "needs --write-csv", ""}} : Problems{};
   const Result<std::string> text =
       schedule_csv(schedule, subject.shape, transfers ? CsvContent::Transfers : CsvContent::Computations);
@@ -209,34 +209,32 @@ Problems write_csv(Arguments& arguments, const SimulationSubject& subject, const
     problems.front().where = "--write-csv";
     return problems;
   }
-  const Status written = write_file_atomically(arguments.string("write-csv"), *text);
+  const Status written = write_file_atomically(*flags.write_csv, *text);
   return written ? Problems{} : written.problems();
 }
 
-int simulate_subject(Arguments& arguments, const SimulationSubject& subject, OutputFormat format) {
+int simulate_subject(const SimulateFlags& flags, const SimulationSubject& subject) {
   const Result<Schedule> schedule = schedule_of(subject);
   if (!schedule) return exit_with(ExitCode::Usage, schedule.problems());
   for (const std::string& note : subject.notes)
-    std::fprintf(stderr, "note: %s: %s\n", arguments.string("schedule-file").c_str(), note.c_str());
-  if (Problems problems = write_csv(arguments, subject, *schedule); !problems.empty())
+    std::fprintf(stderr, "note: %s: %s\n", flags.schedule_file->c_str(), note.c_str());
+  if (Problems problems = write_csv(flags, subject, *schedule); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);
-  if (arguments.has("draw")) {
-    const Status drawn = write_file_atomically(arguments.string("draw"),
-                                               draw_svg(simulation, subject.shape, title_of(subject)));
+  if (flags.draw) {
+    const Status drawn =
+        write_file_atomically(*flags.draw, draw_svg(simulation, subject.shape, title_of(subject)));
     if (!drawn) return exit_with(ExitCode::Usage, drawn.problems());
   }
   const std::optional<double> in_a_run = step_in_a_run(subject, *schedule);
-  const bool print_schedule = arguments.boolean("print-schedule"),
-             critical = arguments.boolean("critical-path");
-  if (format == OutputFormat::Json) {
-    Json json = to_json(subject, simulation, in_a_run, critical);
-    if (print_schedule) json["schedule_text"] = to_string(*schedule);
+  if (flags.format == OutputFormat::Json) {
+    Json json = to_json(subject, simulation, in_a_run, flags.critical_path);
+    if (flags.print_schedule) json["schedule_text"] = to_string(*schedule);
     std::printf("%s\n", json.dump(2).c_str());
     return 0;
   }
-  print_text(subject, simulation, in_a_run, critical);
-  if (print_schedule) std::printf("\n%s\n", to_string(*schedule).c_str());
+  print_text(subject, simulation, in_a_run, flags.critical_path);
+  if (flags.print_schedule) std::printf("\n%s\n", to_string(*schedule).c_str());
   return 0;
 }
 
@@ -253,35 +251,10 @@ struct SweepRow {
   bool best = false;  ///< of its stages and microbatches
 };
 
-std::vector<int> whole_numbers(Arguments& arguments, const char* flag, std::vector<int> fallback,
-                               std::int64_t most, Problems& problems) {
-  if (!arguments.has(flag)) return fallback;
-  std::vector<int> result;
-  for (double value : arguments.numbers(flag)) {
-    if (!(value >= 1) || value != std::floor(value) || value > static_cast<double>(most)) {
-      problems.push_back({long_name(flag), "needs whole numbers from 1 to " + std::to_string(most), ""});
-      return fallback;
-    }
-    result.push_back(static_cast<int>(value));
-  }
-  return result;
-}
-
-std::vector<ScheduleKind> kinds_of(Arguments& arguments, Problems& problems) {
+std::vector<ScheduleKind> all_kinds() {
   std::vector<ScheduleKind> kinds;
-  if (!arguments.has("schedule")) {
-    for (int kind = 0; kind < static_cast<int>(ScheduleKind::Custom); ++kind)
-      kinds.push_back(static_cast<ScheduleKind>(kind));
-    return kinds;
-  }
-  for (const std::string& word : split(arguments.string("schedule"), ',')) {
-    const Result<ScheduleKind> kind = parse_schedule_kind(word, "--schedule");
-    if (kind) {
-      kinds.push_back(*kind);
-    } else {
-      append(problems, kind.problems());
-    }
-  }
+  for (int kind = 0; kind < static_cast<int>(ScheduleKind::Custom); ++kind)
+    kinds.push_back(static_cast<ScheduleKind>(kind));
   return kinds;
 }
 
@@ -294,10 +267,10 @@ double peak_microbatches(const PipelineShape& shape, const Simulation& simulatio
   return most;
 }
 
-SweepRow sweep_one(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
-                   Problems& problems) {
+SweepRow sweep_one(const SimulateFlags& flags, const Arguments& given, ScheduleKind kind, int stages,
+                   int microbatches, Problems& problems) {
   SweepRow row{.kind = kind, .stages = stages, .microbatches = microbatches};
-  const SimulationSubject subject = subject_from_flags(arguments, kind, stages, microbatches, problems);
+  const SimulationSubject subject = subject_from_flags(flags, given, kind, stages, microbatches, problems);
   if (!problems.empty()) return row;
   const Result<Schedule> schedule = schedule_of(subject);
   if (!schedule) {
@@ -368,28 +341,25 @@ Json to_json(const std::vector<SweepRow>& rows) {
   return Json::object({{"sweep", list}});
 }
 
-int sweep(Arguments& arguments, OutputFormat format, Problems problems) {
+int sweep(const SimulateFlags& flags, const Arguments& given, Problems problems) {
   for (const char* flag : {"draw", "print-schedule", "critical-path", "write-csv"}) {
-    if (arguments.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
+    if (given.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
   }
-  const std::vector<ScheduleKind> kinds = kinds_of(arguments, problems);
-  const std::vector<int> stages = whole_numbers(arguments, "stages", {4, 8}, kMostSimulatedRanks, problems);
-  const std::vector<int> microbatches =
-      whole_numbers(arguments, "microbatches", {8, 32}, kMostSimulatedMicrobatches, problems);
+  const std::vector<ScheduleKind> kinds = given.has("schedule") ? flags.schedules : all_kinds();
+  const std::vector<int> stages = given.has("stages") ? flags.stages : std::vector{4, 8};
+  const std::vector<int> microbatches = given.has("microbatches") ? flags.microbatches : std::vector{8, 32};
   std::vector<SweepRow> rows;
   for (int s : stages) {
     for (int m : microbatches) {
       for (ScheduleKind kind : kinds) {
         if (!problems.empty()) break;
-        rows.push_back(sweep_one(arguments, kind, s, m, problems));
-        append(problems, arguments.problems());
+        rows.push_back(sweep_one(flags, given, kind, s, m, problems));
       }
     }
   }
-  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   mark_best(rows);
-  if (format == OutputFormat::Json) {
+  if (flags.format == OutputFormat::Json) {
     std::printf("%s\n", to_json(rows).dump(2).c_str());
   } else {
     print_sweep(rows);
@@ -397,44 +367,50 @@ int sweep(Arguments& arguments, OutputFormat format, Problems problems) {
   return 0;
 }
 
-int simulate_plan(Arguments& arguments, OutputFormat format, Problems problems) {
-  for (const char* flag : shape_flags()) {
-    if (arguments.has(flag)) problems.push_back({long_name(flag), "the plan says it", "leave it out"});
-  }
+int simulate_plan(const SimulateFlags& flags, const Arguments& given, const CommandSpec& spec,
+                  Problems problems) {
+  append(problems, refused_group(spec, given, kShapeFlags, "the plan says it", "leave it out"));
+  if (flags.sweep) problems.push_back({"--sweep", "the plan says it", "leave it out"});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   int code = 0;
-  const Result<SimulationSubject> subject = subject_from_plan(arguments, code);
+  const Result<SimulationSubject> subject = subject_from_plan(flags, given, code);
   if (!subject) return exit_with(static_cast<ExitCode>(code), subject.problems());
-  return simulate_subject(arguments, *subject, format);
+  return simulate_subject(flags, *subject);
 }
 
-int simulate_file(Arguments& arguments, OutputFormat format) {
+int simulate_file(const SimulateFlags& flags, const Arguments& given) {
   int code = 0;
-  const Result<SimulationSubject> subject = subject_from_file(arguments, code);
+  const Result<SimulationSubject> subject = subject_from_file(flags, given, code);
   if (!subject) return exit_with(static_cast<ExitCode>(code), subject.problems());
-  return simulate_subject(arguments, *subject, format);
+  return simulate_subject(flags, *subject);
 }
 
-int simulate_shape(Arguments& arguments, OutputFormat format, Problems problems) {
+int simulate_shape(const SimulateFlags& flags, const Arguments& given, Problems problems) {
   for (const char* flag : {"profile", "cluster"}) {
-    if (arguments.has(flag)) problems.push_back({long_name(flag), "needs --plan", ""});
+    if (given.has(flag)) problems.push_back({long_name(flag), "needs --plan", ""});
   }
-  if (arguments.has("schedule-file") && problems.empty()) return simulate_file(arguments, format);
-  if (arguments.boolean("sweep")) return sweep(arguments, format, std::move(problems));
-  const Result<ScheduleKind> kind = parse_schedule_kind(arguments.string("schedule"), "--schedule");
-  if (!kind) append(problems, kind.problems());
-  const int stages = static_cast<int>(arguments.integer("stages", 1, kMostSimulatedRanks));
-  const int microbatches = static_cast<int>(arguments.integer("microbatches", 1, kMostSimulatedMicrobatches));
-  const SimulationSubject subject =
-      subject_from_flags(arguments, kind ? *kind : ScheduleKind::OneFOneB, stages, microbatches, problems);
-  append(problems, arguments.problems());
+  if (flags.schedule_file && problems.empty()) return simulate_file(flags, given);
+  if (flags.sweep) return sweep(flags, given, std::move(problems));
+  const std::string hint = "a list needs --sweep";
+  const ScheduleKind kind = only(flags.schedules, "--schedule", hint, problems);
+  const int stages = only(flags.stages, "--stages", hint, problems);
+  const int microbatches = only(flags.microbatches, "--microbatches", hint, problems);
+  const SimulationSubject subject = subject_from_flags(flags, given, kind, stages, microbatches, problems);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  return simulate_subject(arguments, subject, format);
+  return simulate_subject(flags, subject);
 }
 
-}  // namespace
+Result<std::vector<ScheduleKind>> schedules_from(const std::string& list) {
+  std::vector<ScheduleKind> kinds;
+  for (const std::string& word : split(list, ',')) {
+    const Result<ScheduleKind> kind = parse_schedule_kind(word, "--schedule");
+    if (!kind) return kind.problems();
+    kinds.push_back(*kind);
+  }
+  return kinds;
+}
 
-CommandSpec simulate_spec() {
+CommandSpec simulate_spec(SimulateFlags& f) {
   CommandSpec spec;
   spec.command = "simulate";
   spec.summary = "Run a schedule's actions against costs: makespan, bubbles, memory, and a picture.";
@@ -443,30 +419,45 @@ CommandSpec simulate_spec() {
        .value = "KIND",
        .help = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; "
                "asynchronous: pipedream, pipedream-vsync, pipedream-2bw (with --plan: the plan's).",
-       .fallback = "1f1b"},
+       .target = into::parsed(f.schedules, schedules_from, to_string(f.schedules.front()))},
       {.name = "schedule-file",
        .value = "FILE",
-       .help = "Simulate this PyTorch pipeline-schedule CSV, with or without its transfers."},
+       .help = "Simulate this PyTorch pipeline-schedule CSV, with or without its transfers.",
+       .target = into::text(f.schedule_file)},
       {.name = "microbatches",
        .short_name = 'm',
        .value = "N",
        .help = "Microbatches of the step (with --plan: the plan's).",
-       .fallback = "4"},
+       .target = into::integers(f.microbatches, 1, kMostSimulatedMicrobatches)},
       {.name = "sweep",
        .help = "Compare: --schedule, --stages and --microbatches may be lists (default: all schedules, 4,8 "
-               "stages, 8,32 microbatches)."},
-      {.name = "draw", .value = "FILE", .help = "Write the timeline as SVG."},
-      {.name = "write-csv", .value = "FILE", .help = "Write the schedule as PyTorch's CSV (compute only)."},
-      {.name = "csv-transfers", .help = "In --write-csv, the SEND and RECV actions as well."},
+               "stages, 8,32 microbatches).",
+       .target = into::on(f.sweep)},
+      {.name = "draw", .value = "FILE", .help = "Write the timeline as SVG.", .target = into::text(f.draw)},
+      {.name = "write-csv",
+       .value = "FILE",
+       .help = "Write the schedule as PyTorch's CSV (compute only).",
+       .target = into::text(f.write_csv)},
+      {.name = "csv-transfers",
+       .help = "In --write-csv, the SEND and RECV actions as well.",
+       .target = into::on(f.csv_transfers)},
       {.name = "stash-limit",
        .value = "LIST",
        .help =
-           "Of auto-order: microbatches of its layers that a rank may hold, one value or one for each rank."},
-      {.name = "critical-path", .help = "Say which actions and links bound the makespan."},
-      {.name = "print-schedule", .help = "Print the actions of each rank as well."},
-      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
+           "Of auto-order: microbatches of its layers that a rank may hold, one value or one for each rank.",
+       .target = into::numbers(f.stash_limit)},
+      {.name = "critical-path",
+       .help = "Say which actions and links bound the makespan.",
+       .target = into::on(f.critical_path)},
+      {.name = "print-schedule",
+       .help = "Print the actions of each rank as well.",
+       .target = into::on(f.print_schedule)},
+      {.name = "format",
+       .value = "text|json",
+       .help = "What to print.",
+       .target = into::choice(f.format, "format")},
   };
-  for (Flag& flag : simulation_subject_flags()) spec.flags.push_back(std::move(flag));
+  for (Flag& flag : simulation_subject_flags(f)) spec.flags.push_back(std::move(flag));
   spec.examples = {"millrace simulate --schedule 1f1b --stages 4 --microbatches 8 --draw schedule.svg",
                    "millrace simulate --schedule zb-v --stages 4 --microbatches 8 --write-csv zbv.csv",
                    "millrace simulate --schedule-file zbv.csv --forward 1.2 --draw schedule.svg",
@@ -479,18 +470,19 @@ CommandSpec simulate_spec() {
   return spec;
 }
 
+}  // namespace
+
+CommandSpec simulate_spec() {
+  return without_targets<SimulateFlags>(simulate_spec);
+}
+
 int simulate_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = simulate_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) {
-    std::printf("%s", help_text(spec).c_str());
-    return 0;
-  }
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  return arguments->has("plan") ? simulate_plan(*arguments, format, std::move(problems))
-                                : simulate_shape(*arguments, format, std::move(problems));
+  SimulateFlags flags;
+  const CommandSpec spec = simulate_spec(flags);
+  return run_command(spec, args, [&](const Arguments& given, Problems problems) {
+    return flags.plan ? simulate_plan(flags, given, spec, std::move(problems))
+                      : simulate_shape(flags, given, std::move(problems));
+  });
 }
 
 }  // namespace millrace

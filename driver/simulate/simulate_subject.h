@@ -1,9 +1,10 @@
-// What `millrace simulate` simulates, read from its flags: a plan, or a shape. LibTorch-free.
+// What `millrace simulate` is told, and what it simulates then: a plan, or a shape. LibTorch-free.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/cli/cli.h"
@@ -24,22 +25,68 @@ struct SimulationSubject {
   std::vector<std::string> notes;    ///< for the user
 };
 
-/// A pipeline of `stages` places with `microbatches`; the rest from --replicas, --chunks, --placement,
-/// --update-every, --stash-limit and the cost flags.
-/// One value of a cost is that of a rank's layers and is divided among its chunks; a list has one for each
-/// stage.
-SimulationSubject subject_from_flags(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
-                                     Problems& problems);
+enum class Sending { Overlap, Block, Rendezvous };
+constexpr auto names_of(Sending) {
+  return std::to_array<std::string_view>({"overlap", "block", "rendezvous"});
+}
+/// Of auto-order's stages on the ranks.
+enum class Placement { Loop, V };
+constexpr auto names_of(Placement) {
+  return std::to_array<std::string_view>({"loop", "v"});
+}
+
+/// What the command is told. A list of seconds or bytes has one value for all places, or one for each.
+struct SimulateFlags {
+  std::optional<std::string> schedule_file, plan, profile, cluster;
+  std::vector<ScheduleKind> schedules{ScheduleKind::OneFOneB};  ///< several: with `sweep`
+  std::vector<int> stages{4}, microbatches{4};                  ///< likewise
+  bool sweep = false;
+  // -- shape --
+  std::vector<int> replicas{1};
+  std::optional<int> chunks, update_every;
+  Placement placement = Placement::Loop;
+  std::vector<double> stash_limit;
+  // -- costs --
+  ScheduleCosts costs{.forward = {1},
+                      .backward_input = {1},
+                      .backward_weight = {1},
+                      .reduce = {0},
+                      .update = {0},
+                      .transfer = {0}};
+  std::vector<double> backward{2};
+  SimulationOptions options;
+  // -- conditions --
+  Sending sends = Sending::Overlap;
+  int ranks_per_host = 0;
+  std::vector<std::string> stragglers;
+  // -- what to show --
+  std::optional<std::string> draw, write_csv;
+  bool csv_transfers = false, critical_path = false, print_schedule = false;
+  OutputFormat format = OutputFormat::Text;
+};
+
+/// The only one of a list; a Problem with `flag` if there are more.
+template <class T>
+T only(const std::vector<T>& values, const char* flag, const std::string& hint, Problems& problems) {
+  if (values.size() > 1) problems.push_back({flag, "is given a list", hint});
+  return values.front();
+}
+
+/// A pipeline of `stages` places with `microbatches`; the rest from the flags. One value of a cost is that of
+/// a rank's layers and is divided among its chunks; a list has one for each stage. `given`: the flags that
+/// were given.
+SimulationSubject subject_from_flags(const SimulateFlags& flags, const Arguments& given, ScheduleKind kind,
+                                     int stages, int microbatches, Problems& problems);
 
 /// --schedule-file without a plan; costs from flags. Sets `code` for a wrong file.
-Result<SimulationSubject> subject_from_file(Arguments& arguments, int& code);
+Result<SimulationSubject> subject_from_file(const SimulateFlags& flags, const Arguments& given, int& code);
 
 /// --plan with --profile, --cluster, --schedule or --schedule-file, --microbatches. Sets `code` for wrong
 /// data files.
-Result<SimulationSubject> subject_from_plan(Arguments& arguments, int& code);
+Result<SimulationSubject> subject_from_plan(const SimulateFlags& flags, const Arguments& given, int& code);
 
-/// The flags that a plan answers by itself.
-std::vector<const char*> shape_flags();
-std::vector<Flag> simulation_subject_flags();
+/// Heading of the flags that a plan answers by itself.
+constexpr char kShapeFlags[] = "Shape and costs";
+std::vector<Flag> simulation_subject_flags(SimulateFlags& flags);
 
 }  // namespace millrace
