@@ -10,8 +10,15 @@
 #include "runtime/base/run_files.h"
 
 namespace millrace {
+namespace {
 
-CommandSpec report_spec() {
+struct ReportFlags {
+  std::string run;
+  std::optional<std::string> out, chrome_trace;
+  OutputFormat format = OutputFormat::Text;
+};
+
+CommandSpec spec_of(ReportFlags& f) {
   CommandSpec spec;
   spec.command = "report";
   spec.summary = "Draw a run as one HTML file: plan, predicted and measured times, schedules, curves.";
@@ -20,50 +27,43 @@ CommandSpec report_spec() {
        .short_name = 'r',
        .value = "DIR",
        .help = "Output folder of `millrace train` or `millrace launch`.",
-       .required = true},
+       .required = true,
+       .target = into::text(f.run)},
       {.name = "out",
        .short_name = 'o',
        .value = "FILE",
-       .help = "Where to write the page (default: DIR/report.html)."},
+       .help = "Where to write the page (default: DIR/report.html).",
+       .target = into::text(f.out)},
       {.name = "format",
        .value = "text|json",
        .help = "What to print: the page's place and the step times.",
-       .fallback = "text"},
-  };
-  spec.flags.push_back(
+       .target = into::choice(f.format, "format")},
       {.name = "chrome-trace",
        .value = "FILE",
-       .help = "Also write the traced steps of all ranks for chrome://tracing or Perfetto."});
+       .help = "Also write the traced steps of all ranks for chrome://tracing or Perfetto.",
+       .target = into::text(f.chrome_trace)},
+  };
   spec.examples = {"millrace report --run out", "millrace report --run out --chrome-trace trace.json",
                    "millrace report --run out --out page.html --format json"};
   return spec;
 }
 
-int report_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = report_spec();
-  const Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const std::string folder = arguments->string("run");
-  const Result<RunData> run = read_run(folder);
+int write_report(const ReportFlags& flags) {
+  const Result<RunData> run = read_run(flags.run);
   if (!run) return exit_with(ExitCode::InputData, run.problems());
-  const std::string out = arguments->has("out")
-                              ? arguments->string("out")
-                              : (std::filesystem::path(folder) / run_files::kReport).string();
+  const std::string out =
+      flags.out.value_or((std::filesystem::path(flags.run) / run_files::kReport).string());
   if (const Status written = write_file_atomically(out, report_html(*run)); !written)
     return exit_with(ExitCode::Usage, written.problems());
-  if (arguments->has("chrome-trace")) {
+  if (flags.chrome_trace) {
     std::vector<std::vector<Span>> spans;
     for (const auto& rank : run->ranks) spans.push_back(rank.spans);
-    const Status written = write_file_atomically(arguments->string("chrome-trace"), to_chrome_trace(spans));
+    const Status written = write_file_atomically(*flags.chrome_trace, to_chrome_trace(spans));
     if (!written) return exit_with(ExitCode::Usage, written.problems());
   }
   const Comparison comparison = compare(*run);
   const Result<ErrorSplit> split = split_error(*run);
-  if (format == OutputFormat::Json) {
+  if (flags.format == OutputFormat::Json) {
     Json notes = Json::array();
     for (const std::string& note : run->notes) notes.push_back(note);
     Json json = Json::object({{"report", out},
@@ -87,6 +87,19 @@ int report_command(const std::vector<std::string>& args) {
   if (split) std::printf("%s\n", error_split_text(*split).c_str());
   for (const std::string& note : run->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   return 0;
+}
+
+}  // namespace
+
+CommandSpec report_spec() {
+  return without_targets<ReportFlags>(spec_of);
+}
+
+int report_command(const std::vector<std::string>& args) {
+  ReportFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments&, const Problems& problems) {
+    return problems.empty() ? write_report(flags) : exit_with(ExitCode::Usage, problems);
+  });
 }
 
 }  // namespace millrace

@@ -22,11 +22,11 @@ int export_all(const EventLog& log, const std::vector<ExportFormat>& formats, co
     list.push_back(Json::object(
         {{"format", to_string(one)}, {"files", files}, {"spans", done.spans}, {"values", done.values}}));
     if (format == OutputFormat::Text && !done.files.empty())
-      std::printf("%s: %lld spans, %lld values in %s/%s%s\n", to_string(one),
+      std::printf("%s: %lld spans, %lld values in %s/%s%s\n", to_string(one).c_str(),
                   static_cast<long long>(done.spans), static_cast<long long>(done.values), folder.c_str(),
                   done.files.front().c_str(), done.files.size() > 1 ? " and others" : "");
     if (done.files.empty() || done.spans + done.values == 0)
-      std::fprintf(stderr, "note: %s has nothing of this run to show\n", to_string(one));
+      std::fprintf(stderr, "note: %s has nothing of this run to show\n", to_string(one).c_str());
   }
   if (format == OutputFormat::Json)
     std::printf(
@@ -35,9 +35,13 @@ int export_all(const EventLog& log, const std::vector<ExportFormat>& formats, co
   return 0;
 }
 
-}  // namespace
+struct ConvertFlags {
+  std::vector<ExportFormat> formats;
+  std::optional<std::string> out;
+  OutputFormat format = OutputFormat::Text;
+};
 
-CommandSpec convert_spec() {
+CommandSpec spec_of(ConvertFlags& f) {
   CommandSpec spec;
   spec.command = "trace convert";
   spec.summary = "Write a run for other tools: mllog, Chrome, Perfetto, TensorBoard, Prometheus, CSV.";
@@ -46,14 +50,17 @@ CommandSpec convert_spec() {
       {.name = "to",
        .value = "FORMATS",
        .help = "Comma-separated: mllog, chrome, perfetto, tensorboard, prometheus, csv, or all.",
-       .required = true},
-      {
-          .name = "out",
-          .short_name = 'o',
-          .value = "DIR",
-          .help = "Where the files go (default: DIR/export).",
-      },
-      {.name = "format", .value = "text|json", .help = "How to print what was written.", .fallback = "text"},
+       .required = true,
+       .target = into::parsed(f.formats, parse_export_formats)},
+      {.name = "out",
+       .short_name = 'o',
+       .value = "DIR",
+       .help = "Where the files go (default: DIR/export).",
+       .target = into::text(f.out)},
+      {.name = "format",
+       .value = "text|json",
+       .help = "How to print what was written.",
+       .target = into::choice(f.format, "format")},
   };
   spec.examples = {"millrace trace convert run --to perfetto,tensorboard",
                    "millrace trace convert processed/unet3d_8g --to chrome --out chrome",
@@ -61,21 +68,21 @@ CommandSpec convert_spec() {
   return spec;
 }
 
+}  // namespace
+
+CommandSpec convert_spec() {
+  return without_targets<ConvertFlags>(spec_of);
+}
+
 int convert_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = convert_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  const Result<std::vector<ExportFormat>> formats = parse_export_formats(arguments->string("to"));
-  if (!formats) append(problems, formats.problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const std::string folder = arguments->positionals().front();
-  const Result<EventLog> log = read_event_log(folder);
-  if (!log) return exit_with(ExitCode::InputData, log.problems());
-  return export_all(*log, *formats, arguments->has("out") ? arguments->string("out") : folder + "/export",
-                    format);
+  ConvertFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    const std::string& folder = given.positionals().front();
+    const Result<EventLog> log = read_event_log(folder);
+    if (!log) return exit_with(ExitCode::InputData, log.problems());
+    return export_all(*log, flags.formats, flags.out.value_or(folder + "/export"), flags.format);
+  });
 }
 
 Problems check_log_formats(const std::string& formats) {

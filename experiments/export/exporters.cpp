@@ -16,14 +16,13 @@
 #include "data/files/file_writer.h"
 #include "data/files/protobuf.h"
 #include "data/files/tfrecord.h"
+#include "driver/cli/flag_target.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kNames[] = {"mllog", "chrome", "perfetto", "tensorboard", "prometheus", "csv"};
 
 std::int64_t first_time(const EventLog& log) {
   std::int64_t first = INT64_MAX;
@@ -548,29 +547,21 @@ void write_csv(const EventLog& log, const fs::path& folder, Exported& done) {
 
 }  // namespace
 
-const char* to_string(ExportFormat format) {
-  return kNames[static_cast<int>(format)];
-}
-
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text) {
+  std::vector<std::string> names = all_names<ExportFormat>();
+  const std::size_t all = names.size();
+  names.emplace_back("all");
+  const Result<std::vector<std::size_t>> places = choices_from(text, "format", names);
+  if (!places) return places.problems();
   std::vector<ExportFormat> formats;
-  const auto add = [&](int i) {
-    if (std::find(formats.begin(), formats.end(), static_cast<ExportFormat>(i)) == formats.end())
-      formats.push_back(static_cast<ExportFormat>(i));
+  const auto add = [&](std::size_t place) {
+    const auto format = static_cast<ExportFormat>(place);
+    if (std::ranges::find(formats, format) == formats.end()) formats.push_back(format);
   };
-  Problems problems;
-  for (const std::string& word : split(text, ',')) {
-    const auto* found = std::find(std::begin(kNames), std::end(kNames), word);
-    if (word == "all") {
-      for (int i = 0; i < 6; ++i) add(i);
-    } else if (found == std::end(kNames)) {
-      problems.push_back(
-          {"'" + word + "'", "is no format", "mllog, chrome, perfetto, tensorboard, prometheus, csv or all"});
-    } else {
-      add(static_cast<int>(found - std::begin(kNames)));
-    }
+  for (const std::size_t place : *places) {
+    for (std::size_t each = 0; each < all && place == all; ++each) add(each);
+    if (place != all) add(place);
   }
-  if (!problems.empty()) return problems;
   return formats;
 }
 

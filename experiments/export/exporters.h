@@ -3,16 +3,18 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "experiments/export/event_log.h"
+#include "runtime/base/choices.h"
 
 namespace millrace {
 
 enum class ExportFormat { Mllog, Chrome, Perfetto, TensorBoard, Prometheus, Csv };
-
-/// "mllog", "chrome", "perfetto", "tensorboard", "prometheus", "csv".
-const char* to_string(ExportFormat format);
+constexpr auto names_of(ExportFormat) {
+  return std::to_array<std::string_view>({"mllog", "chrome", "perfetto", "tensorboard", "prometheus", "csv"});
+}
 /// Comma-separated names, each once; "all". A Problem names what is unknown.
 Result<std::vector<ExportFormat>> parse_export_formats(const std::string& text);
 

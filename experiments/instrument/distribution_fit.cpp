@@ -219,13 +219,6 @@ double gamma_p(double a, double x) {
   return std::max(0.0, 1 - front * h);
 }
 
-std::optional<Family> parse_family(const std::string& name) {
-  for (std::size_t f = 0; f < kFamilyNames.size(); ++f) {
-    if (name == kFamilyNames[f]) return static_cast<Family>(f);
-  }
-  return std::nullopt;
-}
-
 std::vector<std::string> Distribution::parameter_names() const {
   switch (family) {
     case Family::Constant:
@@ -370,7 +363,7 @@ double Distribution::std() const {
 }
 
 Json Distribution::json() const {
-  Json json = Json::object({{"type", kFamilyNames[static_cast<std::size_t>(family)]}});
+  Json json = Json::object({{"type", to_string(family)}});
   const std::vector<std::string> names = parameter_names();
   if (family == Family::Empirical) {
     Json list = Json::array();

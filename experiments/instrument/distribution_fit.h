@@ -4,8 +4,10 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "runtime/base/choices.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
@@ -22,10 +24,10 @@ enum class Family {
   LogNormalMixture,
   Empirical
 };
-inline constexpr std::array<const char*, 9> kFamilyNames{
-    "constant",    "normal",         "lognormal",         "gamma",    "weibull",
-    "exponential", "normal_mixture", "lognormal_mixture", "empirical"};
-std::optional<Family> parse_family(const std::string& name);
+constexpr auto names_of(Family) {
+  return std::to_array<std::string_view>({"constant", "normal", "lognormal", "gamma", "weibull",
+                                          "exponential", "normal_mixture", "lognormal_mixture", "empirical"});
+}
 
 /// Parameters by family: constant value; normal mean, stdev; lognormal mu, sigma of the logarithm; gamma and
 /// weibull shape, scale; exponential scale (the mean); mixtures weight of the first, then mean, stdev (mu,

@@ -15,6 +15,17 @@
 namespace millrace {
 namespace {
 
+struct FitFlags {
+  SourceFlags source;
+  std::string metric = "all_compute";
+  std::string out;
+  bool kit = false;
+  std::optional<std::string> workload_file;
+  std::optional<Configuration> at;
+  std::optional<Family> family;  ///< nothing: the best
+  OutputFormat format = OutputFormat::Text;
+};
+
 struct ConfigurationFit {
   Configuration configuration;
   Summary summary;
@@ -100,7 +111,7 @@ void print_fits(const AllFits& all) {
     for (const FamilyFit& fit : c.fits.fits) {
       const Family family = fit.distribution.family;
       std::printf("%-6d %-9d %7zu  %-18s %10.6f ", c.configuration.ranks, c.configuration.batch,
-                  c.summary.count, kFamilyNames[static_cast<std::size_t>(family)], fit.distribution.mean());
+                  c.summary.count, to_string(family).c_str(), fit.distribution.mean());
       if (family == Family::Constant || family == Family::Empirical) {
         std::printf("%12s %12s %8.4f\n", "-", "-", fit.ks);
       } else {
@@ -118,14 +129,14 @@ void print_fits(const AllFits& all) {
 
 /// The family that was asked for, or the best by BIC. "best" for a configuration that was not measured: a
 /// normal of the mean and spread that the scaling gives.
-Result<WorkloadFile> workload_of(const AllFits& all, Configuration wanted, const std::string& family,
+Result<WorkloadFile> workload_of(const AllFits& all, Configuration wanted, std::optional<Family> family,
                                  const std::string& name) {
   WorkloadFile file{.name = name, .ranks = wanted.ranks, .batch = wanted.batch};
   const std::string place = std::to_string(wanted.ranks) + " ranks, batch " + std::to_string(wanted.batch);
   const auto measured = std::find_if(all.configurations.begin(), all.configurations.end(),
                                      [&](const auto& c) { return c.configuration == wanted; });
   if (measured == all.configurations.end()) {
-    if (family != "best" && family != "normal")
+    if (family && family != Family::Normal)
       return Problem{"--family", place + " was not measured: only mean and spread are known there",
                      "--family normal, or a configuration that was measured"};
     const double mean = all.mean.at(wanted.ranks, wanted.batch),
@@ -137,18 +148,15 @@ Result<WorkloadFile> workload_of(const AllFits& all, Configuration wanted, const
     return file;
   }
   const FamilyFit* fit = &measured->fits.fits.front();
-  if (family != "best") {
-    const std::optional<Family> known = parse_family(family);
-    fit = known ? measured->fits.find(*known) : nullptr;
+  if (family) {
+    fit = measured->fits.find(*family);
     if (!fit)
-      return Problem{
-          "--family", "'" + family + "' was not fitted to " + place,
-          "best, normal, lognormal, gamma, weibull, exponential, normal_mixture, lognormal_mixture, "
-          "empirical"};
+      return Problem{"--family", "'" + to_string(*family) + "' was not fitted to " + place,
+                     "best, or another"};
   }
   file.computation = fit->distribution;
   file.comment = all.metric + " of " + std::to_string(measured->summary.count) + " steps, " + place + ": " +
-                 kFamilyNames[static_cast<std::size_t>(fit->distribution.family)];
+                 to_string(fit->distribution.family);
   return file;
 }
 
@@ -167,38 +175,65 @@ int print_kit(const StepData& data, const std::string& out) {
   return 0;
 }
 
-}  // namespace
+Result<std::optional<Family>> family_from(const std::string& text) {
+  if (text == "best") return std::optional<Family>();
+  std::vector<std::string> names{"best"};
+  for (const std::string& name : all_names<Family>()) names.push_back(name);
+  const Result<std::size_t> place = choice_from(text, "family", names);
+  if (!place) return place.problems();
+  return std::optional(static_cast<Family>(*place - 1));
+}
 
-CommandSpec instrument_fit_spec() {
+/// "RANKS BATCH".
+Target into_configuration(std::optional<Configuration>& member) {
+  return {[&member](const std::vector<std::string>& words) -> std::optional<Problem> {
+    const std::optional<int> ranks = number_of<int>(words[0]), batch = number_of<int>(words[1]);
+    if (!ranks || !batch || *ranks < 1 || *batch < 1)
+      return Problem{"", "'" + words[0] + " " + words[1] + "' is not RANKS BATCH", "for example 8 4"};
+    member = Configuration{*ranks, *batch};
+    return std::nullopt;
+  }};
+}
+
+CommandSpec fit_spec(FitFlags& f) {
   CommandSpec spec;
   spec.command = "instrument fit";
   spec.summary = "Fit distributions to step times, and mean and spread as functions of ranks and batch.";
-  add_source_flags(spec);
+  add_source_flags(spec, f.source);
   spec.flags.push_back(
-      {.name = "metric", .value = "NAME", .help = "Which times.", .fallback = "all_compute"});
-  spec.flags.push_back({.name = "out", .short_name = 'o', .value = "OUT", .help = "Folder for fits.json."});
+      {.name = "metric", .value = "NAME", .help = "Which times.", .target = into::text(f.metric)});
+  spec.flags.push_back({.name = "out",
+                        .short_name = 'o',
+                        .value = "OUT",
+                        .help = "Folder for fits.json.",
+                        .target = into::text(f.out)});
   spec.flags.push_back({.name = "kit",
                         .help = "The kit's fits instead: normals of what lies between the 1st and the 99th "
-                                "percentile, and linear regressions of mean and spread."});
+                                "percentile, and linear regressions of mean and spread.",
+                        .target = into::on(f.kit)});
   spec.flags.push_back(
       {.name = "workload-file",
        .value = "FILE",
        .help = "Write a workload (YAML, DLIO's configuration) whose computation time is the fit, "
                "for --at.",
-       .group = "Workload"});
+       .group = "Workload",
+       .target = into::text(f.workload_file)});
   spec.flags.push_back({.name = "at",
                         .value = "RANKS BATCH",
                         .help =
                             "Which configuration; one that was not measured gets the fitted mean and spread "
                             "(default: the only one measured).",
-                        .group = "Workload"});
+                        .group = "Workload",
+                        .target = into_configuration(f.at)});
   spec.flags.push_back({.name = "family",
                         .value = "NAME",
                         .help = "best (by BIC) or one of the fitted families.",
-                        .fallback = "best",
-                        .group = "Workload"});
-  spec.flags.push_back(
-      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"});
+                        .group = "Workload",
+                        .target = into::parsed(f.family, family_from, "best")});
+  spec.flags.push_back({.name = "format",
+                        .value = "text|json",
+                        .help = "What to print.",
+                        .target = into::choice(f.format, "format")});
   spec.examples = {
       "millrace instrument fit sets/unet3d --workload unet3d",
       "millrace instrument fit sets/unet3d --workload unet3d --workload-file emulated.yaml --at 8 4",
@@ -206,40 +241,20 @@ CommandSpec instrument_fit_spec() {
   return spec;
 }
 
-int instrument_fit_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = instrument_fit_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  const SourceArguments source = source_arguments(*arguments, problems);
-  std::optional<Configuration> at;
-  if (arguments->has("at")) {
-    const std::vector<std::string> words = arguments->strings("at");
-    const std::optional<int> ranks = number_of<int>(words[0]), batch = number_of<int>(words[1]);
-    if (!ranks || !batch || *ranks < 1 || *batch < 1) {
-      problems.push_back(
-          {"--at", "'" + words[0] + " " + words[1] + "' is not RANKS BATCH", "for example 8 4"});
-    } else {
-      at = Configuration{*ranks, *batch};
-    }
-  }
-  append(problems, arguments->problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const std::string out = arguments->string("out");
+int fit(const FitFlags& flags) {
+  const std::string& out = flags.out;
   if (!out.empty()) {
     if (const Status made = make_writable_folder(out); !made)
       return exit_with(ExitCode::Usage, made.problems());
   }
-  const Result<StepData> data = read_step_data(source.options);
+  const Result<StepData> data = read_step_data(flags.source.options);
   if (!data) return exit_with(ExitCode::InputData, data.problems());
   print_left_out(*data);
-  if (arguments->boolean("kit")) return print_kit(*data, out);
-  const Result<AllFits> all = fit_all(*data, arguments->string("metric"));
+  if (flags.kit) return print_kit(*data, out);
+  const Result<AllFits> all = fit_all(*data, flags.metric);
   if (!all) return exit_with(ExitCode::InputData, all.problems());
   for (const std::string& note : all->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  if (format == OutputFormat::Json) {
+  if (flags.format == OutputFormat::Json) {
     std::printf("%s\n", fits_json(*all).dump(2).c_str());
   } else {
     print_fits(*all);
@@ -249,18 +264,32 @@ int instrument_fit_command(const std::vector<std::string>& args) {
         write_file_atomically(std::filesystem::path(out) / "fits.json", fits_json(*all).dump(2) + "\n");
     if (!done) return exit_with(ExitCode::Usage, done.problems());
   }
-  if (!arguments->has("workload-file")) return 0;
-  if (!at && all->configurations.size() > 1)
+  if (!flags.workload_file) return 0;
+  if (!flags.at && all->configurations.size() > 1)
     return exit_with(ExitCode::Usage,
                      {{"--at", "is needed: several configurations were measured", "--at RANKS BATCH"}});
-  const Result<WorkloadFile> file = workload_of(*all, at.value_or(all->configurations.front().configuration),
-                                                arguments->string("family"), arguments->string("workload"));
+  const Result<WorkloadFile> file =
+      workload_of(*all, flags.at.value_or(all->configurations.front().configuration), flags.family,
+                  to_string(flags.source.workload));
   if (!file) return exit_with(ExitCode::Usage, file.problems());
-  const std::string path = arguments->string("workload-file");
-  if (const Status done = write_file_atomically(path, workload_yaml(*file)); !done)
+  if (const Status done = write_file_atomically(*flags.workload_file, workload_yaml(*file)); !done)
     return exit_with(ExitCode::Usage, done.problems());
-  std::fprintf(stderr, "written to %s\n", path.c_str());
+  std::fprintf(stderr, "written to %s\n", flags.workload_file->c_str());
   return 0;
+}
+
+}  // namespace
+
+CommandSpec instrument_fit_spec() {
+  return without_targets<FitFlags>(fit_spec);
+}
+
+int instrument_fit_command(const std::vector<std::string>& args) {
+  FitFlags flags;
+  return run_command(fit_spec(flags), args, [&](const Arguments& given, Problems problems) {
+    append(problems, complete(flags.source, given));
+    return problems.empty() ? fit(flags) : exit_with(ExitCode::Usage, problems);
+  });
 }
 
 }  // namespace millrace

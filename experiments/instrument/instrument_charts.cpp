@@ -79,26 +79,28 @@ class ChartMaker {
   }
 
   Result<std::vector<std::string>> run() {
-    if (o_.breakdown)
+    if (wants(Figure::Breakdown))
       lines("step_breakdown", {{"step_end", "Step", "seconds"},
                                {"load_batch_mem", "Waiting for the batch", "seconds", o_.label != "UNET3D"},
                                {"all_compute", "Compute", "seconds"}});
-    if (o_.throughputs)
+    if (wants(Figure::Throughputs))
       lines("throughputs", {{"from_disk_throughput", "Files (VFS)", "samples/s"},
                             {"data_loading_throughput", "Data loading", "samples/s"},
                             {"data_proc_throughput", "Compute", "samples/s"}});
-    if (o_.latencies) {
+    if (wants(Figure::Latencies)) {
       const std::string unit = has("sample_load") ? "sample" : "batch";
       lines("latencies", {{"load_batch_mem", "Waiting for the batch", "seconds"},
                           {unit + "_load", "Reading a " + unit + " (VFS)", "seconds"},
                           {unit + "_preproc", "Preprocessing a " + unit, "seconds"}});
     }
-    if (o_.histograms) histograms();
+    if (wants(Figure::Histograms)) histograms();
     if (!problems_.empty()) return problems_;
     return std::move(written_);
   }
 
  private:
+  bool wants(Figure figure) const { return std::ranges::find(o_.figures, figure) != o_.figures.end(); }
+
   bool has(const std::string& metric) const {
     return std::any_of(data_.by_configuration.begin(), data_.by_configuration.end(),
                        [&](const auto& entry) { return find_metric(entry.second, metric) != nullptr; });
@@ -108,9 +110,9 @@ class ChartMaker {
 
   /// Draws the same into a file of each format.
   void draw(const std::string& name, double width, double height, const std::function<void(Canvas&)>& paint) {
-    for (const std::string& format : o_.formats) {
+    for (const ChartFormat format : o_.formats) {
       const std::string path =
-          (std::filesystem::path(o_.out) / (o_.label + "_" + name + "." + format)).string();
+          (std::filesystem::path(o_.out) / (o_.label + "_" + name + "." + to_string(format))).string();
       Result<std::unique_ptr<Canvas>> canvas = make_canvas(path, width, height);
       if (!canvas) {
         append(problems_, canvas.problems());

@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-void add_source_flags(CommandSpec& spec) {
+void add_source_flags(CommandSpec& spec, SourceFlags& f) {
   spec.positionals = {"DIR..."};
   spec.flags.push_back(
       {.name = "workload",
@@ -14,64 +14,61 @@ void add_source_flags(CommandSpec& spec) {
        .help = "unet3d or dlrm (DIR/raw_data/*.json, arrays of mllog events), bert "
                "(DIR/data/<run>/**/timeline-*.json), dlio-unet3d, dlio-bert or dlio-dlrm (dlio.log "
                "below DIR), millrace (our own runs: DIR/steps.rank*.jsonl).",
-       .required = true});
+       .required = true,
+       .target = into::choice(f.workload, "workload")});
   spec.flags.push_back(
       {.name = "ranks",
        .value = "N",
        .help = "Of all runs; else from the manifest, or a name as the kit writes it (UNET3D_8g_4b), "
-               "whose numbers are read whole."});
-  spec.flags.push_back(
-      {.name = "batch", .value = "N", .help = "Of all runs, as --ranks; the two go together."});
+               "whose numbers are read whole.",
+       .target = into::integer(f.options.ranks, 1, 1 << 24)});
+  spec.flags.push_back({.name = "batch",
+                        .value = "N",
+                        .help = "Of all runs, as --ranks; the two go together.",
+                        .target = into::integer(f.options.batch, 1, 1 << 30)});
   spec.flags.push_back(
       {.name = "manifest",
        .value = "FILE",
        .help = "JSON: {\"runs\": [{\"path\": \"raw_data/a.json\", \"ranks\": 8, \"batch\": 4}]}, paths "
-               "below DIR."});
-  spec.flags.push_back(
-      {.name = "keep-warm-up", .help = "Count the first epoch and the first step of each too."});
+               "below DIR.",
+       .target = into::text(f.options.manifest)});
+  spec.flags.push_back({.name = "keep-warm-up",
+                        .help = "Count the first epoch and the first step of each too.",
+                        .target = into::on(f.options.keep_warm_up)});
 }
 
-SourceArguments source_arguments(Arguments& arguments, Problems& problems) {
-  SourceArguments result;
-  StepDataOptions& o = result.options;
-  o.folders = arguments.positionals();
-  const std::string workload = arguments.string("workload");
-  struct Known {
-    const char* name;
-    StepSource source;
-    bool by_sample;
-  };
-  static constexpr Known kKnown[] = {
-      {"unet3d", StepSource::Unet3d, true},   {"dlrm", StepSource::Dlrm, false},
-      {"bert", StepSource::Bert, false},      {"dlio-unet3d", StepSource::Dlio, true},
-      {"dlio-bert", StepSource::Dlio, false}, {"dlio-dlrm", StepSource::Dlio, false},
-      {"millrace", StepSource::Own, false}};
-  bool known = false;
-  std::vector<std::string> names;
-  for (const Known& k : kKnown) {
-    names.emplace_back(k.name);
-    if (workload != k.name) continue;
-    known = true;
-    o.source = k.source;
-    o.by_sample = k.by_sample;
-  }
-  if (!known) {
-    const std::optional<std::string> nearest = nearest_name(workload, names);
-    problems.push_back(
-        {"--workload", "unknown workload '" + workload + "'",
-         nearest ? "did you mean " + *nearest + "?" : "unet3d, dlrm, bert, dlio-..., millrace"});
-  }
-  for (char c : workload)
-    result.label += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  result.bert = o.source == StepSource::Bert;
-  result.log_batches = workload == "dlrm" || workload == "dlio-dlrm";
-  o.manifest = arguments.string("manifest");
-  o.keep_warm_up = arguments.boolean("keep-warm-up");
-  if (arguments.has("ranks") != arguments.has("batch"))
-    problems.push_back({"--ranks, --batch", "one is given without the other", "give both"});
-  if (arguments.has("ranks")) o.ranks = static_cast<int>(arguments.integer("ranks", 1, 1 << 24));
-  if (arguments.has("batch")) o.batch = static_cast<int>(arguments.integer("batch", 1, 1 << 30));
+std::string SourceFlags::label() const {
+  std::string result;
+  for (char c : to_string(workload))
+    result += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return result;
+}
+
+Problems complete(SourceFlags& flags, const Arguments& given) {
+  StepDataOptions& o = flags.options;
+  o.folders = given.positionals();
+  switch (flags.workload) {
+    case StepWorkload::Unet3d:
+      o.source = StepSource::Unet3d;
+      break;
+    case StepWorkload::Dlrm:
+      o.source = StepSource::Dlrm;
+      break;
+    case StepWorkload::Bert:
+      o.source = StepSource::Bert;
+      break;
+    case StepWorkload::DlioUnet3d:
+    case StepWorkload::DlioBert:
+    case StepWorkload::DlioDlrm:
+      o.source = StepSource::Dlio;
+      break;
+    case StepWorkload::Own:
+      o.source = StepSource::Own;
+      break;
+  }
+  o.by_sample = flags.workload == StepWorkload::Unet3d || flags.workload == StepWorkload::DlioUnet3d;
+  if (given.has("ranks") == given.has("batch")) return {};
+  return {{"--ranks, --batch", "one is given without the other", "give both"}};
 }
 
 void print_left_out(const StepData& data) {

@@ -12,13 +12,13 @@ namespace millrace {
 namespace {
 
 /// The kit's file names. Returns what was written.
-Result<std::vector<std::string>> write_tables(const StepData& data, const SourceArguments& source,
+Result<std::vector<std::string>> write_tables(const StepData& data, const SourceFlags& source,
                                               const std::string& out) {
   std::vector<std::pair<std::string, std::string>> files;
   files.emplace_back("all_data.json", python_json(all_data_json(data), 4));
-  files.emplace_back(source.bert ? "bert_step_analysis.txt" : source.label + "_step_analysis.log",
-                     step_analysis(data, source.label, source.bert));
-  if (source.bert) {
+  files.emplace_back(source.bert() ? "bert_step_analysis.txt" : source.label() + "_step_analysis.log",
+                     step_analysis(data, source.label(), source.bert()));
+  if (source.bert()) {
     files.emplace_back("BERT_plotting_data.json", python_json(plotting_data_json(data), -1));
     files.emplace_back("dlio_sleep_times.json", python_json(sleep_times_json(data), 4));
   }
@@ -39,102 +39,111 @@ Result<std::vector<std::string>> write_tables(const StepData& data, const Source
   return written;
 }
 
-/// What process and plot do alike: flags, reading, the output folder.
+struct ProcessFlags {
+  SourceFlags source;
+  std::string out;
+};
+
+/// What process and plot do alike: reading, the output folder.
 template <class Write>
-int with_step_data(const CommandSpec& spec, const std::vector<std::string>& args, Write write) {
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const SourceArguments source = source_arguments(*arguments, problems);
-  append(problems, arguments->problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const Result<StepData> data = read_step_data(source.options);
-  if (!data) return exit_with(ExitCode::InputData, data.problems());
-  const std::string out = arguments->string("out");
-  if (const Status made = make_writable_folder(out); !made)
-    return exit_with(ExitCode::Usage, made.problems());
-  const Result<std::vector<std::string>> written = write(*arguments, *data, source, out);
-  if (!written) return exit_with(ExitCode::Usage, written.problems());
-  print_left_out(*data);
-  std::printf("%lld files, %lld durations or steps, %zu configurations\n",
-              static_cast<long long>(data->files), static_cast<long long>(data->events),
-              data->by_configuration.size());
-  for (const std::string& path : *written) std::printf("%s\n", path.c_str());
-  return 0;
+int with_step_data(const CommandSpec& spec, const std::vector<std::string>& args, ProcessFlags& flags,
+                   Write write) {
+  return run_command(spec, args, [&](const Arguments& given, Problems problems) {
+    append(problems, complete(flags.source, given));
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    const Result<StepData> data = read_step_data(flags.source.options);
+    if (!data) return exit_with(ExitCode::InputData, data.problems());
+    if (const Status made = make_writable_folder(flags.out); !made)
+      return exit_with(ExitCode::Usage, made.problems());
+    const Result<std::vector<std::string>> written = write(*data);
+    if (!written) return exit_with(ExitCode::Usage, written.problems());
+    print_left_out(*data);
+    std::printf("%lld files, %lld durations or steps, %zu configurations\n",
+                static_cast<long long>(data->files), static_cast<long long>(data->events),
+                data->by_configuration.size());
+    for (const std::string& path : *written) std::printf("%s\n", path.c_str());
+    return 0;
+  });
 }
 
-Flag out_flag() {
-  return {
-      .name = "out", .short_name = 'o', .value = "OUT", .help = "Folder for the results.", .required = true};
+Flag out_flag(std::string& out) {
+  return {.name = "out",
+          .short_name = 'o',
+          .value = "OUT",
+          .help = "Folder for the results.",
+          .required = true,
+          .target = into::text(out)};
 }
 
-}  // namespace
-
-CommandSpec instrument_process_spec() {
+CommandSpec process_spec(ProcessFlags& f) {
   CommandSpec spec;
   spec.command = "instrument process";
   spec.summary =
       "Step times of many runs, pooled by ranks and batch: the kit's tables, throughputs and fits.";
-  add_source_flags(spec);
-  spec.flags.push_back(out_flag());
+  add_source_flags(spec, f.source);
+  spec.flags.push_back(out_flag(f.out));
   spec.examples = {"millrace instrument process sets/unet3d_r1 sets/unet3d_r2 --workload unet3d --out tables",
                    "millrace instrument process out --workload millrace --out tables"};
   return spec;
 }
 
-int instrument_process_command(const std::vector<std::string>& args) {
-  return with_step_data(instrument_process_spec(), args,
-                        [](Arguments&, const StepData& data, const SourceArguments& source,
-                           const std::string& out) { return write_tables(data, source, out); });
-}
+struct PlotFlags : ProcessFlags {
+  ChartOptions options;
+};
 
-CommandSpec instrument_plot_spec() {
+CommandSpec plot_spec(PlotFlags& f) {
   CommandSpec spec;
   spec.command = "instrument plot";
   spec.summary = "Charts of step times: breakdown, throughputs, latencies, histograms of compute time.";
-  add_source_flags(spec);
-  spec.flags.push_back(out_flag());
-  spec.flags.push_back({.name = "title", .short_name = 't', .value = "TEXT", .help = "Above the charts."});
+  add_source_flags(spec, f.source);
+  spec.flags.push_back(out_flag(f.out));
+  spec.flags.push_back({.name = "title",
+                        .short_name = 't',
+                        .value = "TEXT",
+                        .help = "Above the charts.",
+                        .target = into::text(f.options.title)});
   spec.flags.push_back({.name = "figures",
                         .value = "LIST",
                         .help = "Some of breakdown, throughputs, latencies, histograms, comma-separated.",
-                        .fallback = "breakdown,throughputs,latencies,histograms"});
+                        .target = into::choices(f.options.figures, "figure")});
   spec.flags.push_back({.name = "formats",
                         .value = "LIST",
                         .help = "Some of svg, png, pdf, comma-separated.",
-                        .fallback = "svg"});
+                        .target = into::choices(f.options.formats, "format")});
   spec.examples = {"millrace instrument plot sets/unet3d --workload unet3d --out figures --formats svg,pdf"};
   return spec;
 }
 
+}  // namespace
+
+CommandSpec instrument_process_spec() {
+  return without_targets<ProcessFlags>(process_spec);
+}
+
+int instrument_process_command(const std::vector<std::string>& args) {
+  ProcessFlags flags;
+  return with_step_data(process_spec(flags), args, flags,
+                        [&](const StepData& data) { return write_tables(data, flags.source, flags.out); });
+}
+
+CommandSpec instrument_plot_spec() {
+  return without_targets<PlotFlags>(plot_spec);
+}
+
 int instrument_plot_command(const std::vector<std::string>& args) {
-  return with_step_data(
-      instrument_plot_spec(), args,
-      [](Arguments& arguments, const StepData& data, const SourceArguments& source,
-         const std::string& out) -> Result<std::vector<std::string>> {
-        const auto has = [](const std::string& list, const std::string& word) {
-          return ("," + list + ",").find("," + word + ",") != std::string::npos;
-        };
-        const std::string figures = arguments.string("figures"), formats = arguments.string("formats");
-        ChartOptions options{.out = out, .label = source.label, .title = arguments.string("title")};
-        options.log_batches = source.log_batches;
-        options.breakdown = has(figures, "breakdown");
-        options.throughputs = has(figures, "throughputs");
-        options.latencies = has(figures, "latencies");
-        options.histograms = has(figures, "histograms");
-        options.formats.clear();
-        for (const char* format : {"svg", "png", "pdf"}) {
-          if (has(formats, format)) options.formats.emplace_back(format);
-        }
-        if (options.formats.empty())
-          return Problem{"--formats", "'" + formats + "' names none of svg, png, pdf", ""};
-        Result<std::vector<std::string>> written = draw_charts(data, options);
-        if (written && written->empty())
-          return Problem{"--figures", "'" + figures + "' draws nothing from these runs",
-                         "breakdown, throughputs, latencies, histograms"};
-        return written;
-      });
+  PlotFlags flags;
+  return with_step_data(plot_spec(flags), args, flags,
+                        [&](const StepData& data) -> Result<std::vector<std::string>> {
+                          ChartOptions options = flags.options;
+                          options.out = flags.out;
+                          options.label = flags.source.label();
+                          options.log_batches = flags.source.log_batches();
+                          Result<std::vector<std::string>> written = draw_charts(data, options);
+                          if (written && written->empty())
+                            return Problem{"--figures", "nothing of them can be drawn from these runs",
+                                           "breakdown, throughputs, latencies, histograms"};
+                          return written;
+                        });
 }
 
 }  // namespace millrace

@@ -133,16 +133,6 @@ std::optional<std::int64_t> time_of(const Json& event) {
 
 }  // namespace
 
-Result<TracedWorkload> parse_workload(const std::string& name) {
-  const std::vector<std::string> names(kWorkloadNames.begin(), kWorkloadNames.end());
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == name) return static_cast<TracedWorkload>(i);
-  }
-  const std::optional<std::string> nearest = nearest_name(name, names);
-  return Problem{"--workload", "unknown workload '" + name + "'",
-                 nearest ? "did you mean " + *nearest + "?" : "unet3d, bert, dlrm or dlio"};
-}
-
 std::optional<std::int64_t> AppLog::init_start() const {
   std::optional<std::int64_t> first;
   for (const PhaseSpan& span : phases) {

@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "experiments/trace/lines.h"
+#include "runtime/base/choices.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
 
 enum class TracedWorkload { Unet3d, Bert, Dlrm, Dlio };
-inline constexpr std::array<const char*, 4> kWorkloadNames{"unet3d", "bert", "dlrm", "dlio"};
-Result<TracedWorkload> parse_workload(const std::string& name);
+constexpr auto names_of(TracedWorkload) {
+  return std::to_array<std::string_view>({"unet3d", "bert", "dlrm", "dlio"});
+}
 
 enum class Phase { Init, Training, Eval, Checkpoint };
 inline constexpr std::array<const char*, 4> kPhaseNames{"INIT", "TRAINING", "EVAL", "CHECKPOINT"};

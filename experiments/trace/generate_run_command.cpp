@@ -18,14 +18,13 @@ Result<std::int64_t> start_from(const std::string& text) {
   return Problem{"", "'" + text + "' is no time", "2023-02-11T13:11:18"};
 }
 
-Result<TimeZone> clock_from(const std::string& text) {
-  Result<TimeZone> zone = TimeZone::parse(text);
-  if (zone) return zone;
-  const Problem& problem = zone.problems().front();
-  return Problem{"", "'" + text + "' " + problem.what, problem.hint};
-}
+struct GenerateRunFlags {
+  GenerateRunOptions options;
+  std::optional<TimeZone> clock;
+};
 
-CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
+CommandSpec spec_of(GenerateRunFlags& f) {
+  GenerateRunOptions& options = f.options;
   CommandSpec spec;
   spec.command = "trace generate";
   spec.summary = "A raw run in the kit's layouts, from a seed: to try and to measure the tools.";
@@ -35,7 +34,7 @@ CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
        .short_name = 'w',
        .value = "unet3d|dlrm",
        .help = "What the run looks like.",
-       .target = into::parsed(options.workload, parse_workload, "unet3d")},
+       .target = into::choice(options.workload, "workload")},
       {.name = "rows",
        .value = "N",
        .help = "Rows of the four traces together, about.",
@@ -65,7 +64,7 @@ CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
       {.name = "clock",
        .value = "ZONE",
        .help = "Zone of the traced machine's clock at the start.",
-       .target = into::parsed(clock, clock_from, kClock)},
+       .target = into::parsed(f.clock, time_zone_from, kClock)},
   };
   spec.examples = {"millrace trace generate run --workload unet3d --rows 1000000 --gpus 4 --seed 7"};
   return spec;
@@ -74,26 +73,24 @@ CommandSpec spec_into(GenerateRunOptions& options, TimeZone& clock) {
 }  // namespace
 
 CommandSpec generate_run_spec() {
-  GenerateRunOptions options;
-  TimeZone clock;
-  return without_targets(spec_into(options, clock));
+  return without_targets<GenerateRunFlags>(spec_of);
 }
 
 int generate_run_command(const std::vector<std::string>& args) {
-  GenerateRunOptions options;
-  TimeZone clock = *TimeZone::parse(kClock);
-  const CommandSpec spec = spec_into(options, clock);
-  const Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  if (!arguments->problems().empty()) return exit_with(ExitCode::Usage, arguments->problems());
-  options.folder = arguments->positionals()[0];
-  options.zone_offset_s = clock.offset_at(options.start_utc_s);
-  const Result<GeneratedRun> run = generate_run(options);
-  if (!run) return exit_with(ExitCode::Usage, run.problems());
-  std::printf("%lld rows, %.1f MB in %s\n", static_cast<long long>(run->rows),
-              static_cast<double>(run->bytes) / 1e6, options.folder.c_str());
-  return 0;
+  GenerateRunFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    GenerateRunOptions& options = flags.options;
+    options.folder = given.positionals()[0];
+    const Result<TimeZone> clock = flags.clock ? *flags.clock : TimeZone::parse(kClock);
+    if (!clock) return exit_with(ExitCode::Usage, clock.problems());
+    options.zone_offset_s = clock->offset_at(options.start_utc_s);
+    const Result<GeneratedRun> run = generate_run(options);
+    if (!run) return exit_with(ExitCode::Usage, run.problems());
+    std::printf("%lld rows, %.1f MB in %s\n", static_cast<long long>(run->rows),
+                static_cast<double>(run->bytes) / 1e6, options.folder.c_str());
+    return 0;
+  });
 }
 
 }  // namespace millrace

@@ -6,19 +6,25 @@
 #include "driver/cli/command_support.h"
 #include "experiments/trace/progress_line.h"
 #include "experiments/trace/timeline_plot.h"
+#include "runtime/base/choices.h"
 #include "runtime/base/files.h"
-#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
 
+enum class TimelineFormat { Svg, Png, Pdf, Html };
+constexpr auto names_of(TimelineFormat) {
+  return std::to_array<std::string_view>({"svg", "png", "pdf", "html"});
+}
+
 struct PlotRequest {
-  std::string folder, out;
+  std::string folder;
+  std::optional<std::string> out;    ///< nothing: the folder
   std::vector<std::string> layouts;  ///< empty: all
   std::vector<std::string> zooms;
-  std::vector<std::string> formats;
+  std::vector<TimelineFormat> formats{TimelineFormat::Svg};
   bool all_zooms = false;
   PlotOptions options;
 };
@@ -69,21 +75,22 @@ class Plotter {
   void plot_layout(const std::string& name, const std::vector<TimelineGroup>& groups) {
     const Result<TimeExtent> extent = extent_of(timeline_, groups);
     if (!extent) return append(problems_, extent.problems());
-    const fs::path folder = fs::path(r_.out) / (r_.options.paper ? "plots_paper" : "plots") / name;
+    const fs::path folder =
+        fs::path(r_.out.value_or(r_.folder)) / (r_.options.paper ? "plots_paper" : "plots") / name;
     if (const Status made = make_writable_folder(folder); !made) return append(problems_, made.problems());
     for (const TimeWindow& window : windows(*extent)) {
       Result<std::vector<GroupColumns>> columns = group_columns(groups, window, plot_columns(r_.options));
       if (!columns) return append(problems_, columns.problems());
       const TimelinePicture picture{&timeline_, *extent, window, std::move(*columns)};
-      for (const std::string& format : r_.formats) {
-        if (format == "html") continue;
-        const std::string path = (folder / (file_name(window) + "." + format)).string();
+      for (const TimelineFormat format : r_.formats) {
+        if (format == TimelineFormat::Html) continue;
+        const std::string path = (folder / (file_name(window) + "." + to_string(format))).string();
         if (const Status drawn = draw_timeline(picture, r_.options, path); !drawn)
           return append(problems_, drawn.problems());
         written_.push_back(path);
       }
     }
-    if (std::find(r_.formats.begin(), r_.formats.end(), "html") == r_.formats.end()) return;
+    if (std::ranges::find(r_.formats, TimelineFormat::Html) == r_.formats.end()) return;
     const Result<std::string> page = timeline_page(timeline_, groups, *extent, r_.options.title);
     if (!page) return append(problems_, page.problems());
     const std::string path = (folder / "timeline.html").string();
@@ -116,9 +123,7 @@ class Plotter {
   Problems problems_;
 };
 
-}  // namespace
-
-CommandSpec trace_plot_spec() {
+CommandSpec spec_of(PlotRequest& r) {
   CommandSpec spec;
   spec.command = "trace plot";
   spec.summary = "Timelines of a processed run: CPU, GPU, disk, the calls of each process group, phases.";
@@ -127,26 +132,38 @@ CommandSpec trace_plot_spec() {
       {.name = "out",
        .short_name = 'o',
        .value = "OUT",
-       .help = "Pictures go to OUT/plots/<layout>/ (default: DIR)."},
+       .help = "Pictures go to OUT/plots/<layout>/ (default: DIR).",
+       .target = into::text(r.out)},
       {.name = "layout",
        .value = "LIST",
        .help = "Some of all_combined, each_parent, parents_combined_loaders_combined, "
-               "each_parent_and_their_loaders, comma-separated (default: all there are)."},
+               "each_parent_and_their_loaders, comma-separated (default: all there are).",
+       .target = into::list(r.layouts)},
       {.name = "zoom",
        .value = "WINDOW",
        .help =
            "FROM..TO in seconds since the start or as UTC times, or init, first-5min, first-training, "
            "first-epoch, first-eval, first-checkpoint, last-2min, last-5s (5 s more on each side). May be "
            "given several times.",
-       .repeatable = true},
-      {.name = "all-zooms", .short_name = 'a', .help = "The whole run and every named window it has."},
+       .repeatable = true,
+       .target = into::texts(r.zooms)},
+      {.name = "all-zooms",
+       .short_name = 'a',
+       .help = "The whole run and every named window it has.",
+       .target = into::on(r.all_zooms)},
       {.name = "formats",
        .value = "LIST",
        .help = "Some of svg, png, pdf, html, comma-separated.",
-       .fallback = "svg"},
-      {.name = "title", .short_name = 't', .value = "TEXT", .help = "Above the picture."},
-      {.name = "paper", .help = "For a paper: GPU, all processes together, phases; no legend."},
-      {.name = "narrow", .short_name = 's', .help = "Half as wide."},
+       .target = into::choices(r.formats, "format")},
+      {.name = "title",
+       .short_name = 't',
+       .value = "TEXT",
+       .help = "Above the picture.",
+       .target = into::text(r.options.title)},
+      {.name = "paper",
+       .help = "For a paper: GPU, all processes together, phases; no legend.",
+       .target = into::on(r.options.paper)},
+      {.name = "narrow", .short_name = 's', .help = "Half as wide.", .target = into::on(r.options.narrow)},
   };
   spec.examples = {
       "millrace trace plot processed/unet3d_8g4b --formats svg,png,html",
@@ -154,28 +171,7 @@ CommandSpec trace_plot_spec() {
   return spec;
 }
 
-int trace_plot_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = trace_plot_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  PlotRequest request;
-  request.folder = arguments->positionals()[0];
-  request.out = arguments->has("out") ? arguments->string("out") : request.folder;
-  request.layouts = words_of(arguments->string("layout"), ',');
-  if (arguments->has("zoom")) request.zooms = arguments->strings("zoom");
-  request.all_zooms = arguments->boolean("all-zooms");
-  request.formats = words_of(arguments->string("formats"), ',');
-  request.options = {.title = arguments->string("title"),
-                     .paper = arguments->boolean("paper"),
-                     .narrow = arguments->boolean("narrow")};
-  for (const std::string& format : request.formats) {
-    if (format != "svg" && format != "png" && format != "pdf" && format != "html")
-      problems.push_back({"--formats", "unknown format '" + format + "'", "svg, png, pdf or html"});
-  }
-  if (request.formats.empty()) problems.push_back({"--formats", "is empty", "svg, png, pdf or html"});
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+int plot(const PlotRequest& request) {
   const Result<Timeline> timeline = read_timeline(request.folder);
   if (!timeline) return exit_with(ExitCode::InputData, timeline.problems());
   for (const std::string& note : timeline->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
@@ -186,6 +182,20 @@ int trace_plot_command(const std::vector<std::string>& args) {
                                             "preprocess the run again"}});
   for (const std::string& path : *written) std::printf("%s\n", path.c_str());
   return 0;
+}
+
+}  // namespace
+
+CommandSpec trace_plot_spec() {
+  return without_targets<PlotRequest>(spec_of);
+}
+
+int trace_plot_command(const std::vector<std::string>& args) {
+  PlotRequest request;
+  return run_command(spec_of(request), args, [&](const Arguments& given, const Problems& problems) {
+    request.folder = given.positionals()[0];
+    return problems.empty() ? plot(request) : exit_with(ExitCode::Usage, problems);
+  });
 }
 
 }  // namespace millrace

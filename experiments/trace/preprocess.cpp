@@ -478,7 +478,7 @@ class Preprocessor {
   }
 
   void write_app_log() {
-    const std::string name = kWorkloadNames[static_cast<std::size_t>(options_.workload)];
+    const std::string name = to_string(options_.workload);
     write_all(staging_ / (name + ".log"), log_.json);
     write_all(staging_ / (name + ".mllog.json"), log_.json);
     write_all(staging_ / "timeline" / "timeline.csv", timeline_csv(log_.phases));

@@ -6,7 +6,6 @@
 #include "driver/cli/command_support.h"
 #include "experiments/trace/preprocess.h"
 #include "experiments/trace/progress_line.h"
-#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
@@ -44,22 +43,13 @@ void print_report(const PreprocessReport& report, double seconds) {
   std::printf("written to %s\n", report.folder.c_str());
 }
 
-std::vector<std::uint32_t> pids_of(const Arguments& arguments, Problems& problems) {
-  std::vector<std::uint32_t> pids;
-  const std::string text = arguments.string("ignore-pids");
-  for (const std::string& word : words_of(text, ',')) {
-    const std::optional<std::uint32_t> pid = number_of<std::uint32_t>(word);
-    if (!pid)
-      problems.push_back({"--ignore-pids", "'" + text + "' is not a list of PIDs", "for example 4711,4712"});
-    if (!pid) return {};
-    pids.push_back(*pid);
-  }
-  return pids;
-}
+struct PreprocessFlags {
+  PreprocessOptions options;
+  OutputFormat format = OutputFormat::Text;
+};
 
-}  // namespace
-
-CommandSpec preprocess_spec() {
+CommandSpec spec_of(PreprocessFlags& f) {
+  PreprocessOptions& o = f.options;
   CommandSpec spec;
   spec.command = "trace preprocess";
   spec.summary = "The I/O kit's raw runs to its CSVs: aligned traces, timelines, GPU, CPU and disk samples.";
@@ -69,29 +59,41 @@ CommandSpec preprocess_spec() {
        .short_name = 'w',
        .value = "unet3d|bert|dlrm|dlio",
        .help = "What was traced.",
-       .required = true},
+       .required = true,
+       .target = into::choice(o.workload, "workload")},
       {.name = "out",
        .short_name = 'o',
        .value = "OUT",
-       .help = "Results go to OUT/<name of DIR> (default: DIR/processed)."},
+       .help = "Results go to OUT/<name of DIR> (default: DIR/processed).",
+       .target = into::text(o.out)},
       {.name = "kit-timezone",
        .value = "ZONE",
        .help =
            "Clock of the traced machine: a name of the tz database, an offset (-05:00) or UTC. Default: "
            "America/Montreal if the program's log, which is in UTC, agrees; else the offset with which it "
-           "agrees."},
+           "agrees.",
+       .target = into::parsed(o.zone, time_zone_from)},
       {.name = "app-log",
        .value = "FILE",
        .help =
            "The program's own log (default: unet3d.log, app.log or bert.log, dlrm_tera.log, dlio.log in DIR "
-           "or below)."},
-      {.name = "app-log-only", .help = "Only the log: its events as JSON, and the phases (the kit's -ml)."},
-      {.name = "ignore-pids", .value = "LIST", .help = "Processes that are not the run's, comma-separated."},
-      {.name = "threads", .value = "N", .help = "Threads that parse.", .fallback = "2"},
+           "or below).",
+       .target = into::text(o.app_log)},
+      {.name = "app-log-only",
+       .help = "Only the log: its events as JSON, and the phases (the kit's -ml).",
+       .target = into::on(o.app_log_only)},
+      {.name = "ignore-pids",
+       .value = "LIST",
+       .help = "Processes that are not the run's, comma-separated.",
+       .target = into::integers(o.ignore_pids, 0, UINT32_MAX)},
+      {.name = "threads",
+       .value = "N",
+       .help = "Threads that parse.",
+       .target = into::integer(o.threads, 1, 256)},
       {.name = "format",
        .value = "text|json",
        .help = "What to print: counts, what was left out and why.",
-       .fallback = "text"},
+       .target = into::choice(f.format, "format")},
   };
   spec.examples = {
       "millrace trace preprocess runs/unet3d_8g4b --workload unet3d --out processed",
@@ -99,33 +101,8 @@ CommandSpec preprocess_spec() {
   return spec;
 }
 
-int preprocess_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = preprocess_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  PreprocessOptions options;
-  options.folder = arguments->positionals()[0];
-  options.out = arguments->string("out");
-  options.app_log = arguments->string("app-log");
-  options.app_log_only = arguments->boolean("app-log-only");
-  options.threads = static_cast<int>(arguments->integer("threads", 1, 256));
-  options.ignore_pids = pids_of(*arguments, problems);
-  const Result<TracedWorkload> workload = parse_workload(arguments->string("workload"));
-  if (workload) {
-    options.workload = *workload;
-  } else {
-    append(problems, workload.problems());
-  }
-  if (arguments->has("kit-timezone")) {
-    Result<TimeZone> zone = TimeZone::parse(arguments->string("kit-timezone"));
-    if (zone) options.zone = std::move(*zone);
-    if (!zone) append(problems, zone.problems());
-  }
-  append(problems, arguments->problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+int run(PreprocessFlags& flags) {
+  PreprocessOptions& options = flags.options;
   ProgressLine line("preprocess");
   options.progress = [&](std::int64_t done, std::int64_t total) { line.show(done, total); };
   const auto start = std::chrono::steady_clock::now();
@@ -134,7 +111,7 @@ int preprocess_command(const std::vector<std::string>& args) {
   if (!report) return exit_with(ExitCode::InputData, report.problems());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const std::string& note : report->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  if (format == OutputFormat::Json) {
+  if (flags.format == OutputFormat::Json) {
     Json json = report->json();
     json["seconds"] = seconds;
     std::printf("%s\n", json.dump(2).c_str());
@@ -142,6 +119,20 @@ int preprocess_command(const std::vector<std::string>& args) {
     print_report(*report, seconds);
   }
   return 0;
+}
+
+}  // namespace
+
+CommandSpec preprocess_spec() {
+  return without_targets<PreprocessFlags>(spec_of);
+}
+
+int preprocess_command(const std::vector<std::string>& args) {
+  PreprocessFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, const Problems& problems) {
+    flags.options.folder = given.positionals()[0];
+    return problems.empty() ? run(flags) : exit_with(ExitCode::Usage, problems);
+  });
 }
 
 }  // namespace millrace

@@ -60,9 +60,13 @@ Json interval_json(const Interval& i) {
       {{"mean", i.mean}, {"low", i.low}, {"high", i.high}, {"pairs", static_cast<std::int64_t>(i.pairs)}});
 }
 
-}  // namespace
+struct SimilarityFlags {
+  std::vector<std::string> a, b;  ///< repeated runs
+  std::uint64_t seed = 1;
+  OutputFormat format = OutputFormat::Text;
+};
 
-CommandSpec similarity_spec() {
+CommandSpec spec_of(SimilarityFlags& f) {
   CommandSpec spec;
   spec.command = "trace similarity";
   spec.summary = "How alike the I/O of two processed runs is, from 0 to 1, by phase and class (tracesim/1).";
@@ -71,41 +75,34 @@ CommandSpec similarity_spec() {
       {.name = "more-a",
        .value = "DIR",
        .help = "Another run like A (repeated runs give an interval).",
-       .repeatable = true},
-      {.name = "more-b", .value = "DIR", .help = "Another run like B.", .repeatable = true},
-      {.name = "seed", .value = "N", .help = "Of the bootstrap.", .fallback = "1"},
-      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text"},
+       .repeatable = true,
+       .target = into::texts(f.a)},
+      {.name = "more-b",
+       .value = "DIR",
+       .help = "Another run like B.",
+       .repeatable = true,
+       .target = into::texts(f.b)},
+      {.name = "seed", .value = "N", .help = "Of the bootstrap.", .target = into::integer(f.seed, 0)},
+      {.name = "format",
+       .value = "text|json",
+       .help = "What to print.",
+       .target = into::choice(f.format, "format")},
   };
   spec.examples = {"millrace trace similarity processed/real processed/benchmark --format json",
                    "millrace trace similarity real1 bench1 --more-a real2 --more-a real3 --more-b bench2"};
   return spec;
 }
 
-int similarity_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = similarity_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
+int compare_runs(const SimilarityFlags& flags) {
+  const Result<std::vector<RunProfile>> a = profiles_of(flags.a), b = profiles_of(flags.b);
   Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  const auto seed = static_cast<std::uint64_t>(arguments->integer("seed", 0, INT64_MAX));
-  append(problems, arguments->problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  std::vector<std::string> folders[2];
-  for (int side = 0; side < 2; ++side) {
-    folders[side].push_back(arguments->positionals()[static_cast<std::size_t>(side)]);
-    for (const std::string& more : arguments->strings(side == 0 ? "more-a" : "more-b")) {
-      if (!more.empty()) folders[side].push_back(more);
-    }
-  }
-  const Result<std::vector<RunProfile>> a = profiles_of(folders[0]), b = profiles_of(folders[1]);
   if (!a) append(problems, a.problems());
   if (!b) append(problems, b.problems());
   if (!problems.empty()) return exit_with(ExitCode::InputData, problems);
   const Similarity s = similarity(a->front(), b->front());
-  const auto between = bootstrap_interval(scores_of(*a, *b), false, seed);
-  const auto within = bootstrap_interval(scores_of(*a, *a), true, seed);
-  if (format == OutputFormat::Json) {
+  const auto between = bootstrap_interval(scores_of(*a, *b), false, flags.seed);
+  const auto within = bootstrap_interval(scores_of(*a, *a), true, flags.seed);
+  if (flags.format == OutputFormat::Json) {
     Json json = similarity_json(s);
     if (between) json["between"] = interval_json(*between);
     if (within) json["within_a"] = interval_json(*within);
@@ -124,6 +121,23 @@ int similarity_command(const std::vector<std::string>& args) {
                                                : "B is further from A than runs of A are from each other.\n");
   }
   return 0;
+}
+
+}  // namespace
+
+CommandSpec similarity_spec() {
+  return without_targets<SimilarityFlags>(spec_of);
+}
+
+int similarity_command(const std::vector<std::string>& args) {
+  SimilarityFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, const Problems& problems) {
+    if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+    for (std::vector<std::string>* runs : {&flags.a, &flags.b}) std::erase(*runs, "");
+    flags.a.insert(flags.a.begin(), given.positionals()[0]);
+    flags.b.insert(flags.b.begin(), given.positionals()[1]);
+    return compare_runs(flags);
+  });
 }
 
 }  // namespace millrace

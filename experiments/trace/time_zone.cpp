@@ -206,4 +206,11 @@ std::int64_t TimeZone::utc_of(std::int64_t local_s, std::int64_t not_before) con
   return local_s - before;  // a time that the clock skipped
 }
 
+Result<TimeZone> time_zone_from(const std::string& text) {
+  Result<TimeZone> zone = TimeZone::parse(text);
+  if (zone) return zone;
+  const Problem& problem = zone.problems().front();
+  return Problem{"", "'" + text + "' " + problem.what, problem.hint};
+}
+
 }  // namespace millrace

@@ -52,4 +52,7 @@ class TimeZone {
   Rule rule_;                            ///< after the last
 };
 
+/// `TimeZone::parse`; the Problem names no place, as those of a flag's value.
+Result<TimeZone> time_zone_from(const std::string& text);
+
 }  // namespace millrace

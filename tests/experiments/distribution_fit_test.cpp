@@ -66,7 +66,7 @@ TEST(DistributionFits, AreAtTheTopOfTheLikelihood) {
   for (Family family : {Family::Normal, Family::LogNormal, Family::Gamma, Family::Weibull,
                         Family::Exponential, Family::NormalMixture, Family::LogNormalMixture}) {
     const FamilyFit* fit = fits.find(family);
-    ASSERT_NE(fit, nullptr) << kFamilyNames[static_cast<std::size_t>(family)];
+    ASSERT_NE(fit, nullptr) << to_string(family);
     const double top = likelihood(fit->distribution, values);
     EXPECT_NEAR(top, fit->log_likelihood, 1e-6);
     EXPECT_NEAR(fit->aic, 2.0 * static_cast<double>(fit->distribution.parameters.size()) - 2 * top, 1e-6);
@@ -75,7 +75,7 @@ TEST(DistributionFits, AreAtTheTopOfTheLikelihood) {
         Distribution other = fit->distribution;
         other.parameters[p] *= factor;
         EXPECT_LT(likelihood(other, values), top + 1e-3)
-            << kFamilyNames[static_cast<std::size_t>(family)] << " " << p;
+            << to_string(family) << " " << p;
       }
     }
   }
