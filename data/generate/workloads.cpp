@@ -25,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kNames[] = {"imseg", "bert", "dlrm", "images", "text"};
 constexpr const char* kManifest = "millrace-dataset.json";
 constexpr std::size_t kChunk = 1 << 20;
 
@@ -527,16 +526,8 @@ Json manifest_of(const GenerateOptions& options) {
 
 }  // namespace
 
-const char* to_string(Workload workload) {
-  return kNames[static_cast<int>(workload)];
-}
-
 std::optional<Workload> workload_named(std::string_view name) {
-  if (name == "unet3d") return Workload::Imseg;
-  for (int i = 0; i < 5; ++i) {
-    if (name == kNames[i]) return static_cast<Workload>(i);
-  }
-  return std::nullopt;
+  return name == "unet3d" ? Workload::Imseg : value_named<Workload>(name);
 }
 
 Result<GenerateOptions> read_manifest(const fs::path& folder) {

@@ -10,13 +10,16 @@
 
 #include "data/generate/payload.h"
 #include "data/generate/record_stream.h"
+#include "runtime/base/choices.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
 
 enum class Workload { Imseg, Bert, Dlrm, Images, Text };
-const char* to_string(Workload workload);
+constexpr auto names_of(Workload) {
+  return std::to_array<std::string_view>({"imseg", "bert", "dlrm", "images", "text"});
+}
 /// "imseg" (also "unet3d"), "bert", "dlrm", "images", "text".
 std::optional<Workload> workload_named(std::string_view name);
 

@@ -20,6 +20,7 @@
 #include "data/text/token_file.h"
 #include "data/text/unicode.h"
 #include "data/text/vocabulary.h"
+#include "runtime/base/choices.h"
 
 namespace millrace {
 
@@ -29,6 +30,9 @@ enum class InvalidUtf8 {
   Replace,  ///< each such byte becomes U+FFFD
   Drop,     ///< the line is left out, in all files that are read in step
 };
+constexpr auto names_of(InvalidUtf8) {
+  return std::to_array<std::string_view>({"refuse", "replace", "drop"});
+}
 
 /// What is done to a line before anything else, in this order.
 struct TextRules {

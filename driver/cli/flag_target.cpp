@@ -125,6 +125,20 @@ std::string shortest_text(double number) {
   return error == std::errc{} ? std::string(text, end) : "?";
 }
 
+std::optional<std::string> scalar_text(const Json& value) {
+  switch (value.kind()) {
+    case Json::Kind::String:
+      return value.as_string();
+    case Json::Kind::Bool:
+      return value.as_bool() ? "true" : "false";
+    case Json::Kind::Int:
+    case Json::Kind::Double:
+      return value.dump();
+    default:
+      return std::nullopt;
+  }
+}
+
 namespace into {
 
 Target number(double& member, double minimum, double maximum) {

@@ -18,6 +18,8 @@
 
 namespace millrace {
 
+class Json;
+
 /// Reads the words of a flag, all of them at once. The struct that it writes must outlive it.
 struct Target {
   /// Problem: what is wrong with them; its `where` is left empty.
@@ -41,6 +43,9 @@ Result<std::size_t> choice_from(std::string_view text, std::string_view what,
 Result<std::vector<std::size_t>> choices_from(std::string_view text, std::string_view what,
                                               const std::vector<std::string>& names);
 std::string shortest_text(double number);  ///< the shortest that reads back
+
+/// A scalar of a YAML or JSON file as the text of a flag; nothing for null, lists and mappings.
+std::optional<std::string> scalar_text(const Json& value);
 
 // ---- targets
 // ---------------------------------------------------------------------------------------------------
@@ -113,6 +118,18 @@ Target choice(Enum& member, std::string what) {
   return target_of(
       member, [what](const std::string& text) { return choice_from(text, what, all_names<Enum>()); },
       to_string(member));
+}
+
+template <Named Enum>
+Target choice(std::optional<Enum>& member, std::string what) {
+  return target_of(
+      member,
+      [what](const std::string& text) -> Result<Enum> {
+        const Result<std::size_t> place = choice_from(text, what, all_names<Enum>());
+        if (!place) return place.problems();
+        return static_cast<Enum>(*place);
+      },
+      "");
 }
 
 /// Some of the names of an enum, comma-separated, each once.

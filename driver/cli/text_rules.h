@@ -6,7 +6,6 @@
 
 namespace millrace {
 
-void add_text_rules(CommandSpec& spec);
-TextRules text_rules(const Arguments& arguments, Problems& problems);
+void add_text_rules(CommandSpec& spec, TextRules& rules);
 
 }  // namespace millrace

@@ -1,7 +1,5 @@
 #include "driver/cli/translate_spec.h"
 
-#include "driver/cli/text_rules.h"
-
 namespace millrace {
 
 CommandSpec translate_spec(TranslateFlags& f) {
@@ -118,13 +116,12 @@ CommandSpec translate_spec(TranslateFlags& f) {
           "hypotheses.en",
           "millrace translate --checkpoint w.safetensors --input newstest2014.tok.bpe.32000.en -v "
           "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de"}};
-  add_text_rules(spec);
+  add_text_rules(spec, f.rules);
   return spec;
 }
 
 CommandSpec translate_spec() {
-  TranslateFlags unused;
-  return without_targets(translate_spec(unused));
+  return without_targets<TranslateFlags>(translate_spec);
 }
 
 }  // namespace millrace

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "driver/cli/cli.h"
+#include "driver/cli/text_rules.h"
 
 namespace millrace {
 
@@ -40,10 +40,10 @@ struct TranslateFlags {
   Detokenize detokenize = Detokenize::None;
   int threads = 0;  ///< 0: all cores
   bool overwrite = false;
+  TextRules rules;
   OutputFormat format = OutputFormat::Text;
 };
 
-/// The flags of the lines' rules have no targets (driver/cli/text_rules.h).
 CommandSpec translate_spec(TranslateFlags& flags);
 CommandSpec translate_spec();
 

@@ -18,7 +18,6 @@
 #include "data/text/output_files.h"
 #include "data/text/text_inputs.h"
 #include "data/text/text_jobs.h"
-#include "driver/cli/text_rules.h"
 #include "driver/cli/translate_spec.h"
 #include "driver/worker/worker_options.h"
 #include "models/gnmt_translation.h"
@@ -158,10 +157,8 @@ struct Line {
 
 class Translation {
  public:
-  Translation(const TranslateFlags& flags, const TextRules& rules, const Languages& languages,
-              const GnmtTranslator& translator)
+  Translation(const TranslateFlags& flags, const Languages& languages, const GnmtTranslator& translator)
       : f_(flags),
-        rules_(rules),
         languages_(languages),
         translator_(translator),
         segmenter_(languages.segmenter()),
@@ -200,7 +197,7 @@ class Translation {
     if (!input.next(text)) return false;
     Line line{.number = ++line_number_, .source = {}, .hypotheses = {}};
     ++counts_.sentences;
-    const auto ready = prepared(text, rules_, input.path(), line.number, buffer_, counts_.replaced_bytes);
+    const auto ready = prepared(text, f_.rules, input.path(), line.number, buffer_, counts_.replaced_bytes);
     if (ready) segmenter_->segment(*ready, line.source);
     if (!ready) ++counts_.invalid;
     if (ready && line.source.empty()) ++counts_.empty;
@@ -289,7 +286,6 @@ class Translation {
   }
 
   const TranslateFlags& f_;
-  const TextRules& rules_;
   const Languages& languages_;
   const GnmtTranslator& translator_;
   std::unique_ptr<Segmenter> segmenter_;
@@ -363,7 +359,6 @@ int translate_command(const std::vector<std::string>& args) {
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
     apply_preset(f, *parsed);
     Problems problems = parsed->problems();
-    const TextRules rules = text_rules(*parsed, problems);
     append(problems, flag_problems(f));
     if (!problems.empty()) return report_problems(problems, ExitCode::Usage);
     // What cannot be written is known before anything is computed.
@@ -385,7 +380,7 @@ int translate_command(const std::vector<std::string>& args) {
         f.threads > 0 ? f.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     SteadyClock clock;
     const TimePoint start = clock.now();
-    Translation translation(f, rules, *languages, trained.translator);
+    Translation translation(f, *languages, trained.translator);
     if (outputs) {
       FileWriter file(outputs->temporary(0));
       translation.run(input, threads, [&](const std::string& line) { file.write(line); });

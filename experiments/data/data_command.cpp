@@ -37,74 +37,53 @@ void print_report(const GenerateReport& report, const std::string& folder, doubl
   if (report.entropy_per_word) std::printf("entropy: %.3f bits a word\n", *report.entropy_per_word);
 }
 
-double number_or(Arguments& arguments, const char* flag, double low, double high) {
-  return arguments.number(flag, low, high);
+struct GenerateFlags {
+  GenerateOptions options;
+  std::string out;
+  std::optional<int> threads;
+  OutputFormat format = OutputFormat::Text;
+};
+
+Result<Workload> workload_from(const std::string& name) {
+  if (const std::optional<Workload> workload = workload_named(name)) return *workload;
+  return Problem{"", "unknown workload '" + name + "'", "imseg (unet3d), bert, dlrm, images or text"};
 }
 
-int generate_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = data_generate_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  const auto workload = workload_named(arguments->string("workload"));
-  if (!workload)
-    problems.push_back({"--workload", "unknown workload '" + arguments->string("workload") + "'",
-                        "imseg (unet3d), bert, dlrm, images or text"});
-  GenerateOptions options{.workload = workload.value_or(Workload::Imseg),
-                          .out = arguments->string("out"),
-                          .size = arguments->bytes("size"),
-                          .seed = static_cast<std::uint64_t>(arguments->integer("seed", 0, INT64_MAX)),
-                          .threads = thread_count(*arguments),
-                          .randomness = {.entropy = number_or(*arguments, "entropy", 0.01, 8),
-                                         .correlation = number_or(*arguments, "correlation", 0, 0.999)},
-                          .classes = static_cast<int>(arguments->integer("classes", 1, 10000)),
-                          .image_side = arguments->integer("image-side", 8, 16384)};
-  append(problems, arguments->problems());
-  if (problems.empty() && options.size <= 0)
-    problems.push_back({"--size", "is 0: there is nothing to generate", "for example --size 16GB"});
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
+int generate(const GenerateFlags& flags) {
+  GenerateOptions options = flags.options;
+  options.out = flags.out;
+  options.threads = thread_count(flags.threads);
   SteadyClock clock;
   const TimePoint start = clock.now();
   ProgressLine line(clock, options.size);
   const Result<GenerateReport> report = generate_workload(options, [&](Bytes done) { line(done); });
   if (!report) return exit_with(ExitCode::Usage, report.problems());
-  print_report(*report, options.out.string(), Seconds(clock.now() - start).count(), format, "generated");
+  print_report(*report, options.out.string(), Seconds(clock.now() - start).count(), flags.format,
+               "generated");
   return 0;
 }
 
-int check_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = data_check_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  const int threads = thread_count(*arguments);
-  append(problems, arguments->problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const std::string folder = arguments->positionals().front();
+struct CheckFlags {
+  std::optional<int> threads;
+  OutputFormat format = OutputFormat::Text;
+};
+
+int check(const CheckFlags& flags, const std::string& folder) {
   const Result<GenerateOptions> manifest = read_manifest(folder);
   if (!manifest) return exit_with(ExitCode::InputData, manifest.problems());
   SteadyClock clock;
   const TimePoint start = clock.now();
   ProgressLine line(clock, manifest->size);
-  const Result<GenerateReport> report = check_workload(folder, threads, [&](Bytes done) { line(done); });
+  const Result<GenerateReport> report =
+      check_workload(folder, thread_count(flags.threads), [&](Bytes done) { line(done); });
   if (!report) return exit_with(ExitCode::InputData, report.problems());
-  print_report(*report, folder, Seconds(clock.now() - start).count(), format,
+  print_report(*report, folder, Seconds(clock.now() - start).count(), flags.format,
                "every byte as generated, checked");
   return 0;
 }
 
-}  // namespace
-
-CommandSpec data_spec() {
-  return group_spec(
-      "data", "Generate data sets of the I/O study in their exact formats, check them; text to token files.");
-}
-
-CommandSpec data_generate_spec() {
+CommandSpec spec_of(GenerateFlags& f) {
+  GenerateOptions& o = f.options;
   CommandSpec spec;
   spec.command = "data generate";
   spec.summary = "Write a data set of a given size: the same bytes for the same seed, whatever the threads.";
@@ -115,38 +94,50 @@ CommandSpec data_generate_spec() {
        .help = "imseg (or unet3d: NPY volumes and labels), bert (TFRecord of tf.Examples), dlrm (rows of 40 "
                "integers), "
                "images (JPEG, a folder for each class), text (lines of words).",
-       .required = true},
+       .required = true,
+       .target = into::parsed(o.workload, workload_from)},
       {.name = "out",
        .short_name = 'o',
        .value = "DIR",
        .help = "A new or empty folder, or one that an interrupted run left: it is completed.",
-       .required = true},
+       .required = true,
+       .target = into::text(f.out)},
       {.name = "size",
        .short_name = 's',
        .value = "BYTES",
        .help =
            "How much, reached with the last record (dlrm: of the training file, the test file comes on top).",
-       .required = true},
-      {.name = "seed", .value = "N", .help = "Of everything that is random.", .fallback = "1"},
-      kThreadsFlag,
+       .required = true,
+       .target = into::bytes(o.size)},
+      {.name = "seed",
+       .value = "N",
+       .help = "Of everything that is random.",
+       .target = into::integer(o.seed, 0)},
+      threads_flag(f.threads),
       {.name = "entropy",
        .value = "BITS",
        .help =
            "Bits of information in a byte: fewer occurring values (images: less noise), so that packers find "
            "about BITS/8 of the size.",
-       .fallback = "8"},
+       .target = into::number(o.randomness.entropy, 0.01, 8)},
       {.name = "correlation",
        .value = "R",
        .help = "Chance that a value repeats its neighbour's, a word is followed by its usual one, a volume's "
                "depth "
                "and side share a factor.",
-       .fallback = "0"},
-      {.name = "classes", .value = "N", .help = "Classes of images.", .fallback = "10"},
+       .target = into::number(o.randomness.correlation, 0, 0.999)},
+      {.name = "classes",
+       .value = "N",
+       .help = "Classes of images.",
+       .target = into::integer(o.classes, 1, 10000)},
       {.name = "image-side",
        .value = "PIXELS",
        .help = "Mean side of images; each differs by up to a quarter.",
-       .fallback = "256"},
-      {.name = "format", .value = "text|json", .help = "How to print the result.", .fallback = "text"},
+       .target = into::integer(o.image_side, 8, 16384)},
+      {.name = "format",
+       .value = "text|json",
+       .help = "How to print the result.",
+       .target = into::choice(f.format, "format")},
   };
   spec.examples = {"millrace data generate --workload imseg --out data/unet3d --size 16GB",
                    "millrace data generate -w bert -o data/bert -s 391434146993",
@@ -154,16 +145,50 @@ CommandSpec data_generate_spec() {
   return spec;
 }
 
-CommandSpec data_check_spec() {
+CommandSpec spec_of(CheckFlags& f) {
   CommandSpec spec;
   spec.command = "data check";
   spec.summary = "Compare every byte of a generated data set with what its manifest says.";
   spec.positionals = {"DIR"};
-  spec.flags = {
-      kThreadsFlag,
-      {.name = "format", .value = "text|json", .help = "How to print the result.", .fallback = "text"}};
+  spec.flags = {threads_flag(f.threads),
+                {.name = "format",
+                 .value = "text|json",
+                 .help = "How to print the result.",
+                 .target = into::choice(f.format, "format")}};
   spec.examples = {"millrace data check data/dlrm"};
   return spec;
+}
+
+int generate_command(const std::vector<std::string>& args) {
+  GenerateFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments&, Problems problems) {
+    if (problems.empty() && flags.options.size <= 0)
+      problems.push_back({"--size", "is 0: there is nothing to generate", "for example --size 16GB"});
+    return problems.empty() ? generate(flags) : exit_with(ExitCode::Usage, problems);
+  });
+}
+
+int check_command(const std::vector<std::string>& args) {
+  CheckFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, const Problems& problems) {
+    return problems.empty() ? check(flags, given.positionals().front())
+                            : exit_with(ExitCode::Usage, problems);
+  });
+}
+
+}  // namespace
+
+CommandSpec data_spec() {
+  return group_spec(
+      "data", "Generate data sets of the I/O study in their exact formats, check them; text to token files.");
+}
+
+CommandSpec data_generate_spec() {
+  return without_targets<GenerateFlags>(spec_of);
+}
+
+CommandSpec data_check_spec() {
+  return without_targets<CheckFlags>(spec_of);
 }
 
 int data_command(const std::vector<std::string>& args) {

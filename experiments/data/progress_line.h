@@ -17,12 +17,16 @@
 
 namespace millrace {
 
-inline const Flag kThreadsFlag{
-    .name = "threads", .short_name = 'j', .value = "N", .help = "Threads (default: all cores)."};
+inline Flag threads_flag(std::optional<int>& threads) {
+  return {.name = "threads",
+          .short_name = 'j',
+          .value = "N",
+          .help = "Threads (default: all cores).",
+          .target = into::integer(threads, 1, 1024)};
+}
 
-inline int thread_count(Arguments& arguments) {
-  if (!arguments.has("threads")) return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return static_cast<int>(arguments.integer("threads", 1, 1024));
+inline int thread_count(std::optional<int> threads) {
+  return threads.value_or(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
 }
 
 /// A bar on a terminal, at most ten times a second; a line every ten seconds elsewhere.

@@ -21,29 +21,72 @@ namespace {
 
 // ---- flags that several commands have
 
-const Flag kOverwrite{.name = "overwrite", .help = "Replace outputs that exist."};
-const Flag kFormat{
-    .name = "format", .value = "text|json", .help = "How to print the result.", .fallback = "text"};
-const Flag kCodes{.name = "codes",
-                  .short_name = 'c',
-                  .value = "FILE",
-                  .help = "BPE codes, of `learn-bpe` or subword-nmt (version 0.2 or 0.1)."};
-const Flag kMerges{
-    .name = "merges", .value = "N", .help = "Use only the first N codes (-1: all).", .fallback = "-1"};
-const Flag kRestriction{
-    .name = "restrict-to",
-    .value = "FILE",
-    .help =
-        "Pieces with their counts (`vocab --counts`; subword-nmt's --vocabulary): merges whose piece is not "
-        "among them are undone."};
-const Flag kThreshold{.name = "vocabulary-threshold",
-                      .value = "N",
-                      .help = "With --restrict-to: pieces that occur less often are not among them.",
-                      .fallback = "0"};
+struct TextFlags {
+  TextRules rules;
+  std::optional<int> threads;
+  bool overwrite = false;
+  OutputFormat format = OutputFormat::Text;
 
-Flag outputs_flag(const char* help) {
-  return {
-      .name = "out", .short_name = 'o', .value = "FILE", .help = help, .required = true, .repeatable = true};
+  Existing existing() const { return overwrite ? Existing::Replaced : Existing::Refused; }
+  TextRun run(const Arguments& given) const {
+    return {.inputs = given.positionals(), .rules = rules, .threads = thread_count(threads)};
+  }
+};
+
+Flag overwrite_flag(bool& overwrite) {
+  return {.name = "overwrite", .help = "Replace outputs that exist.", .target = into::on(overwrite)};
+}
+Flag format_flag(OutputFormat& format) {
+  return {.name = "format",
+          .value = "text|json",
+          .help = "How to print the result.",
+          .target = into::choice(format, "format")};
+}
+
+/// --threads, --overwrite, --format and the rules of lines.
+void add_common(CommandSpec& spec, TextFlags& f) {
+  spec.flags.push_back(threads_flag(f.threads));
+  spec.flags.push_back(overwrite_flag(f.overwrite));
+  spec.flags.push_back(format_flag(f.format));
+  add_text_rules(spec, f.rules);
+}
+
+template <class File>
+Flag codes_flag(File& file) {
+  return {.name = "codes",
+          .short_name = 'c',
+          .value = "FILE",
+          .help = "BPE codes, of `learn-bpe` or subword-nmt (version 0.2 or 0.1).",
+          .target = into::text(file)};
+}
+Flag merges_flag(std::int64_t& merges) {
+  return {.name = "merges",
+          .value = "N",
+          .help = "Use only the first N codes (-1: all).",
+          .target = into::integer(merges, -1)};
+}
+Flag threshold_flag(std::int64_t& threshold) {
+  return {.name = "vocabulary-threshold",
+          .value = "N",
+          .help = "With --restrict-to: pieces that occur less often are not among them.",
+          .target = into::integer(threshold, 0)};
+}
+Flag output_flag(std::string& out, const char* help) {
+  return {.name = "out",
+          .short_name = 'o',
+          .value = "FILE",
+          .help = help,
+          .required = true,
+          .target = into::text(out)};
+}
+Flag outputs_flag(std::vector<std::string>& out, const char* help) {
+  return {.name = "out",
+          .short_name = 'o',
+          .value = "FILE",
+          .help = help,
+          .required = true,
+          .repeatable = true,
+          .target = into::texts(out)};
 }
 
 CommandSpec text_spec(const char* command, const char* summary) {
@@ -53,33 +96,19 @@ CommandSpec text_spec(const char* command, const char* summary) {
   return spec;
 }
 
-TextRun text_run(Arguments& arguments, Problems& problems) {
-  TextRun run{.inputs = arguments.positionals(), .threads = thread_count(arguments)};
-  run.rules = text_rules(arguments, problems);
-  return run;
-}
-
-Existing existing(const Arguments& arguments) {
-  return arguments.boolean("overwrite") ? Existing::Replaced : Existing::Refused;
-}
-
-std::vector<std::string> output_paths(const Arguments& arguments, std::size_t inputs, Problems& problems) {
-  const std::vector<std::string> paths = arguments.strings("out");
-  if (paths.size() != inputs)
+void check_outputs(const std::vector<std::string>& out, std::size_t inputs, Problems& problems) {
+  if (out.size() != inputs)
     problems.push_back(
         {"--out",
-         "is given " + std::to_string(paths.size()) + " times for " + std::to_string(inputs) + " input files",
+         "is given " + std::to_string(out.size()) + " times for " + std::to_string(inputs) + " input files",
          "give one --out for each, in their order"});
-  return paths;
 }
 
-/// One output of a command that makes one, refused before the work if it exists.
-std::string output_path(const Arguments& arguments, Problems& problems) {
-  const std::string path = arguments.string("out");
+/// Of a command that makes one output: it is refused before the work if it exists.
+void check_output(const std::string& out, bool overwrite, Problems& problems) {
   std::error_code error;
-  if (!arguments.boolean("overwrite") && std::filesystem::exists(path, error))
-    problems.push_back({path, "exists already", "give another name, or --overwrite"});
-  return path;
+  if (!overwrite && std::filesystem::exists(out, error))
+    problems.push_back({out, "exists already", "give another name, or --overwrite"});
 }
 
 // ---- printing
@@ -159,41 +188,46 @@ std::string info_text(const std::string& path, const TokenFileInfo& info) {
 
 // ---- learn-bpe
 
-CommandSpec learn_bpe_spec() {
+struct LearnBpeFlags : TextFlags {
+  std::string out;
+  LearnBpeOptions options;
+};
+
+CommandSpec learn_bpe_spec(LearnBpeFlags& f) {
   CommandSpec spec = text_spec("learn-bpe", "Learn byte-pair codes of files together, as subword-nmt does.");
   spec.positionals = {"FILE..."};
-  spec.flags = {
-      {.name = "out", .short_name = 'o', .value = "FILE", .help = "The codes.", .required = true},
-      {.name = "merges", .short_name = 's', .value = "N", .help = "Codes at most.", .fallback = "32000"},
-      {.name = "min-frequency", .value = "N", .help = "Stop when no pair occurs as often.", .fallback = "2"},
-      kThreadsFlag,
-      kOverwrite,
-      kFormat};
-  add_text_rules(spec);
+  spec.flags = {output_flag(f.out, "The codes."),
+                {.name = "merges",
+                 .short_name = 's',
+                 .value = "N",
+                 .help = "Codes at most.",
+                 .target = into::integer(f.options.merges, 0, 100'000'000)},
+                {.name = "min-frequency",
+                 .value = "N",
+                 .help = "Stop when no pair occurs as often.",
+                 .target = into::integer(f.options.min_frequency, 1)}};
+  add_common(spec, f);
   spec.examples = {
       "millrace data text learn-bpe train.de.gz train.en.gz --split-punctuation --merges 8000 -o "
       "bpe.8000"};
   return spec;
 }
 
-int learn_bpe_command(Arguments& arguments, OutputFormat format, Problems& problems) {
-  TextRun run = text_run(arguments, problems);
-  const LearnBpeOptions options{.merges = arguments.integer("merges", 0, 100'000'000),
-                                .min_frequency = arguments.integer("min-frequency", 1, INT64_MAX)};
-  const std::string out = output_path(arguments, problems);
-  append(problems, arguments.problems());
+int learn_bpe_command(const LearnBpeFlags& flags, const Arguments& given, Problems problems) {
+  TextRun run = flags.run(given);
+  check_output(flags.out, flags.overwrite, problems);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  if (const Status place = make_place_for_file(out); !place)
+  if (const Status place = make_place_for_file(flags.out); !place)
     return exit_with(ExitCode::Usage, place.problems());
   SteadyClock clock;
-  Outcome outcome(format, clock);
+  Outcome outcome(flags.format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   TextReport report;
   const WordCounts words = count_words(run, report);
-  const std::vector<BpeMerge> merges =
-      learn_bpe(words.words(), options, [&](std::int64_t done) { line(done, options.merges, "codes"); });
-  write_text_output(out, bpe_codes_text(merges), existing(arguments));
+  const std::vector<BpeMerge> merges = learn_bpe(
+      words.words(), flags.options, [&](std::int64_t done) { line(done, flags.options.merges, "codes"); });
+  write_text_output(flags.out, bpe_codes_text(merges), flags.existing());
   outcome.lines(report);
   outcome.add("words", words.size(), "different words");
   outcome.add("codes", merges.size(), "codes");
@@ -202,53 +236,69 @@ int learn_bpe_command(Arguments& arguments, OutputFormat format, Problems& probl
 
 // ---- apply-bpe
 
-CommandSpec apply_bpe_spec() {
+struct ApplyBpeFlags : TextFlags {
+  std::vector<std::string> out;
+  std::string codes;
+  std::int64_t merges = -1, threshold = 0;
+  std::optional<std::string> restriction;
+};
+
+CommandSpec apply_bpe_spec(ApplyBpeFlags& f) {
   CommandSpec spec = text_spec("apply-bpe", "Split the words of files by codes, as subword-nmt does.");
   spec.positionals = {"FILE..."};
-  spec.flags = {kCodes,     outputs_flag("The split text of each FILE, in their order."),
-                kMerges,    kRestriction,
-                kThreshold, kThreadsFlag,
-                kOverwrite, kFormat};
+  spec.flags = {codes_flag(f.codes),
+                outputs_flag(f.out, "The split text of each FILE, in their order."),
+                merges_flag(f.merges),
+                {.name = "restrict-to",
+                 .value = "FILE",
+                 .help = "Pieces with their counts (`vocab --counts`; subword-nmt's --vocabulary): merges "
+                         "whose piece is not among them are undone.",
+                 .target = into::text(f.restriction)},
+                threshold_flag(f.threshold)};
   spec.flags[0].required = true;
-  add_text_rules(spec);
+  add_common(spec, f);
   spec.examples = {"millrace data text apply-bpe train.tok.en -c bpe.32000 -o train.tok.bpe.32000.en"};
   return spec;
 }
 
-int apply_bpe_command(Arguments& arguments, OutputFormat format, Problems& problems) {
-  TextRun run = text_run(arguments, problems);
-  const std::vector<std::string> outputs = output_paths(arguments, run.inputs.size(), problems);
-  const std::int64_t merges = arguments.integer("merges", -1, INT64_MAX);
-  const std::int64_t threshold = arguments.integer("vocabulary-threshold", 0, INT64_MAX);
-  append(problems, arguments.problems());
+int apply_bpe_command(const ApplyBpeFlags& flags, const Arguments& given, Problems problems) {
+  TextRun run = flags.run(given);
+  check_outputs(flags.out, run.inputs.size(), problems);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  auto codes = read_codes(arguments.string("codes"), merges);
-  if (codes && arguments.has("restrict-to"))
-    codes = restricted(*codes, arguments.string("restrict-to"), threshold);
+  auto codes = read_codes(flags.codes, flags.merges);
+  if (codes && flags.restriction) codes = restricted(*codes, *flags.restriction, flags.threshold);
   if (!codes) return exit_with(ExitCode::InputData, codes.problems());
   SteadyClock clock;
-  Outcome outcome(format, clock);
+  Outcome outcome(flags.format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
-  outcome.lines(apply_bpe_to_files(run, **codes, outputs, existing(arguments)));
+  outcome.lines(apply_bpe_to_files(run, **codes, flags.out, flags.existing()));
   return outcome.print();
 }
 
 // ---- vocab
 
-CommandSpec vocab_spec() {
+struct VocabFlags : TextFlags {
+  std::string out;
+  std::optional<std::string> codes;
+  std::int64_t merges = -1, largest = 0;
+  bool counts = false;
+};
+
+CommandSpec vocab_spec(VocabFlags& f) {
   CommandSpec spec = text_spec("vocab", "List the words or pieces of files by falling count.");
   spec.positionals = {"FILE..."};
-  spec.flags = {
-      {.name = "out", .short_name = 'o', .value = "FILE", .help = "The list.", .required = true},
-      kCodes,
-      kMerges,
-      {.name = "counts", .help = "Each with its count, as `subword-nmt get-vocab` writes it."},
-      {.name = "largest", .value = "N", .help = "Only the N most frequent (0: all).", .fallback = "0"},
-      kThreadsFlag,
-      kOverwrite,
-      kFormat};
-  add_text_rules(spec);
+  spec.flags = {output_flag(f.out, "The list."),
+                codes_flag(f.codes),
+                merges_flag(f.merges),
+                {.name = "counts",
+                 .help = "Each with its count, as `subword-nmt get-vocab` writes it.",
+                 .target = into::on(f.counts)},
+                {.name = "largest",
+                 .value = "N",
+                 .help = "Only the N most frequent (0: all).",
+                 .target = into::integer(f.largest, 0)}};
+  add_common(spec, f);
   spec.examples = {
       "millrace data text vocab train.de.gz train.en.gz --split-punctuation -c bpe.8000 -o vocab.bpe.8000",
       "millrace data text vocab train.tok.bpe.32000.en --counts -o vocab.en"};
@@ -269,36 +319,33 @@ WordCounts pieces_of(const WordCounts& words, const BpeCodes& codes) {
   return pieces;
 }
 
-int vocab_command(Arguments& arguments, OutputFormat format, Problems& problems) {
-  TextRun run = text_run(arguments, problems);
-  const std::int64_t merges = arguments.integer("merges", -1, INT64_MAX);
-  const std::int64_t largest = arguments.integer("largest", 0, INT64_MAX);
-  const std::string out = output_path(arguments, problems);
-  append(problems, arguments.problems());
+int vocab_command(const VocabFlags& flags, const Arguments& given, Problems problems) {
+  TextRun run = flags.run(given);
+  check_output(flags.out, flags.overwrite, problems);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   std::shared_ptr<const BpeCodes> codes;
-  if (arguments.has("codes")) {
-    const auto read = read_codes(arguments.string("codes"), merges);
+  if (flags.codes) {
+    const auto read = read_codes(*flags.codes, flags.merges);
     if (!read) return exit_with(ExitCode::InputData, read.problems());
     codes = *read;
   }
   SteadyClock clock;
-  Outcome outcome(format, clock);
+  Outcome outcome(flags.format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
   TextReport report;
   WordCounts counts = count_words(run, report);
   if (codes) counts = pieces_of(counts, *codes);
   auto sorted = counts.by_count();
-  if (largest > 0 && static_cast<std::int64_t>(sorted.size()) > largest)
-    sorted.resize(static_cast<std::size_t>(largest));
+  if (flags.largest > 0 && static_cast<std::int64_t>(sorted.size()) > flags.largest)
+    sorted.resize(static_cast<std::size_t>(flags.largest));
   std::string text;
   for (const auto& [word, count] : sorted) {
     text += word;
-    if (arguments.boolean("counts")) text += " " + std::to_string(count);
+    if (flags.counts) text += " " + std::to_string(count);
     text += '\n';
   }
-  write_text_output(out, text, existing(arguments));
+  write_text_output(flags.out, text, flags.existing());
   outcome.lines(report);
   outcome.add("tokens", sorted.size(), "different tokens");
   return outcome.print();
@@ -306,92 +353,117 @@ int vocab_command(Arguments& arguments, OutputFormat format, Problems& problems)
 
 // ---- clean
 
-CommandSpec clean_spec() {
+struct CleanFlags : TextFlags {
+  std::vector<std::string> out;
+  CleanOptions options;
+};
+
+CommandSpec clean_spec(CleanFlags& f) {
+  CleanOptions& o = f.options;
   CommandSpec spec =
       text_spec("clean", "Leave out the lines of parallel files that are no good for training.");
   spec.positionals = {"FILE..."};
   spec.flags = {
-      outputs_flag("What stays of each FILE, in their order."),
-      {.name = "min-words", .value = "N", .help = "Of each side.", .fallback = "1"},
-      {.name = "max-words", .value = "N", .help = "Of each side.", .fallback = "80"},
-      {.name = "ratio", .value = "R", .help = "Most words of a side by those of another.", .fallback = "9"},
-      {.name = "longest-word", .value = "N", .help = "In characters.", .fallback = "1000"},
-      {.name = "latin-1", .help = "Leave out lines with characters above U+00FF too, as MLPerf's GNMT."},
-      kThreadsFlag,
-      kOverwrite,
-      kFormat};
-  add_text_rules(spec);
+      outputs_flag(f.out, "What stays of each FILE, in their order."),
+      {.name = "min-words", .value = "N", .help = "Of each side.", .target = into::integer(o.min_words, 0)},
+      {.name = "max-words", .value = "N", .help = "Of each side.", .target = into::integer(o.max_words, 0)},
+      {.name = "ratio",
+       .value = "R",
+       .help = "Most words of a side by those of another.",
+       .target = into::number(o.ratio, 1, 1e18)},
+      {.name = "longest-word",
+       .value = "N",
+       .help = "In characters.",
+       .target = into::integer(o.longest_word, 1)},
+      {.name = "latin-1",
+       .help = "Leave out lines with characters above U+00FF too, as MLPerf's GNMT.",
+       .target = into::on(o.latin1)}};
+  add_common(spec, f);
   spec.examples = {
       "millrace data text clean train.tok.de train.tok.en --latin-1 -o train.tok.clean.de -o "
       "train.tok.clean.en"};
   return spec;
 }
 
-int clean_command(Arguments& arguments, OutputFormat format, Problems& problems) {
-  TextRun run = text_run(arguments, problems);
-  const std::vector<std::string> outputs = output_paths(arguments, run.inputs.size(), problems);
-  const CleanOptions options{.min_words = arguments.integer("min-words", 0, INT64_MAX),
-                             .max_words = arguments.integer("max-words", 0, INT64_MAX),
-                             .ratio = arguments.number("ratio", 1, 1e18),
-                             .longest_word = arguments.integer("longest-word", 1, INT64_MAX),
-                             .latin1 = arguments.boolean("latin-1")};
-  append(problems, arguments.problems());
+int clean_command(const CleanFlags& flags, const Arguments& given, Problems problems) {
+  TextRun run = flags.run(given);
+  check_outputs(flags.out, run.inputs.size(), problems);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   SteadyClock clock;
-  Outcome outcome(format, clock);
+  Outcome outcome(flags.format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
-  outcome.lines(clean_files(run, options, outputs, existing(arguments)));
+  outcome.lines(clean_files(run, flags.options, flags.out, flags.existing()));
   return outcome.print();
 }
 
 // ---- encode
 
-CommandSpec encode_spec() {
+struct EncodeFlags : TextFlags {
+  std::vector<std::string> out, vocabularies, codes, restrictions;
+  std::int64_t threshold = 0, pad_to = 8;
+  std::optional<std::string> wordpiece, sentencepiece;
+  bool cased = false;
+  WordPieceOptions options;  ///< but the casing
+  std::int64_t min_length = 0;
+  std::optional<std::int64_t> max_length;
+};
+
+CommandSpec encode_spec(EncodeFlags& f) {
   CommandSpec spec = text_spec("encode", "Turn text, parallel or not, into token files for training.");
   spec.positionals = {"FILE..."};
   spec.flags = {
-      outputs_flag("The token file of each FILE, in their order."),
+      outputs_flag(f.out, "The token file of each FILE, in their order."),
       {.name = "vocabulary",
        .short_name = 'v',
        .value = "FILE",
        .help = "For BPE and words: a token a line. Once for all files, or once for each.",
-       .repeatable = true},
+       .repeatable = true,
+       .target = into::texts(f.vocabularies)},
       {.name = "codes",
        .short_name = 'c',
        .value = "FILE",
        .help = "With --vocabulary: BPE codes, once for all files or once for each; without them, words are "
                "tokens as "
                "they stand (the text is split already).",
-       .repeatable = true},
+       .repeatable = true,
+       .target = into::texts(f.codes)},
       {.name = "restrict-to",
        .value = "FILE",
        .help = "With --codes: pieces with their counts (`vocab --counts`), once for all files or once "
                "for each; merges whose piece is not among them are undone.",
-       .repeatable = true},
-      kThreshold,
+       .repeatable = true,
+       .target = into::texts(f.restrictions)},
+      threshold_flag(f.threshold),
       {.name = "pad-to",
        .value = "N",
        .help = "With --vocabulary: made-up tokens up to a multiple of N, as GNMT has them (0: none).",
-       .fallback = "8"},
-      {.name = "wordpiece", .value = "FILE", .help = "For BERT: its vocab.txt."},
-      {.name = "cased", .help = "With --wordpiece: keep case and accents."},
+       .target = into::integer(f.pad_to, 0, 1'000'000)},
+      {.name = "wordpiece",
+       .value = "FILE",
+       .help = "For BERT: its vocab.txt.",
+       .target = into::text(f.wordpiece)},
+      {.name = "cased", .help = "With --wordpiece: keep case and accents.", .target = into::on(f.cased)},
       {.name = "longest-word",
        .value = "N",
        .help = "With --wordpiece: characters above which a word is [UNK] (MLPerf: 200).",
-       .fallback = "100"},
+       .target = into::integer(f.options.longest_word, 1)},
       {.name = "keep-special-tokens",
-       .help = "With --wordpiece: [MASK] and its like in the text are the tokens."},
-      {.name = "sentencepiece", .value = "FILE", .help = "A SentencePiece model."},
+       .help = "With --wordpiece: [MASK] and its like in the text are the tokens.",
+       .target = into::on(f.options.keep_special_tokens)},
+      {.name = "sentencepiece",
+       .value = "FILE",
+       .help = "A SentencePiece model.",
+       .target = into::text(f.sentencepiece)},
       {.name = "min-length",
        .value = "N",
        .help = "Leave out lines with fewer tokens on a side (begin and end not counted).",
-       .fallback = "0"},
-      {.name = "max-length", .value = "N", .help = "The same for more tokens (GNMT trains with 48)."},
-      kThreadsFlag,
-      kOverwrite,
-      kFormat};
-  add_text_rules(spec);
+       .target = into::integer(f.min_length, 0)},
+      {.name = "max-length",
+       .value = "N",
+       .help = "The same for more tokens (GNMT trains with 48).",
+       .target = into::integer(f.max_length, 0)}};
+  add_common(spec, f);
   spec.examples = {
       "millrace data text encode train.de.gz train.en.gz --split-punctuation -c bpe.8000 -v "
       "vocab.bpe.8000 --max-length 48 -o train.de.tokens -o train.en.tokens",
@@ -404,35 +476,29 @@ const T& one_of(const std::vector<T>& values, std::size_t i) {
   return values[values.size() == 1 ? 0 : i];
 }
 
-struct SideOptions {
-  std::int64_t pad_to = 0, longest_word = 0, threshold = 0;
-};
-
 /// What turns each input into numbers.
-Result<std::vector<EncodedSide>> encoded_sides(const Arguments& arguments, std::size_t inputs,
-                                               const SideOptions& options) {
+Result<std::vector<EncodedSide>> encoded_sides(const EncodeFlags& flags, std::size_t inputs) {
   std::vector<EncodedSide> sides;
-  if (arguments.has("sentencepiece")) {
-    const Result<SentencePieceModel> model = read_sentencepiece_model(arguments.string("sentencepiece"));
+  if (flags.sentencepiece) {
+    const Result<SentencePieceModel> model = read_sentencepiece_model(*flags.sentencepiece);
     if (!model) return model.problems();
     return std::vector<EncodedSide>(inputs, {model->segmenter, model->vocabulary});
   }
-  if (arguments.has("wordpiece")) {
-    const auto vocabulary = read_vocabulary(arguments.string("wordpiece"), TokenKind::WordPiece, 0);
+  if (flags.wordpiece) {
+    const auto vocabulary = read_vocabulary(*flags.wordpiece, TokenKind::WordPiece, 0);
     if (!vocabulary) return vocabulary.problems();
-    const WordPieceOptions wordpiece{.casing = arguments.boolean("cased") ? Casing::Cased : Casing::Uncased,
-                                     .longest_word = options.longest_word,
-                                     .keep_special_tokens = arguments.boolean("keep-special-tokens")};
+    WordPieceOptions wordpiece = flags.options;
+    wordpiece.casing = flags.cased ? Casing::Cased : Casing::Uncased;
     return std::vector<EncodedSide>(inputs, {wordpiece_segmenter(*vocabulary, wordpiece), *vocabulary});
   }
   std::vector<std::shared_ptr<const Vocabulary>> vocabularies;
   std::vector<std::shared_ptr<const BpeCodes>> codes;
-  for (const std::string& path : arguments.strings("vocabulary")) {
-    const auto vocabulary = read_vocabulary(path, TokenKind::Bpe, options.pad_to);
+  for (const std::string& path : flags.vocabularies) {
+    const auto vocabulary = read_vocabulary(path, TokenKind::Bpe, flags.pad_to);
     if (!vocabulary) return vocabulary.problems();
     vocabularies.push_back(*vocabulary);
   }
-  for (const std::string& path : arguments.strings("codes")) {
+  for (const std::string& path : flags.codes) {
     const auto read = read_codes(path, -1);
     if (!read) return read.problems();
     codes.push_back(*read);
@@ -444,21 +510,20 @@ Result<std::vector<EncodedSide>> encoded_sides(const Arguments& arguments, std::
       continue;
     }
     Result<std::shared_ptr<const BpeCodes>> own = one_of(codes, i);
-    if (arguments.has("restrict-to"))
-      own = restricted(*own, one_of(arguments.strings("restrict-to"), i), options.threshold);
+    if (!flags.restrictions.empty()) own = restricted(*own, one_of(flags.restrictions, i), flags.threshold);
     if (!own) return own.problems();
     sides.push_back({bpe_segmenter(*own, vocabulary), vocabulary});
   }
   return sides;
 }
 
-void check_kinds(const Arguments& arguments, std::size_t inputs, Problems& problems) {
-  const int kinds = arguments.has("vocabulary") + arguments.has("wordpiece") + arguments.has("sentencepiece");
+void check_kinds(const EncodeFlags& flags, const Arguments& given, std::size_t inputs, Problems& problems) {
+  const int kinds = given.has("vocabulary") + given.has("wordpiece") + given.has("sentencepiece");
   if (kinds != 1)
     problems.push_back({"--vocabulary, --wordpiece, --sentencepiece",
                         kinds == 0 ? "none of them is given" : "more than one of them is given", "give one"});
   const auto refuse = [&](const char* flag, const char* with) {
-    if (arguments.has(flag) && !arguments.has(with))
+    if (given.has(flag) && !given.has(with))
       problems.push_back({long_name(flag), "goes with " + long_name(with), {}});
   };
   refuse("codes", "vocabulary");
@@ -466,40 +531,37 @@ void check_kinds(const Arguments& arguments, std::size_t inputs, Problems& probl
   refuse("restrict-to", "codes");
   refuse("vocabulary-threshold", "restrict-to");
   for (const char* flag : {"cased", "longest-word", "keep-special-tokens"}) refuse(flag, "wordpiece");
-  for (const char* flag : {"vocabulary", "codes", "restrict-to"}) {
-    const std::size_t given = arguments.strings(flag).size();
-    if (given > 1 && given != inputs)
+  for (const auto& [flag, files] : {std::pair("--vocabulary", &flags.vocabularies),
+                                    {"--codes", &flags.codes},
+                                    {"--restrict-to", &flags.restrictions}}) {
+    if (files->size() > 1 && files->size() != inputs)
       problems.push_back(
-          {long_name(flag),
-           "is given " + std::to_string(given) + " times for " + std::to_string(inputs) + " files",
+          {flag,
+           "is given " + std::to_string(files->size()) + " times for " + std::to_string(inputs) + " files",
            "once for all, or once for each"});
   }
 }
 
-int encode_command(Arguments& arguments, OutputFormat format, Problems& problems) {
-  TextRun run = text_run(arguments, problems);
-  const std::vector<std::string> outputs = output_paths(arguments, run.inputs.size(), problems);
-  const SideOptions side{.pad_to = arguments.integer("pad-to", 0, 1'000'000),
-                         .longest_word = arguments.integer("longest-word", 1, INT64_MAX),
-                         .threshold = arguments.integer("vocabulary-threshold", 0, INT64_MAX)};
-  EncodeOptions options{.min_tokens = arguments.integer("min-length", 0, INT64_MAX),
-                        .vocabulary_padding = arguments.has("vocabulary") ? side.pad_to : 0};
-  if (arguments.has("max-length")) options.max_tokens = arguments.integer("max-length", 0, INT64_MAX);
-  check_kinds(arguments, run.inputs.size(), problems);
-  append(problems, arguments.problems());
+int encode_command(const EncodeFlags& flags, const Arguments& given, Problems problems) {
+  TextRun run = flags.run(given);
+  check_outputs(flags.out, run.inputs.size(), problems);
+  check_kinds(flags, given, run.inputs.size(), problems);
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const Result<std::vector<EncodedSide>> sides = encoded_sides(arguments, run.inputs.size(), side);
+  EncodeOptions options{.min_tokens = flags.min_length,
+                        .vocabulary_padding = flags.vocabularies.empty() ? 0 : flags.pad_to};
+  if (flags.max_length) options.max_tokens = *flags.max_length;
+  const Result<std::vector<EncodedSide>> sides = encoded_sides(flags, run.inputs.size());
   if (!sides) return exit_with(ExitCode::InputData, sides.problems());
   SteadyClock clock;
-  Outcome outcome(format, clock);
+  Outcome outcome(flags.format, clock);
   ProgressLine line(clock, size_of_files(run.inputs));
   run.progress = [&](Bytes done) { line(done); };
-  const TextReport report = encode_files(run, options, *sides, outputs, existing(arguments));
+  const TextReport report = encode_files(run, options, *sides, flags.out, flags.existing());
   Json files = Json::array();
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    outcome.more(info_text(outputs[i], report.files[i]) + ", " + std::to_string(report.unknown[i]) +
+  for (std::size_t i = 0; i < flags.out.size(); ++i) {
+    outcome.more(info_text(flags.out[i], report.files[i]) + ", " + std::to_string(report.unknown[i]) +
                  " unknown");
-    Json file = info_json(outputs[i], report.files[i]);
+    Json file = info_json(flags.out[i], report.files[i]);
     file["unknown"] = number(report.unknown[i]);
     files.push_back(std::move(file));
   }
@@ -510,27 +572,34 @@ int encode_command(Arguments& arguments, OutputFormat format, Problems& problems
 
 // ---- decode, check
 
-void add_vocabulary(CommandSpec& spec) {
-  spec.flags.push_back(
-      {.name = "vocabulary",
-       .short_name = 'v',
-       .value = "FILE",
-       .help = "The file that `encode` was given (SentencePiece: also the model's .vocab)."});
-  spec.flags.push_back({.name = "sentencepiece", .value = "FILE", .help = "Or the SentencePiece model."});
+struct TokensFlags : TextFlags {
+  std::optional<std::string> vocabulary, sentencepiece, out;
+};
+
+void add_vocabulary(CommandSpec& spec, TokensFlags& f) {
+  spec.flags.push_back({.name = "vocabulary",
+                        .short_name = 'v',
+                        .value = "FILE",
+                        .help = "The file that `encode` was given (SentencePiece: also the model's .vocab).",
+                        .target = into::text(f.vocabulary)});
+  spec.flags.push_back({.name = "sentencepiece",
+                        .value = "FILE",
+                        .help = "Or the SentencePiece model.",
+                        .target = into::text(f.sentencepiece)});
 }
 
 /// The vocabulary of --vocabulary or --sentencepiece, proved to be that of the file; null if neither is
 /// given.
-Result<std::shared_ptr<const Vocabulary>> vocabulary_of(const Arguments& arguments, const TokenFile& file) {
+Result<std::shared_ptr<const Vocabulary>> vocabulary_of(const TokensFlags& flags, const TokenFile& file) {
   std::shared_ptr<const Vocabulary> vocabulary;
   std::string name;
-  if (arguments.has("sentencepiece")) {
-    name = arguments.string("sentencepiece");
+  if (flags.sentencepiece) {
+    name = *flags.sentencepiece;
     const Result<SentencePieceModel> model = read_sentencepiece_model(name);
     if (!model) return model.problems();
     vocabulary = model->vocabulary;
-  } else if (arguments.has("vocabulary")) {
-    name = arguments.string("vocabulary");
+  } else if (flags.vocabulary) {
+    name = *flags.vocabulary;
     const auto read = read_vocabulary(name, file.info().kind, file.info().vocabulary_padding);
     if (!read) return read.problems();
     vocabulary = *read;
@@ -540,35 +609,37 @@ Result<std::shared_ptr<const Vocabulary>> vocabulary_of(const Arguments& argumen
   return vocabulary;
 }
 
-CommandSpec decode_spec() {
+CommandSpec decode_spec(TokensFlags& f) {
   CommandSpec spec = text_spec("decode", "Turn a token file into text again, a sentence a line.");
   spec.positionals = {"FILE"};
-  add_vocabulary(spec);
-  spec.flags.push_back(
-      {.name = "out", .short_name = 'o', .value = "FILE", .help = "The text (default: stdout)."});
-  spec.flags.push_back(kThreadsFlag);
-  spec.flags.push_back(kOverwrite);
+  add_vocabulary(spec, f);
+  spec.flags.push_back({.name = "out",
+                        .short_name = 'o',
+                        .value = "FILE",
+                        .help = "The text (default: stdout).",
+                        .target = into::text(f.out)});
+  spec.flags.push_back(threads_flag(f.threads));
+  spec.flags.push_back(overwrite_flag(f.overwrite));
   spec.examples = {"millrace data text decode train.en.tokens -v vocab.bpe.8000 -o train.en"};
   return spec;
 }
 
-int decode_command(Arguments& arguments, OutputFormat, Problems& problems) {
-  const int threads = thread_count(arguments);
-  if (arguments.has("vocabulary") == arguments.has("sentencepiece"))
+int decode_command(const TokensFlags& flags, const Arguments& given, Problems problems) {
+  const int threads = thread_count(flags.threads);
+  if (given.has("vocabulary") == given.has("sentencepiece"))
     problems.push_back({"--vocabulary, --sentencepiece", "give one of them", {}});
-  append(problems, arguments.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const std::string path = arguments.positionals().front();
+  const std::string path = given.positionals().front();
   const Result<TokenFile> file = TokenFile::open(path);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
-  const auto vocabulary = vocabulary_of(arguments, *file);
+  const auto vocabulary = vocabulary_of(flags, *file);
   if (!vocabulary) return exit_with(ExitCode::InputData, vocabulary.problems());
-  if (!arguments.has("out")) {
+  if (!flags.out) {
     decode_file(*file, **vocabulary, threads,
                 [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); });
     return 0;
   }
-  OutputFiles outputs({arguments.string("out")}, {path}, existing(arguments));
+  OutputFiles outputs({*flags.out}, {path}, flags.existing());
   FileWriter writer(outputs.temporary(0));
   decode_file(*file, **vocabulary, threads, [&](std::string_view text) { writer.write(text); });
   writer.commit(Durability::Synced);
@@ -576,25 +647,24 @@ int decode_command(Arguments& arguments, OutputFormat, Problems& problems) {
   return 0;
 }
 
-CommandSpec check_spec() {
+CommandSpec check_spec(TokensFlags& f) {
   CommandSpec spec =
       text_spec("check", "Read a token file whole, prove that it is undamaged, say what it holds.");
   spec.positionals = {"FILE"};
-  add_vocabulary(spec);
-  spec.flags.push_back(kFormat);
+  add_vocabulary(spec, f);
+  spec.flags.push_back(format_flag(f.format));
   spec.examples = {"millrace data text check train.en.tokens -v vocab.bpe.8000"};
   return spec;
 }
 
-int check_command(Arguments& arguments, OutputFormat format, Problems& problems) {
-  append(problems, arguments.problems());
+int check_command(const TokensFlags& flags, const Arguments& given, Problems problems) {
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const std::string path = arguments.positionals().front();
+  const std::string path = given.positionals().front();
   const Result<TokenFile> file = TokenFile::open(path);
   if (!file) return exit_with(ExitCode::InputData, file.problems());
-  const auto vocabulary = vocabulary_of(arguments, *file);
+  const auto vocabulary = vocabulary_of(flags, *file);
   if (!vocabulary) return exit_with(ExitCode::InputData, vocabulary.problems());
-  if (format == OutputFormat::Json) {
+  if (flags.format == OutputFormat::Json) {
     std::printf("%s\n", info_json(path, file->info()).dump(1).c_str());
   } else {
     std::printf("%s\n", info_text(path, file->info()).c_str());
@@ -604,34 +674,34 @@ int check_command(Arguments& arguments, OutputFormat format, Problems& problems)
 
 // ---- the group
 
-/// Reads the flags of `spec`, then `run`s; results of --format are read where there is such a flag.
-int run_with(const CommandSpec& spec, int (*run)(Arguments&, OutputFormat, Problems&),
-             const std::vector<std::string>& args) {
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const bool prints = std::any_of(spec.flags.begin(), spec.flags.end(),
-                                  [](const Flag& flag) { return flag.name == "format"; });
-  const OutputFormat format = prints ? output_format(*arguments, problems) : OutputFormat::Text;
-  return run(*arguments, format, problems);
+template <class Flags, CommandSpec (*spec)(Flags&)>
+CommandSpec spec_alone() {
+  return without_targets<Flags>(spec);
 }
 
-template <CommandSpec (*spec)(), int (*run)(Arguments&, OutputFormat, Problems&)>
+template <class Flags, CommandSpec (*spec)(Flags&), int (*run)(const Flags&, const Arguments&, Problems)>
 int run_subcommand(const std::vector<std::string>& args) {
-  return run_with(spec(), run, args);
+  Flags flags;
+  return run_command(spec(flags), args, [&](const Arguments& given, Problems problems) {
+    return run(flags, given, std::move(problems));
+  });
+}
+
+template <class Flags, CommandSpec (*spec)(Flags&), int (*run)(const Flags&, const Arguments&, Problems)>
+Subcommand subcommand(const char* name) {
+  return {name, spec_alone<Flags, spec>, run_subcommand<Flags, spec, run>};
 }
 
 const std::vector<Subcommand>& text_table() {
   // In the order of a first session.
   static const std::vector<Subcommand> table{
-      {"clean", clean_spec, run_subcommand<clean_spec, clean_command>},
-      {"learn-bpe", learn_bpe_spec, run_subcommand<learn_bpe_spec, learn_bpe_command>},
-      {"apply-bpe", apply_bpe_spec, run_subcommand<apply_bpe_spec, apply_bpe_command>},
-      {"vocab", vocab_spec, run_subcommand<vocab_spec, vocab_command>},
-      {"encode", encode_spec, run_subcommand<encode_spec, encode_command>},
-      {"decode", decode_spec, run_subcommand<decode_spec, decode_command>},
-      {"check", check_spec, run_subcommand<check_spec, check_command>},
+      subcommand<CleanFlags, clean_spec, clean_command>("clean"),
+      subcommand<LearnBpeFlags, learn_bpe_spec, learn_bpe_command>("learn-bpe"),
+      subcommand<ApplyBpeFlags, apply_bpe_spec, apply_bpe_command>("apply-bpe"),
+      subcommand<VocabFlags, vocab_spec, vocab_command>("vocab"),
+      subcommand<EncodeFlags, encode_spec, encode_command>("encode"),
+      subcommand<TokensFlags, decode_spec, decode_command>("decode"),
+      subcommand<TokensFlags, check_spec, check_command>("check"),
   };
   return table;
 }

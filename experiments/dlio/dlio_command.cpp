@@ -32,15 +32,19 @@ constexpr const char *kSegment = "MILLRACE_DLIO_SEGMENT", *kProcess = "MILLRACE_
 constexpr int kRanksOfProcess = 16;
 
 enum class MlperfMode { None, DataSize, Run };
+constexpr auto names_of(MlperfMode) {
+  return std::to_array<std::string_view>({"none", "datasize", "run"});
+}
 
-/// The whole command line, checked.
+/// The whole command line; `completed` gives what was not given its value.
 struct DlioCommand {
   DlioConfig config;
   DlioRunOptions run;
-  int processes = 1;
+  std::optional<int> processes;
+  std::optional<std::string> output_dir;
   MlperfMode mlperf = MlperfMode::None;
   int hosts = 1;
-  Bytes host_memory = 0;
+  std::optional<Bytes> host_memory;
   OutputFormat format = OutputFormat::Text;
   bool dry_run = false;
 };
@@ -60,9 +64,8 @@ Bytes memory_of_host() {
   return total ? static_cast<Bytes>(std::strtod(total->as_string().c_str(), nullptr)) * 1024 : 0;
 }
 
-Result<DlioCommand> read_command(Arguments arguments) {
-  Problems problems;
-  DlioCommand command;
+Result<DlioCommand> completed(DlioCommand command, const Arguments& arguments) {
+  Problems problems = arguments.problems();
   std::vector<std::string> words;
   std::string hydra_folder;
   for (const std::string& word : arguments.positionals()) {
@@ -75,39 +78,17 @@ Result<DlioCommand> read_command(Arguments arguments) {
   }
   Result<DlioConfig> config = load_dlio_config(words);
   if (!config) append(problems, config.problems());
-  command.format = output_format(arguments, problems);
-  command.run.ranks = static_cast<int>(arguments.integer("ranks", 1, 65536));
-  command.run.calibration_steps = static_cast<int>(arguments.integer("calibration-steps", 0, 1'000'000));
-  command.run.timeout = std::chrono::seconds(arguments.integer("timeout", 1, 1'000'000));
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  command.processes = arguments.has("processes")
-                          ? static_cast<int>(arguments.integer("processes", 1, 65536))
-                          : std::min((command.run.ranks + kRanksOfProcess - 1) / kRanksOfProcess, cores);
-  command.hosts = static_cast<int>(arguments.integer("hosts", 1, 1'000'000));
-  command.host_memory = arguments.has("host-memory") ? arguments.bytes("host-memory") : memory_of_host();
-  command.dry_run = arguments.boolean("dry-run");
-  const auto choose = [&](const char* flag, std::initializer_list<const char*> values) {
-    const std::string text = arguments.string(flag);
-    int index = 0;
-    std::string all;
-    for (const char* value : values) {
-      if (text == value) return index;
-      all += (index++ ? ", " : "") + std::string(value);
-    }
-    problems.push_back({long_name(flag), "is '" + text + "'", "one of " + all});
-    return 0;
-  };
-  command.run.clock = static_cast<EmulationClock>(choose("clock", {"real", "virtual"}));
-  command.run.check = static_cast<ContentCheck>(choose("check", {"none", "contents"}));
-  command.mlperf = static_cast<MlperfMode>(choose("mlperf", {"none", "datasize", "run"}));
-  append(problems, arguments.problems());
+  if (!command.processes)
+    command.processes = std::min((command.run.ranks + kRanksOfProcess - 1) / kRanksOfProcess, cores);
+  if (!command.host_memory) command.host_memory = memory_of_host();
   if (command.processes > command.run.ranks)
     problems.push_back({"--processes", "are more than the ranks", "each process drives at least one rank"});
   if (!problems.empty()) return problems;
   command.config = std::move(*config);
   // The launcher says the folder of this very run so, behind what the user gave.
   command.run.output = !hydra_folder.empty()                   ? hydra_folder
-                       : arguments.has("output-dir")           ? arguments.string("output-dir")
+                       : command.output_dir                    ? *command.output_dir
                        : !command.config.output.folder.empty() ? command.config.output.folder
                                                                : default_output(command.config);
   append(problems, check_run(command.config, command.run));
@@ -138,10 +119,10 @@ int run_job(const std::vector<std::string>& args, const std::vector<std::string>
     return exit_with(ExitCode::Usage, made.problems());
   const StoreFolder meeting;
   const std::string segment = meeting.path() + "/segment";
-  ProcessGroup::create(segment, command.processes);
+  ProcessGroup::create(segment, *command.processes);
   const std::string random = std::to_string(std::random_device{}());
   std::vector<RankProcess> processes;
-  for (int p = 0; p < command.processes; ++p) {
+  for (int p = 0; p < *command.processes; ++p) {
     RankProcess process{.rank = p};
     process.argv = {fs::read_symlink("/proc/self/exe").string(), "dlio"};
     process.argv.insert(process.argv.end(), args.begin(), args.end());
@@ -163,7 +144,7 @@ int run_job(const std::vector<std::string>& args, const std::vector<std::string>
 void print_config(const DlioCommand& command) {
   std::printf("%s\n", Json::object({{"workload", command.config.tree},
                                     {"ranks", command.run.ranks},
-                                    {"processes", command.processes},
+                                    {"processes", *command.processes},
                                     {"output", command.run.output}})
                           .dump(2)
                           .c_str());
@@ -184,7 +165,7 @@ int print_size(const DlioCommand& command, const MlperfSize& size) {
       "%s, %d accelerators on %d hosts of %.1f GiB: at least %lld samples (%lld for 500 steps, %lld for five "
       "times the memory)\n",
       command.config.workload.c_str(), command.run.ranks, command.hosts,
-      static_cast<double>(command.host_memory) / static_cast<double>(kGiB),
+      static_cast<double>(*command.host_memory) / static_cast<double>(kGiB),
       static_cast<long long>(size.samples), static_cast<long long>(size.samples_for_steps),
       static_cast<long long>(size.samples_for_memory));
   std::printf("++workload.dataset.num_files_train=%lld   (%.1f GiB)\n", static_cast<long long>(size.files),
@@ -238,73 +219,80 @@ int run_mlperf(const std::vector<std::string>& args, const DlioCommand& command,
   return verdict.passes ? 0 : static_cast<int>(ExitCode::RunFailed);
 }
 
-int run_command(const std::vector<std::string>& args, Arguments arguments) {
-  const Result<DlioCommand> command = read_command(std::move(arguments));
+int run_given(const std::vector<std::string>& args, DlioCommand given, const Arguments& arguments) {
+  const Result<DlioCommand> command = completed(std::move(given), arguments);
   if (!command) return exit_with(ExitCode::Usage, command.problems());
   if (const char* segment = std::getenv(kSegment)) return run_as_process(*command, segment);
   if (command->dry_run) return print_config(*command), 0;
   const MlperfSize size =
-      mlperf_size(command->config, command->run.ranks, command->hosts, command->host_memory);
+      mlperf_size(command->config, command->run.ranks, command->hosts, *command->host_memory);
   if (command->mlperf == MlperfMode::DataSize) return print_size(*command, size);
   if (command->mlperf == MlperfMode::Run) return run_mlperf(args, *command, size);
   for (const std::string& note : command->config.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   return run_job(args, {}, *command, command->run.output);
 }
 
-}  // namespace
-
-CommandSpec dlio_spec() {
+CommandSpec spec_of(DlioCommand& c) {
   CommandSpec spec;
   spec.command = "dlio";
   spec.summary = "Run DLIO's workloads: generate, train, evaluate, checkpoint, with emulated accelerators.";
   spec.positionals = {"workload=NAME|FILE..."};
   spec.flags = {
-      {.name = "ranks", .short_name = 'n', .value = "N", .help = "Emulated accelerators.", .fallback = "1"},
+      {.name = "ranks",
+       .short_name = 'n',
+       .value = "N",
+       .help = "Emulated accelerators.",
+       .target = into::integer(c.run.ranks, 1, 65536)},
       {.name = "processes",
        .value = "N",
-       .help = "Processes that drive them (default: one for every 16 ranks, at most one for each core)."},
+       .help = "Processes that drive them (default: one for every 16 ranks, at most one for each core).",
+       .target = into::integer(c.processes, 1, 65536)},
       {.name = "output-dir",
        .short_name = 'o',
        .value = "DIR",
        .help = "summary.json, outputs of each rank, log (default: hydra_log/MODEL/TIME; hydra.run.dir=DIR "
-               "sets it too)."},
+               "sets it too).",
+       .target = into::text(c.output_dir)},
       {.name = "clock",
        .value = "real|virtual",
        .help = "virtual: computation, preprocessing and pauses take no time; reads are done and timed, and "
                "played through on time lines.",
-       .fallback = "real"},
+       .target = into::choice(c.run.clock, "clock")},
       {.name = "check",
        .value = "none|contents",
        .help = "contents: compare every sample that is read with what was generated.",
-       .fallback = "none"},
+       .target = into::choice(c.run.check, "check")},
       {.name = "calibration-steps",
        .value = "N",
        .help = "Steps without data before training, to know what the loop itself costs; 0: none.",
-       .fallback = "200"},
+       .target = into::integer(c.run.calibration_steps, 0, 1'000'000)},
       {.name = "timeout",
        .value = "SECONDS",
        .help = "Longest wait for a batch or for another process.",
-       .fallback = "300"},
-      {.name = "dry-run", .help = "Print the configuration after all overrides and stop."},
+       .target = into::duration(c.run.timeout, 1, 1e6)},
+      {.name = "dry-run",
+       .help = "Print the configuration after all overrides and stop.",
+       .target = into::on(c.dry_run)},
       {.name = "format",
        .value = "text|json",
        .help = "How to print --mlperf's results.",
-       .fallback = "text"},
+       .target = into::choice(c.format, "format")},
       {.name = "mlperf",
        .value = "none|datasize|run",
        .help = "MLPerf Storage: datasize prints how many files its rules ask for; run does a warm-up and "
                "five runs and gives the verdict.",
-       .fallback = "none",
-       .group = "MLPerf Storage"},
+       .group = "MLPerf Storage",
+       .target = into::choice(c.mlperf, "mode")},
       {.name = "hosts",
        .value = "N",
        .help = "Hosts of the rule for the data's size.",
-       .fallback = "1",
-       .group = "MLPerf Storage"},
+       .group = "MLPerf Storage",
+       .target = into::integer(c.hosts, 1, 1'000'000)},
       {.name = "host-memory",
        .value = "BYTES",
        .help = "Memory of one (default: this one's).",
-       .group = "MLPerf Storage"},
+       .group = "MLPerf Storage",
+       .target = into::bytes(c.host_memory)},
   };
   spec.examples = {
       "millrace dlio workload=unet3d_h100 ++workload.workflow.generate_data=True "
@@ -314,8 +302,15 @@ CommandSpec dlio_spec() {
   return spec;
 }
 
+}  // namespace
+
+CommandSpec dlio_spec() {
+  return without_targets<DlioCommand>(spec_of);
+}
+
 int dlio_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = dlio_spec();
+  DlioCommand command;
+  const CommandSpec spec = spec_of(command);
   const Result<Arguments> arguments = parse_arguments(spec, args);
   if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
   if (arguments->wants_help()) {
@@ -326,7 +321,7 @@ int dlio_command(const std::vector<std::string>& args) {
     return 0;
   }
   try {
-    return run_command(args, *arguments);
+    return run_given(args, std::move(command), *arguments);
   } catch (const Error& error) {
     return exit_with(error.code(), {{"millrace dlio", error.what(), error.hint()}});
   }

@@ -6,14 +6,22 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "experiments/dlio/dlio_config.h"
 #include "experiments/dlio/process_group.h"
+#include "runtime/base/choices.h"
 
 namespace millrace {
 
 enum class EmulationClock { Real, Virtual };
+constexpr auto names_of(EmulationClock) {
+  return std::to_array<std::string_view>({"real", "virtual"});
+}
 enum class ContentCheck { None, Contents };
+constexpr auto names_of(ContentCheck) {
+  return std::to_array<std::string_view>({"none", "contents"});
+}
 
 struct DlioRunOptions {
   int ranks = 1;
