@@ -115,30 +115,19 @@ void print_table(const std::vector<CheckpointBleu>& scores, const std::string& s
   std::printf("BLEU|%s\n", signature.c_str());
 }
 
-/// bleu's own, with the references alone as positionals.
-CommandSpec run_spec() {
-  CommandSpec spec = bleu_spec();
-  spec.positionals = {"REF..."};
-  return spec;
-}
-
-Problems wrong_flags(const Arguments& arguments) {
+Problems wrong_flags(const Arguments& given) {
   Problems problems;
-  if (!arguments.has("input"))
+  if (!given.has("input"))
     problems.push_back({"--input", "is required with --run", "the text that REF translates"});
   for (const char* flag : {"system", "sentence", "confidence", "paired-bs", "paired-ar", "num-refs"}) {
-    if (arguments.has(flag))
+    if (given.has(flag))
       problems.push_back({long_name(flag), "does not go with --run", "score one file of its"});
   }
   return problems;
 }
 
-int score_run(Arguments& arguments) {
-  Problems problems = wrong_flags(arguments);
-  const OutputFormat format = output_format(arguments, problems);
-  append(problems, arguments.problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const fs::path folder = arguments.string("run");
+int score_run(const BleuFlags& flags, const Arguments& given) {
+  const fs::path folder = *flags.run;
   const Result<RunData> run = read_run(folder.string());
   if (!run) return exit_with(ExitCode::InputData, run.problems());
   const std::vector<StepFolder> checkpoints = checkpoints_of(folder);
@@ -151,13 +140,19 @@ int score_run(Arguments& arguments) {
   std::string signature;
   for (const StepFolder& checkpoint : checkpoints) {
     const std::string hypotheses = (folder / kFolder / ("step-" + std::to_string(checkpoint.step))).string();
-    std::vector<std::string> words{
-        worker_path(ComputeDevice::Cpu), "translate", "--checkpoint", checkpoint.path, "--input",
-        arguments.string("input"),       "--output",  hypotheses,     "--overwrite"};
-    for (const std::string& word : words_of(arguments.string("translate"), ' ')) words.push_back(word);
+    std::vector<std::string> words{worker_path(ComputeDevice::Cpu),
+                                   "translate",
+                                   "--checkpoint",
+                                   checkpoint.path,
+                                   "--input",
+                                   *flags.input,
+                                   "--output",
+                                   hypotheses,
+                                   "--overwrite"};
+    for (const std::string& word : words_of(flags.translate, ' ')) words.push_back(word);
     std::fprintf(stderr, "step %lld: ", static_cast<long long>(checkpoint.step));
     if (const int code = exit_code_of(std::move(words)); code != 0) return code;
-    const Result<FileScore> score = score_file(arguments, hypotheses);
+    const Result<FileScore> score = score_file(flags, given, hypotheses);
     if (!score) return exit_with(ExitCode::InputData, score.problems());
     signature = score->signature;
     scores.push_back({.step = checkpoint.step, .bleu = score->bleu});
@@ -168,7 +163,7 @@ int score_run(Arguments& arguments) {
   const Json json = Json::object({{"format", kFormat}, {"signature", signature}, {"checkpoints", rows}});
   if (const Status saved = write_file_atomically(folder / kRunBleuFile, json.dump(1) + "\n"); !saved)
     return exit_with(ExitCode::RunFailed, saved.problems());
-  if (format == OutputFormat::Json)
+  if (flags.format == OutputFormat::Json)
     std::printf("%s\n", json.dump(1).c_str());
   else
     print_table(scores, signature);
@@ -209,11 +204,15 @@ bool scores_a_run(const std::vector<std::string>& args) {
 }
 
 int run_bleu_command(const std::vector<std::string>& args) {
-  const CommandSpec spec = run_spec();
-  Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(bleu_spec()).c_str(), stdout), 0;
-  return score_run(*arguments);
+  BleuFlags flags;
+  CommandSpec spec = bleu_spec(flags);
+  spec.positionals = {"REF..."};
+  const Result<Arguments> given = parse_arguments(spec, args);
+  if (!given) return exit_with(ExitCode::Usage, given.problems());
+  if (given->wants_help()) return std::fputs(help_text(bleu_spec()).c_str(), stdout), 0;
+  Problems problems = wrong_flags(*given);
+  append(problems, given->problems());
+  return problems.empty() ? score_run(flags, *given) : exit_with(ExitCode::Usage, problems);
 }
 
 }  // namespace millrace

@@ -47,21 +47,9 @@ struct System {
 // ---- flags
 // --------------------------------------------------------------------------------------------------
 
-/// The value whose name --flag gives; a Problem, and the first one, for another name.
-template <class Value>
-Value named(const Arguments& arguments, const char* flag, std::initializer_list<Value> values,
-            Problems& problems) {
-  std::string names;
-  for (const Value value : values) {
-    if (to_string(value) == arguments.string(flag)) return value;
-    names += (names.empty() ? "" : ", ") + to_string(value);
-  }
-  problems.push_back({long_name(flag), "unknown name '" + arguments.string(flag) + "'", names});
-  return *values.begin();
-}
-
 /// What the compared program has not.
-void check_compat(const Arguments& arguments, const BleuOptions& options, Problems& problems) {
+void check_compat(const BleuFlags& flags, const Arguments& given, const BleuOptions& options,
+                  Problems& problems) {
   const bool old = options.compat == BleuCompat::Sacrebleu1210;
   const bool multi = options.compat == BleuCompat::MultiBleu, mteval = options.compat == BleuCompat::Mteval;
   const auto refuse = [&](bool wrong, const char* flag, const char* hint) {
@@ -78,58 +66,48 @@ void check_compat(const Arguments& arguments, const BleuOptions& options, Proble
   refuse(mteval && options.smoothing != Smoothing::Exponential && options.smoothing != Smoothing::None,
          "smooth", "exp or none");
   refuse((old || multi) && options.max_order != 4, "max-order", "it stops at 4");
-  refuse(!mteval && arguments.boolean("preserve-case"), "preserve-case", "it is mteval's -c");
-  refuse(mteval && arguments.boolean("lowercase"), "lowercase", "it does so; --preserve-case keeps case");
-  refuse(!mteval && arguments.has("brevity-penalty"), "brevity-penalty", "it is mteval's");
+  refuse(!mteval && flags.preserve_case, "preserve-case", "it is mteval's -c");
+  refuse(mteval && flags.lowercase, "lowercase", "it does so; --preserve-case keeps case");
+  refuse(!mteval && given.has("brevity-penalty"), "brevity-penalty", "it is mteval's");
   for (const char* flag : {"confidence", "paired-bs", "paired-ar"})
-    refuse((multi || mteval) && arguments.boolean(flag), flag, "take 2.x or 1.2.10");
-  refuse(multi && arguments.boolean("sentence"), "sentence", "take 2.x, 1.2.10 or mteval");
+    refuse((multi || mteval) && given.has(flag), flag, "take 2.x or 1.2.10");
+  refuse(multi && flags.sentences, "sentence", "take 2.x, 1.2.10 or mteval");
 }
 
-BleuOptions bleu_options(Arguments& arguments, Problems& problems) {
-  BleuOptions options = defaults_of(
-      named(arguments, "bleu-compat",
-            {BleuCompat::Sacrebleu2, BleuCompat::Sacrebleu1210, BleuCompat::MultiBleu, BleuCompat::Mteval},
-            problems));
-  if (arguments.has("tokenize"))
-    options.tokens =
-        named(arguments, "tokenize",
-              {BleuTokens::Mteval13a, BleuTokens::International, BleuTokens::Characters, BleuTokens::None},
-              problems);
-  if (arguments.has("smooth"))
-    options.smoothing =
-        named(arguments, "smooth",
-              {Smoothing::Exponential, Smoothing::Floor, Smoothing::AddK, Smoothing::None}, problems);
-  if (arguments.has("smooth-value")) {
-    options.smooth_value = arguments.number("smooth-value", 0, 1e9);
-    if (!default_smooth_value(options))
-      problems.push_back({"--smooth-value", "goes with --smooth floor and add-k only", ""});
-  }
-  options.max_order = static_cast<int>(arguments.integer("max-order", 1, kMostBleuOrder));
-  if (arguments.boolean("lowercase")) options.letters = LetterCase::Lower;
-  if (arguments.boolean("preserve-case")) options.letters = LetterCase::Mixed;
-  if (arguments.boolean("sentence")) options.orders = Orders::Effective;
-  const std::string length = arguments.string("brevity-penalty");
-  if (length == "shortest") options.reference_length = ReferenceLength::Shortest;
-  if (length != "shortest" && length != "closest")
-    problems.push_back({"--brevity-penalty", "unknown name '" + length + "'", "closest or shortest"});
-  check_compat(arguments, options, problems);
+BleuOptions bleu_options(const BleuFlags& flags, const Arguments& given, Problems& problems) {
+  BleuOptions options = defaults_of(flags.compat);
+  if (flags.tokens) options.tokens = *flags.tokens;
+  if (flags.smoothing) options.smoothing = *flags.smoothing;
+  options.smooth_value = flags.options.smooth_value;
+  if (options.smooth_value && !default_smooth_value(options))
+    problems.push_back({"--smooth-value", "goes with --smooth floor and add-k only", ""});
+  options.max_order = flags.options.max_order;
+  if (flags.lowercase) options.letters = LetterCase::Lower;
+  if (flags.preserve_case) options.letters = LetterCase::Mixed;
+  if (flags.sentences) options.orders = Orders::Effective;
+  options.reference_length = flags.options.reference_length;
+  check_compat(flags, given, options, problems);
   return options;
 }
 
-void read_resampling(Arguments& arguments, BleuRequest& request, Problems& problems) {
+void read_resampling(const BleuFlags& flags, const Arguments& given, BleuRequest& request,
+                     Problems& problems) {
   struct Kind {
     const char* flag;
     const char* count;
+    bool wanted;
+    int samples;
     Resampling kind;
   };
-  constexpr Kind kinds[] = {{"confidence", "confidence-n", Resampling::Interval},
-                            {"paired-bs", "paired-bs-n", Resampling::PairedBootstrap},
-                            {"paired-ar", "paired-ar-n", Resampling::PairedRandomization}};
+  const Kind kinds[] = {
+      {"confidence", "confidence-n", flags.confidence, flags.confidence_samples, Resampling::Interval},
+      {"paired-bs", "paired-bs-n", flags.paired_bootstrap, flags.bootstrap_samples,
+       Resampling::PairedBootstrap},
+      {"paired-ar", "paired-ar-n", flags.paired_randomization, flags.randomization_trials,
+       Resampling::PairedRandomization}};
   for (const Kind& kind : kinds) {
-    const int samples = static_cast<int>(arguments.integer(kind.count, 1, kMostSamples));
-    if (!arguments.boolean(kind.flag)) {
-      if (arguments.has(kind.count))
+    if (!kind.wanted) {
+      if (given.has(kind.count))
         problems.push_back({long_name(kind.count), "needs " + long_name(kind.flag), ""});
       continue;
     }
@@ -139,10 +117,9 @@ void read_resampling(Arguments& arguments, BleuRequest& request, Problems& probl
     if (request.sentences)
       problems.push_back({long_name(kind.flag), "does not go with --sentence", "it is about a corpus"});
     request.resampling = kind.kind;
-    request.samples.samples = samples;
+    request.samples.samples = kind.samples;
   }
-  request.samples.seed =
-      static_cast<std::uint64_t>(arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()));
+  request.samples.seed = flags.seed;
   const bool paired = request.resampling == Resampling::PairedBootstrap ||
                       request.resampling == Resampling::PairedRandomization;
   if (paired && request.systems.size() == 1)
@@ -152,26 +129,21 @@ void read_resampling(Arguments& arguments, BleuRequest& request, Problems& probl
     problems.push_back({"--confidence", "is about one system", "--paired-bs has an interval of each"});
 }
 
-Result<BleuRequest> request_of(Arguments& arguments) {
-  Problems problems;
-  BleuRequest request;
-  request.systems = arguments.strings("system");
-  request.systems.insert(request.systems.begin(), arguments.positionals().front());
-  request.references.assign(arguments.positionals().begin() + 1, arguments.positionals().end());
-  request.options = bleu_options(arguments, problems);
-  request.sentences = arguments.boolean("sentence");
-  request.score_only = arguments.boolean("score-only");
-  request.force = arguments.boolean("force");
-  request.detokenize = arguments.boolean("detokenize");
-  if (arguments.boolean("short")) request.signature = SignatureLength::Short;
-  request.width = static_cast<int>(arguments.integer("width", 0, 17));
-  request.format = output_format(arguments, problems);
-  read_resampling(arguments, request, problems);
-  if (const std::string count = arguments.string("num-refs"); count == "var") {
-    request.num_refs = 0;
-  } else {
-    request.num_refs = static_cast<int>(arguments.integer("num-refs", 1, 1000));
-  }
+Result<BleuRequest> request_of(const BleuFlags& flags, const Arguments& given, Problems problems) {
+  const std::vector<std::string>& files = given.positionals();
+  BleuRequest request{.options = bleu_options(flags, given, problems),
+                      .sentences = flags.sentences,
+                      .score_only = flags.score_only,
+                      .force = flags.force,
+                      .detokenize = flags.detokenize,
+                      .signature = flags.short_signature ? SignatureLength::Short : SignatureLength::Long,
+                      .width = flags.width,
+                      .format = flags.format,
+                      .num_refs = flags.num_refs,
+                      .systems = flags.systems,
+                      .references = {files.begin() + 1, files.end()}};
+  request.systems.insert(request.systems.begin(), files.front());
+  read_resampling(flags, given, request, problems);
   if (request.num_refs != 1 && request.references.size() > 1)
     problems.push_back({"--num-refs",
                         "splits one file of references, got " + std::to_string(request.references.size()),
@@ -185,7 +157,6 @@ Result<BleuRequest> request_of(Arguments& arguments) {
   const auto standard_inputs = std::count(request.systems.begin(), request.systems.end(), "-") +
                                std::count(request.references.begin(), request.references.end(), "-");
   if (standard_inputs > 1) problems.push_back({"-", "stands for stdin, which can be read once", ""});
-  append(problems, arguments.problems());
   if (!problems.empty()) return problems;
   return request;
 }
@@ -455,16 +426,22 @@ int score_systems(const BleuRequest& request) {
   return 0;
 }
 
+Result<int> num_refs_from(const std::string& text) {
+  if (text == "var") return 0;
+  const Result<std::int64_t> count = integer_from(text, 1, 1000);
+  if (!count) return count.problems();
+  return static_cast<int>(*count);
+}
+
 }  // namespace
 
-Result<FileScore> score_file(Arguments& arguments, const std::string& hypotheses) {
+Result<FileScore> score_file(const BleuFlags& flags, const Arguments& given, const std::string& hypotheses) {
   Problems problems;
   BleuRequest request;
   request.systems = {hypotheses};
-  request.references = arguments.positionals();
-  request.options = bleu_options(arguments, problems);
-  request.detokenize = arguments.boolean("detokenize");
-  append(problems, arguments.problems());
+  request.references = given.positionals();
+  request.options = bleu_options(flags, given, problems);
+  request.detokenize = flags.detokenize;
   if (!problems.empty()) return problems;
   const Result<std::vector<TextLines>> texts = read_all(request.systems),
                                        streams = read_all(request.references);
@@ -481,7 +458,7 @@ Result<FileScore> score_file(Arguments& arguments, const std::string& hypotheses
                    bleu_signature(request.options, facts_of(request, *references), SignatureLength::Long)};
 }
 
-CommandSpec bleu_spec() {
+CommandSpec bleu_spec(BleuFlags& f) {
   CommandSpec spec;
   spec.command = "bleu";
   spec.summary = "Score translations with BLEU: sacreBLEU's numbers, in milliseconds.";
@@ -490,85 +467,133 @@ CommandSpec bleu_spec() {
   spec.flags = {
       {.name = "tokenize",
        .value = "13a|intl|char|none",
-       .help = "How words are found (default: 13a; of multi-bleu none)."},
-      {.name = "lowercase", .help = "Case does not count: lower case of all scripts before words are found."},
+       .help = "How words are found (default: 13a; of multi-bleu none).",
+       .target = into::choice(f.tokens, "tokenizer")},
+      {.name = "lowercase",
+       .help = "Case does not count: lower case of all scripts before words are found.",
+       .target = into::on(f.lowercase)},
       {.name = "smooth",
        .value = "exp|floor|add-k|none",
-       .help = "What an order without a match counts as (default: exp; of multi-bleu none)."},
+       .help = "What an order without a match counts as (default: exp; of multi-bleu none).",
+       .target = into::choice(f.smoothing, "smoothing")},
       {.name = "smooth-value",
        .value = "V",
-       .help = "Of floor (default 0.1; of 1.2.10 0) and add-k (default 1)."},
-      {.name = "max-order", .value = "N", .help = "n-grams of up to N words.", .fallback = "4"},
+       .help = "Of floor (default 0.1; of 1.2.10 0) and add-k (default 1).",
+       .target = into::number(f.options.smooth_value, 0, 1e9)},
+      {.name = "max-order",
+       .value = "N",
+       .help = "n-grams of up to N words.",
+       .target = into::integer(f.options.max_order, 1, kMostBleuOrder)},
       {.name = "bleu-compat",
        .value = "PROGRAM",
        .help = "Whose BLEU: sacreBLEU 2.x or 1.2.10 (MLPerf's and PipeDream's), multi-bleu (.perl), mteval "
                "(-v13a.pl).",
-       .fallback = "2.x"},
-      {.name = "preserve-case", .help = "Of mteval, which lower-cases otherwise: its -c."},
+       .target = into::choice(f.compat, "program")},
+      {.name = "preserve-case",
+       .help = "Of mteval, which lower-cases otherwise: its -c.",
+       .target = into::on(f.preserve_case)},
       {.name = "brevity-penalty",
        .value = "closest|shortest",
        .help = "Of mteval: the reference whose length counts.",
-       .fallback = "closest"},
+       .target = into::choice(f.options.reference_length, "length")},
       {.name = "num-refs",
        .value = "N|var",
        .help = "REF is one file with N references a line between tabs; var: as many as there are.",
-       .fallback = "1",
-       .group = text},
+       .group = text,
+       .target = into::parsed(f.num_refs, num_refs_from, std::to_string(f.num_refs))},
       {.name = "system",
        .value = "FILE",
        .help = "Another translation of the same sentences; HYP is the baseline.",
        .group = text,
-       .repeatable = true},
+       .repeatable = true,
+       .target = into::texts(f.systems)},
       {.name = "sentence",
        .help = "A score for each sentence, over the orders that it has n-grams of.",
-       .group = text},
+       .group = text,
+       .target = into::on(f.sentences)},
       {.name = "detokenize",
        .help =
            "Hypotheses are a model's words: join subwords (@@), drop <s>, <\\s> and <pad>, write as text by "
            "Moses' "
            "rules for English, then score. PipeDream's and MLPerf's BLEU takes this, --bleu-compat 1.2.10, "
            "--tokenize intl and --lowercase.",
-       .group = text},
+       .group = text,
+       .target = into::on(f.detokenize)},
       {.name = "run",
        .value = "DIR",
        .help = "Instead of HYP: each checkpoint of this run translates --input; the table and DIR/bleu.json, "
                "which "
                "`millrace report` draws, have BLEU after each.",
-       .group = "A run"},
-      {.name = "input", .value = "FILE", .help = "With --run: what REF translates.", .group = "A run"},
+       .group = "A run",
+       .target = into::text(f.run)},
+      {.name = "input",
+       .value = "FILE",
+       .help = "With --run: what REF translates.",
+       .group = "A run",
+       .target = into::text(f.input)},
       {.name = "translate",
        .value = "FLAGS",
        .help = "With --run: flags for `millrace translate`, between spaces: "
                "--translate='-c bpe -v vocab --beam 5'.",
-       .group = "A run"},
-      {.name = "force", .help = "Do not warn of hypotheses that look tokenized.", .group = text},
+       .group = "A run",
+       .target = into::text(f.translate)},
+      {.name = "force",
+       .help = "Do not warn of hypotheses that look tokenized.",
+       .group = text,
+       .target = into::on(f.force)},
       {.name = "confidence",
        .help = "Bootstrap resampling: mean and 95 % interval. With --seed's default these are sacreBLEU's "
                "numbers (as it gets them with NumPy 2).",
-       .group = significance},
-      {.name = "confidence-n", .value = "N", .help = "Resamples.", .fallback = "1000", .group = significance},
+       .group = significance,
+       .target = into::on(f.confidence)},
+      {.name = "confidence-n",
+       .value = "N",
+       .help = "Resamples.",
+       .group = significance,
+       .target = into::integer(f.confidence_samples, 1, kMostSamples)},
       {.name = "paired-bs",
        .help = "Each --system against HYP: paired bootstrap test, with intervals.",
-       .group = significance},
-      {.name = "paired-bs-n", .value = "N", .help = "Resamples.", .fallback = "1000", .group = significance},
+       .group = significance,
+       .target = into::on(f.paired_bootstrap)},
+      {.name = "paired-bs-n",
+       .value = "N",
+       .help = "Resamples.",
+       .group = significance,
+       .target = into::integer(f.bootstrap_samples, 1, kMostSamples)},
       {.name = "paired-ar",
        .help = "Each --system against HYP: approximate randomization test.",
-       .group = significance},
-      {.name = "paired-ar-n", .value = "N", .help = "Trials.", .fallback = "10000", .group = significance},
+       .group = significance,
+       .target = into::on(f.paired_randomization)},
+      {.name = "paired-ar-n",
+       .value = "N",
+       .help = "Trials.",
+       .group = significance,
+       .target = into::integer(f.randomization_trials, 1, kMostSamples)},
       {.name = "seed",
        .value = "N",
        .help = "Of the tests (NumPy's generator).",
-       .fallback = "12345",
-       .group = significance},
-      {.name = "format", .value = "text|json", .help = "What to print.", .fallback = "text", .group = output},
-      {.name = "score-only", .short_name = 'b', .help = "The score alone.", .group = output},
+       .group = significance,
+       .target = into::integer(f.seed, 0)},
+      {.name = "format",
+       .value = "text|json",
+       .help = "What to print.",
+       .group = output,
+       .target = into::choice(f.format, "format")},
+      {.name = "score-only",
+       .short_name = 'b',
+       .help = "The score alone.",
+       .group = output,
+       .target = into::on(f.score_only)},
       {.name = "width",
        .short_name = 'w',
        .value = "N",
        .help = "Decimals in text; JSON has all.",
-       .fallback = "2",
-       .group = output},
-      {.name = "short", .help = "The short form of the signature.", .group = output},
+       .group = output,
+       .target = into::integer(f.width, 0, 17)},
+      {.name = "short",
+       .help = "The short form of the signature.",
+       .group = output,
+       .target = into::on(f.short_signature)},
   };
   spec.examples = {"millrace bleu out.de newstest2014.de",
                    "millrace bleu - ref.a ref.b --lowercase --tokenize intl --format json",
@@ -578,13 +603,16 @@ CommandSpec bleu_spec() {
   return spec;
 }
 
+CommandSpec bleu_spec() {
+  return without_targets<BleuFlags>(bleu_spec);
+}
+
 int bleu_command(const std::vector<std::string>& args) {
-  Result<Arguments> arguments = parse_arguments(bleu_spec(), args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(bleu_spec()).c_str(), stdout), 0;
-  const Result<BleuRequest> request = request_of(*arguments);
-  if (!request) return exit_with(ExitCode::Usage, request.problems());
-  return score_systems(*request);
+  BleuFlags flags;
+  return run_command(bleu_spec(flags), args, [&](const Arguments& given, Problems problems) {
+    const Result<BleuRequest> request = request_of(flags, given, std::move(problems));
+    return request ? score_systems(*request) : exit_with(ExitCode::Usage, request.problems());
+  });
 }
 
 }  // namespace millrace

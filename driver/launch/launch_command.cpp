@@ -231,9 +231,14 @@ std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
          "\nreport: millrace report --run " + quoted(job.output_dir) + "\n";
 }
 
-}  // namespace
+struct LaunchFlags {
+  std::optional<std::string> worker, output_dir, log;
+  std::vector<std::string> sets;
+  bool overwrite = false, dry_run = false;
+  OutputFormat format = OutputFormat::Text;
+};
 
-CommandSpec launch_spec() {
+CommandSpec spec_of(LaunchFlags& f) {
   CommandSpec spec;
   spec.command = "launch";
   spec.summary = "Start the ranks of a job on this host, collect their logs, and end all when one fails.";
@@ -241,32 +246,44 @@ CommandSpec launch_spec() {
   spec.flags = {
       {.name = "worker",
        .value = "PROGRAM",
-       .help = "What each rank runs: your own program (docs/your-model.md) instead of millrace-worker."},
+       .help = "What each rank runs: your own program (docs/your-model.md) instead of millrace-worker.",
+       .target = into::text(f.worker)},
       {.name = "set",
        .value = "KEY=VALUE",
        .help = "Set a key of the job file; env.NAME=VALUE sets an environment variable of the ranks.",
-       .repeatable = true},
+       .repeatable = true,
+       .target = into::texts(f.sets)},
       {.name = "output-dir",
        .short_name = 'o',
        .value = "DIR",
-       .help = "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME)."},
+       .help = "Logs, results and checkpoints go here (default: the job's output_dir, or runs/NAME).",
+       .target = into::text(f.output_dir)},
       {.name = "overwrite",
-       .help = "Delete an earlier run in the output folder; without it a folder that holds one is refused."},
+       .help = "Delete an earlier run in the output folder; without it a folder that holds one is refused.",
+       .target = into::on(f.overwrite)},
       {.name = "dry-run",
-       .help = "Check everything, print the job and what each rank would run, start nothing."},
+       .help = "Check everything, print the job and what each rank would run, start nothing.",
+       .target = into::on(f.dry_run)},
       {.name = "log",
        .value = "FORMATS",
        .help =
            "Write the finished run for other tools into DIR/export, as `millrace trace convert --to` does: "
-           "mllog, chrome, perfetto, tensorboard, prometheus, csv or all, comma-separated."},
+           "mllog, chrome, perfetto, tensorboard, prometheus, csv or all, comma-separated.",
+       .target = into::text(f.log)},
       {.name = "format",
        .value = "text|json",
        .help = "Form of the final result, or of --dry-run.",
-       .fallback = "text"},
+       .target = into::choice(f.format, "format")},
   };
   spec.examples = {"millrace launch job.yaml --set steps=200 --output-dir out",
                    "millrace launch job.yaml --dry-run"};
   return spec;
+}
+
+}  // namespace
+
+CommandSpec launch_spec() {
+  return without_targets<LaunchFlags>(spec_of);
 }
 
 std::vector<RankProcess> rank_processes(const JobSpec& job, const std::string& worker,
@@ -382,35 +399,30 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
   return problems;
 }
 
-int launch_command(const std::vector<std::string>& args, const RunExporter& exporter,
-                   const std::string& worker_here) {
-  const CommandSpec spec = launch_spec();
-  const Result<Arguments> arguments = parse_arguments(spec, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
+namespace {
+
+int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const std::string& file,
+           Problems problems, const RunExporter& exporter, const std::string& worker_here) {
   std::vector<JobOverride> overrides;
-  for (const std::string& text : arguments->strings("set")) {
+  for (const std::string& text : flags.sets) {
     if (const Result<JobOverride> one = parse_override(text)) {
       overrides.push_back(*one);
     } else {
       append(problems, one.problems());
     }
   }
-  if (arguments->has("worker")) overrides.push_back({"worker", arguments->string("worker")});
-  if (arguments->has("output-dir")) overrides.push_back({"output-dir", arguments->string("output-dir")});
-  if (arguments->boolean("overwrite")) overrides.push_back({"overwrite", "true"});
-  if (format == OutputFormat::Json) overrides.push_back({"format", "json"});
-  const bool exports = arguments->has("log") && exporter.check;
-  const std::string formats = arguments->string("log");
+  if (flags.worker) overrides.push_back({"worker", *flags.worker});
+  if (flags.output_dir) overrides.push_back({"output-dir", *flags.output_dir});
+  if (flags.overwrite) overrides.push_back({"overwrite", "true"});
+  if (flags.format == OutputFormat::Json) overrides.push_back({"format", "json"});
+  const bool exports = flags.log && exporter.check;
   if (exports) {
-    for (Problem problem : exporter.check(formats)) {
-      problem.where = "--log " + problem.where;
+    for (Problem problem : exporter.check(*flags.log)) {
+      problem.where = "--log";
       problems.push_back(std::move(problem));
     }
   }
-  const Result<JobSpec> job = load_job(arguments->positionals().front(), overrides, worker_here);
+  const Result<JobSpec> job = load_job(file, overrides, worker_here);
   if (!job) append(problems, job.problems());
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
@@ -418,8 +430,8 @@ int launch_command(const std::vector<std::string>& args, const RunExporter& expo
   const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);
-  if (arguments->boolean("dry-run")) {
-    print_dry_run(*job, rank_processes(*job, worker, "FOLDER"), format);
+  if (flags.dry_run) {
+    print_dry_run(*job, rank_processes(*job, worker, "FOLDER"), flags.format);
     return 0;
   }
   try {
@@ -428,11 +440,21 @@ int launch_command(const std::vector<std::string>& args, const RunExporter& expo
     print_without_waiting(STDERR_FILENO, end->message);
     const int code = end->outcome.exit_code();
     // What a failed run left is worth looking at too; its code stays.
-    const int exported = exports ? exporter.run(job->output_dir, formats) : 0;
+    const int exported = exports ? exporter.run(job->output_dir, *flags.log) : 0;
     return code != 0 ? code : exported;
   } catch (const Error& error) {
     return exit_with(error.code(), {{"millrace launch", error.what(), error.hint()}});
   }
+}
+
+}  // namespace
+
+int launch_command(const std::vector<std::string>& args, const RunExporter& exporter,
+                   const std::string& worker_here) {
+  LaunchFlags flags;
+  return run_command(spec_of(flags), args, [&](const Arguments& given, Problems problems) {
+    return launch(flags, args, given.positionals().front(), std::move(problems), exporter, worker_here);
+  });
 }
 
 }  // namespace millrace

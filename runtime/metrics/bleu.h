@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/choices.h"
 #include "runtime/base/result.h"
 #include "runtime/metrics/ngram_matcher.h"
 #include "runtime/metrics/tokenize.h"
@@ -28,12 +29,21 @@ enum class Smoothing {
   AddK,         ///< `smooth_value` more matches and n-grams of every order above 1
   None,
 };
+constexpr auto names_of(Smoothing) {
+  return std::to_array<std::string_view>({"exp", "floor", "add-k", "none"});
+}
 enum class LetterCase { Mixed, Lower };
 /// Whose BLEU.
 enum class BleuCompat { Sacrebleu2, Sacrebleu1210, MultiBleu, Mteval };
+constexpr auto names_of(BleuCompat) {
+  return std::to_array<std::string_view>({"2.x", "1.2.10", "multi-bleu", "mteval"});
+}
 /// The reference whose length the brevity penalty takes: nearest to the hypothesis, of two the shorter; or
 /// the shortest.
 enum class ReferenceLength { Closest, Shortest };
+constexpr auto names_of(ReferenceLength) {
+  return std::to_array<std::string_view>({"closest", "shortest"});
+}
 /// Orders that the geometric mean is over: all, or up to the highest one that the hypothesis has n-grams of.
 enum class Orders { All, Effective };
 

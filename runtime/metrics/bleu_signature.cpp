@@ -70,46 +70,4 @@ std::string verbose_score(const Bleu& bleu) {
                         static_cast<long long>(bleu.statistics.ref_len));
 }
 
-std::string to_string(BleuTokens tokens) {
-  switch (tokens) {
-    case BleuTokens::Mteval13a:
-      return "13a";
-    case BleuTokens::International:
-      return "intl";
-    case BleuTokens::Characters:
-      return "char";
-    case BleuTokens::None:
-      break;
-  }
-  return "none";
-}
-
-std::string to_string(Smoothing smoothing) {
-  switch (smoothing) {
-    case Smoothing::Exponential:
-      return "exp";
-    case Smoothing::Floor:
-      return "floor";
-    case Smoothing::AddK:
-      return "add-k";
-    case Smoothing::None:
-      break;
-  }
-  return "none";
-}
-
-std::string to_string(BleuCompat compat) {
-  switch (compat) {
-    case BleuCompat::Sacrebleu1210:
-      return "1.2.10";
-    case BleuCompat::MultiBleu:
-      return "multi-bleu";
-    case BleuCompat::Mteval:
-      return "mteval";
-    case BleuCompat::Sacrebleu2:
-      break;
-  }
-  return "2.x";
-}
-
 }  // namespace millrace

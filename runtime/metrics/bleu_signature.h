@@ -32,8 +32,4 @@ std::string bleu_signature(const BleuOptions& options, const SignatureFacts& fac
 /// `82.4/50.0/45.5/37.5 (BP = 0.943 ratio = 0.944 hyp_len = 17 ref_len = 18)`.
 std::string verbose_score(const Bleu& bleu);
 
-std::string to_string(BleuTokens tokens);    ///< 13a, intl, char, none
-std::string to_string(Smoothing smoothing);  ///< exp, floor, add-k, none
-std::string to_string(BleuCompat compat);    ///< 2.x, 1.2.10, multi-bleu, mteval
-
 }  // namespace millrace

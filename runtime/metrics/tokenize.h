@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/choices.h"
+
 namespace millrace {
 
 enum class BleuTokens {
@@ -14,6 +16,9 @@ enum class BleuTokens {
   Characters,     ///< "char": every character that is no white space
   None,           ///< "none": words as they stand
 };
+constexpr auto names_of(BleuTokens) {
+  return std::to_array<std::string_view>({"13a", "intl", "char", "none"});
+}
 
 /// Whose rules where they differ.
 enum class TokenRules {

@@ -149,7 +149,7 @@ TEST_F(BleuCommand, SaysWhatIsWrongWithTheTexts) {
 
 TEST_F(BleuCommand, RefusesWhatDoesNotGoTogether) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{"--smooth", "exq"}, "exp, floor, add-k, none"},
+      {{"--smooth", "exq"}, "unknown smoothing 'exq'. Hint: did you mean 'exp'?"},
       {{"--smooth-value", "1"}, "floor and add-k only"},
       {{"--max-order", "0"}, "from 1 to 16"},
       {{"--tokenize", "zh"}, "13a, intl, char, none"},
@@ -163,7 +163,7 @@ TEST_F(BleuCommand, RefusesWhatDoesNotGoTogether) {
       {{"--system", "@hyp"}, "given twice"},
       {{"--system", "-", "-"}, "stdin"},
       {{"--num-refs", "two"}, "not an integer"},
-      {{"--format", "yaml"}, "text or json"},
+      {{"--format", "yaml"}, "one of: text, json"},
   };
   for (const auto& [flags, part] : cases) {
     std::vector<std::string> args{"@hyp", "@a"};
