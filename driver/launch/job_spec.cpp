@@ -320,17 +320,7 @@ class JobReader {
 
   /// A scalar as the text of a flag.
   std::optional<std::string> scalar(const std::string& key, const Json& value) {
-    switch (value.kind()) {
-      case Json::Kind::String:
-        return value.as_string();
-      case Json::Kind::Bool:
-        return value.as_bool() ? "true" : "false";
-      case Json::Kind::Int:
-      case Json::Kind::Double:
-        return value.dump();
-      default:
-        break;
-    }
+    if (std::optional<std::string> text = scalar_text(value)) return text;
     problems_.push_back(
         {place(value),
          key + " needs one value" + (value.is_null() ? " and has none" : ", found a list or mapping"),

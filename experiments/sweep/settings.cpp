@@ -74,21 +74,6 @@ std::string flag_name(std::string key) {
   return key;
 }
 
-std::optional<std::string> scalar_text(const Json& value) {
-  switch (value.kind()) {
-    case Json::Kind::String:
-      return value.as_string();
-    case Json::Kind::Bool:
-      return value.as_bool() ? "true" : "false";
-    case Json::Kind::Int:
-      return std::to_string(value.as_int());
-    case Json::Kind::Double:
-      return shortest_text(value.as_double());
-    default:
-      return std::nullopt;
-  }
-}
-
 Result<SettingDistribution> SettingDistribution::from(const Json& json, const std::string& name) {
   const std::string example = "for example " + name + ": {uniform: [0.1, 0.9]}";
   if (!json.is_object() || json.size() == 0)

@@ -82,9 +82,6 @@ JobSettings settings_of(const Varied& varied, std::uint64_t seed, std::size_t jo
 /// "lr=0.1 momentum=0.9"
 std::string settings_text(const JobSettings& settings);
 
-/// A scalar as the text of a flag; nothing for lists and mappings.
-std::optional<std::string> scalar_text(const Json& value);
-
 /// "weight_decay" as the flag is called: "weight-decay".
 std::string flag_name(std::string key);
 

@@ -2,21 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <set>
 
-#include "driver/cli/command_support.h"
-#include "driver/launch/launch_command.h"
 #include "experiments/sweep/run_sweep.h"
-#include "experiments/sweep/sweep_folder.h"
 #include "experiments/sweep/sweep_report.h"
-#include "runtime/base/run_files.h"
+#include "experiments/sweep/swept_command.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int kMostCheckedJobs = 16;  // of an array
 
@@ -90,78 +84,34 @@ std::vector<JobSpec> jobs_to_check(const SweepSpec& spec) {
   return jobs;
 }
 
-int run(SweepSpec& spec, const Arguments& arguments, OutputFormat format) {
-  const Result<RunLock> lock =
-      take_folder(spec.output_dir, kSweepFormat, spec.identity, arguments.boolean("overwrite"));
-  if (!lock) return exit_with(ExitCode::Usage, lock.problems());
-  Result<Journal> journal = Journal::open(spec.output_dir, kSweepFormat, spec.identity);
-  if (!journal) return exit_with(ExitCode::Usage, journal.problems());
-  int stopped = 0;
-  const SweepResults results =
-      run_sweep(spec, *journal, arguments.boolean("retry-failed") ? Failed::Retry : Failed::Keep, stopped);
-  if (const Status written = write_tables(spec, results); !written)
-    return exit_with(ExitCode::RunFailed, written.problems());
-  const fs::path report = fs::path(spec.output_dir) / run_files::kReport;
-  if (const Status written = write_file_atomically(report, sweep_report_html(spec, results)); !written)
-    return exit_with(ExitCode::RunFailed, written.problems());
-  if (stopped != 0) {
-    std::fprintf(stderr, "millrace sweep: stopped; the same command goes on from here\n");
-    return static_cast<int>(ExitCode::Requeue);
-  }
-  if (format == OutputFormat::Json)
-    std::printf("%s\n", to_json(spec, results).dump(1).c_str());
-  else
-    print_results(spec, results);
-  std::fprintf(stderr, "report: %s\n", report.c_str());
-  if (const int failed = results.num_failed(); failed > 0) {
-    std::fprintf(stderr, "millrace sweep: %d failed; --retry-failed tries them again\n", failed);
-    return static_cast<int>(ExitCode::RunFailed);
-  }
-  return 0;
+std::string failure_of(const SweepResults& results) {
+  const int failed = results.num_failed();
+  return failed > 0 ? std::to_string(failed) + " failed; --retry-failed tries them again" : "";
 }
+
+CommandSpec spec_of(SweptFlags& f) {
+  return {
+      .command = "sweep",
+      .summary = "Train a job with many settings: one after another, side by side, or fused; measure each.",
+      .positionals = {"SWEEP.yaml"},
+      .flags = swept_flags(f, "sweep", "Check everything, print the jobs, start nothing.",
+                           "Form of the results on stdout."),
+      .examples = {"millrace sweep sweep.yaml --output-dir out", "millrace sweep sweep.yaml --dry-run"}};
+}
+
+constexpr SweptCommand<SweepSpec, SweepResults> kSweep{
+    "sweep",      kSweepFormat,      load_sweep, jobs_to_check, print_dry_run, run_sweep,
+    write_tables, sweep_report_html, to_json,    print_results, failure_of};
 
 }  // namespace
 
 CommandSpec sweep_spec() {
-  CommandSpec spec;
-  spec.command = "sweep";
-  spec.summary = "Train a job with many settings: one after another, side by side, or fused; measure each.";
-  spec.positionals = {"SWEEP.yaml"};
-  spec.flags = {
-      {.name = "output-dir",
-       .short_name = 'o',
-       .value = "DIR",
-       .help =
-           "Results go here (default: the file's output_dir, or runs/NAME). A folder of the same sweep goes "
-           "on where it was stopped or killed."},
-      {.name = "overwrite", .help = "Delete what the folder holds of a sweep, and begin again."},
-      {.name = "retry-failed", .help = "Run again what failed; without it a failure stays on record."},
-      {.name = "dry-run", .help = "Check everything, print the jobs, start nothing."},
-      {.name = "format", .value = "text|json", .help = "Form of the results on stdout.", .fallback = "text"},
-  };
-  spec.examples = {"millrace sweep sweep.yaml --output-dir out", "millrace sweep sweep.yaml --dry-run"};
-  return spec;
+  return without_targets<SweptFlags>(spec_of);
 }
 
 int sweep_command(const std::vector<std::string>& args) {
-  const CommandSpec command = sweep_spec();
-  const Result<Arguments> arguments = parse_arguments(command, args);
-  if (!arguments) return exit_with(ExitCode::Usage, arguments.problems());
-  if (arguments->wants_help()) return std::fputs(help_text(command).c_str(), stdout), 0;
-  Problems problems;
-  const OutputFormat format = output_format(*arguments, problems);
-  Result<SweepSpec> spec = load_sweep(arguments->positionals().front());
-  if (!spec) append(problems, spec.problems());
-  if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  if (arguments->has("output-dir")) spec->output_dir = arguments->string("output-dir");
-  try {
-    if (const Problems found = problems_before_start(jobs_to_check(*spec), spec->output_dir); !found.empty())
-      return exit_with(ExitCode::Usage, found);
-    if (arguments->boolean("dry-run")) return print_dry_run(*spec), 0;
-    return run(*spec, *arguments, format);
-  } catch (const Error& error) {
-    return exit_with(error.code(), {{"millrace sweep", error.what(), error.hint()}});
-  }
+  SweptFlags flags;
+  return swept_command(kSweep, spec_of(flags), flags, args);
 }
 
 }  // namespace millrace

@@ -1,11 +1,9 @@
 #include "experiments/sweep/sweep_spec.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "driver/cli/flag_target.h"
-#include "experiments/sweep/fused_job.h"
 #include "experiments/sweep/partition.h"
 
 namespace millrace {
@@ -108,17 +106,12 @@ Problems infusible_problems(const Varied& varied) {
 }
 
 Result<SweepSpec> load_sweep(const std::string& path) {
-  const Result<Json> json = read_yaml(path);
+  const Result<Json> json = read_swept_file(path, "a sweep");
   if (!json) return json.problems();
-  if (!json->is_object())
-    return Problem{path, "a sweep is a mapping of keys to values", "e.g. job: job.yaml"};
   Problems problems;
   ObjectReader in(*json, problems);
   SweepSpec spec;
-  spec.source = path;
-  spec.name = in.string("name", std::filesystem::path(path).stem().string());
-  spec.output_dir = in.string("output_dir", "runs/" + spec.name);
-  spec.seed = static_cast<std::uint64_t>(in.whole("seed", 0, 1 << 30, 1117));
+  spec.read_head(in, path);
   spec.modes = read_modes(in, problems);
   spec.varied = read_varied(in.any("lists"), in.any("grid"), in.any("sample"), problems);
   const auto combinations =
@@ -161,29 +154,11 @@ Result<SweepSpec> load_sweep(const std::string& path) {
   if (!spec.results && !spec.measures)
     problems.push_back({path, "there is nothing to do", "results: true, or a measure section"});
   if (spec.has(SweepMode::Fused)) append(problems, infusible_problems(spec.varied));
-  if (const Json* job = in.any("job")) {
-    Result<SweptJob> swept = SweptJob::from(*job, path);
-    if (!swept) {
-      append(problems, swept.problems());
-    } else {
-      spec.job = *std::move(swept);
-      if (problems.empty())
-        append(problems, problems_of_jobs(spec.job, spec.varied, spec.seed, spec.num_jobs));
-      if (problems.empty() && spec.has(SweepMode::Fused)) {
-        if (const Result<JobSpec> array = fused_job(spec.job, {spec.settings(0)}); !array)
-          append(problems, array.problems());
-      }
-    }
-  } else {
-    problems.push_back(
-        {path, "does not say which job to sweep", "add job: job.yaml, or job: {model: mlp, ...}"});
-  }
+  spec.read_job(
+      in, spec.varied, [&] { return spec.num_jobs; }, spec.has(SweepMode::Fused), "sweep", problems);
   in.finish();
   if (!problems.empty()) return problems;
-  spec.identity = Json::object({{"job", spec.job.json()}, {"seed", static_cast<std::int64_t>(spec.seed)}});
-  for (const auto& [key, value] : json->members()) {
-    if (key != "job" && key != "seed" && key != "output_dir") spec.identity[key] = value;
-  }
+  spec.set_identity(*json);
   return spec;
 }
 

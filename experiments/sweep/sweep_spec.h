@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/sweep/settings.h"
-#include "experiments/sweep/swept_job.h"
+#include "experiments/sweep/swept_file.h"
 #include "runtime/base/choices.h"
 
 namespace millrace {
@@ -34,12 +33,8 @@ struct MeasureSpec {
   std::int64_t memory = 0;  ///< bytes of all jobs together; 0: 80 % of what is available
 };
 
-struct SweepSpec {
-  std::string name, source;
-  std::string output_dir;
-  SweptJob job;
+struct SweepSpec : SweptFile {
   Varied varied;
-  std::uint64_t seed = 1117;
   int num_jobs = 1;
   std::vector<SweepMode> modes{SweepMode::Serial};
   int at_once = 0;      ///< concurrent: processes for the results; 0: as cores are there for
@@ -48,8 +43,7 @@ struct SweepSpec {
   bool measures = false;
   MeasureSpec measure;
   std::vector<std::string>
-      unfused;    ///< layers of the partial-fusion curve, in the order they are left unfused
-  Json identity;  ///< all that decides the results
+      unfused;  ///< layers of the partial-fusion curve, in the order they are left unfused
 
   bool has(SweepMode mode) const;
   JobSettings settings(int job) const { return settings_of(varied, seed, static_cast<std::size_t>(job)); }

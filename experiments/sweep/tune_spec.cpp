@@ -1,10 +1,8 @@
 #include "experiments/sweep/tune_spec.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "driver/cli/flag_target.h"
-#include "experiments/sweep/fused_job.h"
 #include "experiments/sweep/partition.h"
 
 namespace millrace {
@@ -56,17 +54,12 @@ SearchOptions read_search(ObjectReader& in) {
 }  // namespace
 
 Result<TuneSpec> load_tune(const std::string& path) {
-  const Result<Json> json = read_yaml(path);
+  const Result<Json> json = read_swept_file(path, "a search");
   if (!json) return json.problems();
-  if (!json->is_object())
-    return Problem{path, "a search is a mapping of keys to values", "e.g. job: job.yaml"};
   Problems problems;
   ObjectReader in(*json, problems);
   TuneSpec spec;
-  spec.source = path;
-  spec.name = in.string("name", std::filesystem::path(path).stem().string());
-  spec.output_dir = in.string("output_dir", "runs/" + spec.name);
-  spec.seed = static_cast<std::uint64_t>(in.whole("seed", 0, 1 << 30, 1117));
+  spec.read_head(in, path);
   spec.search = read_search(in);
   spec.steps = in.whole("iteration", 1, kMostSteps, static_cast<int>(spec.steps));
   spec.metric = in.string("metric", spec.metric);
@@ -91,35 +84,16 @@ Result<TuneSpec> load_tune(const std::string& path) {
     if (one.flag == "steps" || one.flag == "epochs")
       problems.push_back({one.where, one.flag + " is what the search decides", "leave it out of the space"});
   }
-  if (const Json* job = in.any("job")) {
-    Result<SweptJob> swept = SweptJob::from(*job, path);
-    if (!swept) {
-      append(problems, swept.problems());
-    } else {
-      spec.job = *std::move(swept);
-      if (problems.empty())
-        append(problems, problems_of_jobs(spec.job, spec.space, spec.seed, spec.num_trials()));
-      if (problems.empty() && spec.mode == SweepMode::Fused) {
-        if (const Result<JobSpec> array = fused_job(spec.job, {spec.settings(0)}); !array)
-          append(problems, array.problems());
-      }
-    }
-  } else {
-    problems.push_back(
-        {path, "does not say which job to tune", "add job: job.yaml, or job: {model: mlp, ...}"});
-  }
+  spec.read_job(
+      in, spec.space, [&] { return spec.num_trials(); }, spec.mode == SweepMode::Fused, "tune", problems);
   in.finish();
   if (!problems.empty()) return problems;
   const Result<JobSpec> first = spec.job.with(spec.settings(0));
   if (spec.metric != "final_loss" && first && first->find("no-evaluation"))
     return Problem{path, "metric " + spec.metric + " is of an evaluation, and the job has none",
                    "leave no_evaluation out, or metric: final_loss"};
-  spec.identity = Json::object({{"job", spec.job.json()}, {"seed", static_cast<std::int64_t>(spec.seed)}});
-  for (const auto& [key, value] : json->members()) {
-    // How many run at a time changes no result.
-    if (key != "job" && key != "seed" && key != "output_dir" && key != "at_once" && key != "checkpoints")
-      spec.identity[key] = value;
-  }
+  // How many run at a time changes no result.
+  spec.set_identity(*json, {"at_once", "checkpoints"});
   return spec;
 }
 

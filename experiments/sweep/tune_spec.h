@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "experiments/sweep/search.h"
-#include "experiments/sweep/settings.h"
 #include "experiments/sweep/sweep_spec.h"
 
 namespace millrace {
@@ -22,10 +21,7 @@ constexpr auto names_of(KeptCheckpoints) {
   return std::to_array<std::string_view>({"best", "all"});
 }
 
-struct TuneSpec {
-  std::string name, source;
-  std::string output_dir;
-  SweptJob job;
+struct TuneSpec : SweptFile {
   Varied space;                        ///< distributions only
   std::vector<std::string> infusible;  ///< of the space: an array has one value of each
   SearchOptions search;
@@ -36,8 +32,6 @@ struct TuneSpec {
   int at_once = 0;  ///< concurrent: processes; 0: as cores are there for
   int array = 0;    ///< fused: trials of an array at most; 0: all that go together
   KeptCheckpoints keep = KeptCheckpoints::Best;
-  std::uint64_t seed = 1117;
-  Json identity;  ///< all that decides the results
 
   int num_trials() const { return make_search(search)->num_trials(); }
   /// Iterations of a trial that goes to the end.
