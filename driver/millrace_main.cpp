@@ -44,8 +44,13 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
   // Of a job array one job says which program it needs.
   const Result<JobLists> jobs =
       command == "train" ? take_job_lists(spec, args) : Result<JobLists>(JobLists{{args}, {}});
+  ComputeDevice device = ComputeDevice::Cpu;
+  CommandSpec read = spec;  // of all flags only this one; wrong ones are the worker's to report
+  for (Flag& flag : read.flags) {
+    if (flag.name == "device") flag.target = into::choice(device, "device");
+  }
   const Result<Arguments> arguments =
-      parse_arguments(spec, jobs ? jobs->args.front() : args, UnknownFlags::Leave);
+      parse_arguments(read, jobs ? jobs->args.front() : args, UnknownFlags::Leave);
   const bool wants_help = arguments && arguments->wants_help();
   const bool only_asks = wants_help || command == "models" || command == "fuse" || command == "split";
   if (wants_help && any_worker().empty()) {
@@ -53,11 +58,7 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
                  worker_path(ComputeDevice::Cpu).c_str());
     return std::fputs(help_text(spec).c_str(), stdout), 0;
   }
-  // Wrong flags are the worker's to report.
-  const bool chooses = arguments && !only_asks &&
-                       std::ranges::any_of(spec.flags, [](const Flag& f) { return f.name == "device"; });
-  const ComputeDevice device =
-      value_named<ComputeDevice>(chooses ? arguments->string("device") : "").value_or(ComputeDevice::Cpu);
+  if (only_asks) device = ComputeDevice::Cpu;
   std::string worker = only_asks ? any_worker() : worker_path(device);
   if (worker.empty()) worker = worker_path(device);
   std::vector<std::string> words{worker, command};

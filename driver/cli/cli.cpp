@@ -261,8 +261,8 @@ void append_flag(std::string& out, const Flag& flag) {
   std::string text = flag.help;
   if (flag.required) text += " Required.";
   if (flag.repeatable) text += " May be repeated.";
-  if (!flag.required && !flag.default_text().empty())
-    text += std::string(" [default:") + kHardSpace + flag.default_text() + "]";
+  if (!flag.required && !flag.target.fallback.empty())
+    text += std::string(" [default:") + kHardSpace + flag.target.fallback + "]";
   append_wrapped(out, text, kHelpColumn, kHelpColumn);
 }
 
@@ -283,70 +283,12 @@ bool Arguments::has(std::string_view flag) const {
   return std::find(given_.begin(), given_.end(), flag) != given_.end();
 }
 
-std::string Arguments::string(std::string_view flag) const {
-  const auto found =
-      std::find_if(values_.begin(), values_.end(), [&](const auto& v) { return v.first == flag; });
-  MILLRACE_CHECK(found != values_.end(), "the command has no flag --" << flag);
-  return found->second;
-}
-
-std::vector<std::string> Arguments::strings(std::string_view flag) const {
-  std::vector<std::string> result;
-  for (const auto& [name, text] : values_) {
-    if (name == flag && !(text.empty() && !has(flag))) result.push_back(text);
-  }
-  return result;
-}
-
-template <class T>
-T Arguments::value_or_problem(std::string_view flag, Result<T> value, T otherwise) {
-  if (value) return *std::move(value);
-  Problem problem = value.problems().front();
-  problem.where = "--" + std::string(flag);
-  problems_.push_back(std::move(problem));
-  return otherwise;
-}
-
-std::int64_t Arguments::integer(std::string_view flag, std::int64_t minimum, std::int64_t maximum) {
-  const std::string text = string(flag);
-  const std::int64_t nearest = std::clamp<std::int64_t>(0, minimum, maximum);
-  if (text.empty() && !has(flag)) return nearest;
-  return value_or_problem(flag, integer_from(text, minimum, maximum), nearest);
-}
-
-double Arguments::number(std::string_view flag, double minimum, double maximum) {
-  const std::string text = string(flag);
-  const double nearest = std::clamp(0.0, minimum, maximum);
-  if (text.empty() && !has(flag)) return nearest;
-  return value_or_problem(flag, number_from(text, minimum, maximum), nearest);
-}
-
-bool Arguments::boolean(std::string_view flag) const {
-  (void)string(flag);  // checks that the command has it
-  return has(flag);
-}
-
-Bytes Arguments::bytes(std::string_view flag) {
-  const std::string text = string(flag);
-  if (text.empty() && !has(flag)) return 0;
-  return value_or_problem(flag, bytes_from(text), Bytes{0});
-}
-
-std::vector<double> Arguments::numbers(std::string_view flag) {
-  const std::string text = string(flag);
-  if (text.empty() && !has(flag)) return {};
-  return value_or_problem(flag, numbers_from(text), std::vector<double>{});
-}
-
 std::optional<Problem> read_value(const Flag& flag, const std::vector<std::string>& words) {
   return flag.target.read ? flag.target.read(words) : std::nullopt;
 }
 
 CommandSpec without_targets(CommandSpec spec) {
-  for (Flag& flag : spec.flags) {
-    flag.fallback = flag.default_text();
-    flag.target = {};
-  }
+  for (Flag& flag : spec.flags) flag.target.read = {};
   return spec;
 }
 
@@ -360,12 +302,13 @@ Result<Arguments> parse_arguments(const CommandSpec& spec, const std::vector<std
   result.positionals_ = std::move(parser.positionals);
   result.left_ = std::move(parser.left);
   for (const auto& [name, value] : parser.given) result.given_.push_back(name);
-  result.values_ = std::move(parser.given);
   for (const Flag& flag : spec.flags) {
-    if (!result.has(flag.name)) {
-      result.values_.emplace_back(flag.name, flag.default_text());
-    } else if (std::optional<Problem> wrong = read_value(flag, result.strings(flag.name));
-               wrong && !result.help_) {
+    std::vector<std::string> words;
+    for (const auto& [name, value] : parser.given) {
+      if (name == flag.name) words.push_back(value);
+    }
+    if (words.empty()) continue;
+    if (std::optional<Problem> wrong = read_value(flag, words); wrong && !result.help_) {
       wrong->where = "--" + flag.name;
       result.problems_.push_back(*std::move(wrong));
     }

@@ -37,13 +37,6 @@ std::string long_name(const char* flag) {
   return name.append(flag);
 }
 
-OutputFormat output_format(const Arguments& arguments, Problems& problems) {
-  const std::string format = arguments.string("format");
-  const std::optional<OutputFormat> value = value_named<OutputFormat>(format);
-  if (!value) problems.push_back({"--format", "unknown format '" + format + "'", "text or json"});
-  return value.value_or(OutputFormat::Text);
-}
-
 Result<LayerGraph> load_profile(const std::string& path) {
   if (!path.ends_with(".txt")) return LayerGraph::load(path);
   const Result<PipeDreamGraph> graph = read_pipedream_graph(path);

@@ -1,4 +1,4 @@
-// What the LibTorch-free commands share: reporting problems, reading flags of the same meaning.
+// What the LibTorch-free commands share: from the command line to the exit code, files that several read.
 #pragma once
 
 #include <functional>
@@ -28,9 +28,6 @@ int code_after_output(int code);
 
 /// `--flag`, as messages name it.
 std::string long_name(const char* flag);
-
-/// "text" or "json" of --format; else a Problem is added.
-OutputFormat output_format(const Arguments& arguments, Problems& problems);
 
 /// profile.json, or a PipeDream graph.txt (a name that ends in .txt); the model is then called after its
 /// folder.

@@ -56,9 +56,8 @@ CommandSpec train_spec(TrainFlags& f) {
            "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; without a "
            "flush "
            "pipedream, pipedream-vsync, pipedream-2bw (docs/schedules.md). With --plan: replaces the plan's.",
-       .fallback = "1f1b",
        .group = "Plan",
-       .target = into::parsed(f.schedule, schedule_from)},
+       .target = into::parsed(f.schedule, schedule_from, "1f1b")},
       {.name = "schedule-file",
        .value = "FILE",
        .help =
@@ -334,13 +333,11 @@ CommandSpec split_spec(JobFilesFlags& f) {
 }
 
 CommandSpec fuse_spec() {
-  JobFilesFlags flags;
-  return without_targets(fuse_spec(flags));
+  return without_targets<JobFilesFlags>(fuse_spec);
 }
 
 CommandSpec split_spec() {
-  JobFilesFlags flags;
-  return without_targets(split_spec(flags));
+  return without_targets<JobFilesFlags>(split_spec);
 }
 
 CommandSpec profile_spec(ProfileFlags& f) {
@@ -467,18 +464,15 @@ CommandSpec models_spec(ModelsFlags& f) {
 }
 
 CommandSpec models_spec() {
-  ModelsFlags unused;
-  return without_targets(models_spec(unused));
+  return without_targets<ModelsFlags>(models_spec);
 }
 
 CommandSpec train_spec() {
-  TrainFlags unused;
-  return without_targets(train_spec(unused));
+  return without_targets<TrainFlags>(train_spec);
 }
 
 CommandSpec profile_spec() {
-  ProfileFlags unused;
-  return without_targets(profile_spec(unused));
+  return without_targets<ProfileFlags>(profile_spec);
 }
 
 }  // namespace millrace

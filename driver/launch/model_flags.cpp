@@ -59,7 +59,7 @@ Flag flag_of(const Models& models, const std::string& name) {
   }
   for (const std::string& text : texts)
     flag.help += (flag.help.empty() ? "" : " ") + takers_text(models, takers_of_text[text]) + text;
-  flag.fallback = joined(fallbacks);  // shown only: a model that is not told takes its own
+  flag.target.fallback = joined(fallbacks);  // shown only: a model that is not told takes its own
   return flag;
 }
 

@@ -113,7 +113,7 @@ Problems check_output(const NetworkJob& job) {
 Problems network_flags_without_network(const Arguments& arguments) {
   Problems problems;
   for (const char* flag : kNetworkFlags) {
-    if (arguments.has(flag) && !arguments.boolean("network"))
+    if (arguments.has(flag) && !arguments.has("network"))
       problems.push_back({long_name(flag), "needs --network", {}});
   }
   return problems;

@@ -467,7 +467,7 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
   return 0;
 }
 
-CommandSpec plan_spec(PlanFlags& f) {
+CommandSpec spec_of(PlanFlags& f) {
   PlannerOptions& o = f.options;
   CommandSpec spec;
   spec.command = "plan";
@@ -645,12 +645,12 @@ CommandSpec plan_spec(PlanFlags& f) {
 }  // namespace
 
 CommandSpec plan_spec() {
-  return without_targets<PlanFlags>(plan_spec);
+  return without_targets<PlanFlags>(spec_of);
 }
 
 int plan_command(const std::vector<std::string>& args) {
   PlanFlags flags;
-  const CommandSpec spec = plan_spec(flags);
+  const CommandSpec spec = spec_of(flags);
   return run_command(spec, args, [&](const Arguments& given, Problems problems) {
     append(problems, flags.pipedream ? refused_group(spec, given, kOurs, "does not go with --pipedream")
                                      : refused_group(spec, given, kPipeDreams, "needs --pipedream"));

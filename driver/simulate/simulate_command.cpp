@@ -410,7 +410,7 @@ Result<std::vector<ScheduleKind>> schedules_from(const std::string& list) {
   return kinds;
 }
 
-CommandSpec simulate_spec(SimulateFlags& f) {
+CommandSpec spec_of(SimulateFlags& f) {
   CommandSpec spec;
   spec.command = "simulate";
   spec.summary = "Run a schedule's actions against costs: makespan, bubbles, memory, and a picture.";
@@ -473,12 +473,12 @@ CommandSpec simulate_spec(SimulateFlags& f) {
 }  // namespace
 
 CommandSpec simulate_spec() {
-  return without_targets<SimulateFlags>(simulate_spec);
+  return without_targets<SimulateFlags>(spec_of);
 }
 
 int simulate_command(const std::vector<std::string>& args) {
   SimulateFlags flags;
-  const CommandSpec spec = simulate_spec(flags);
+  const CommandSpec spec = spec_of(flags);
   return run_command(spec, args, [&](const Arguments& given, Problems problems) {
     return flags.plan ? simulate_plan(flags, given, spec, std::move(problems))
                       : simulate_shape(flags, given, std::move(problems));

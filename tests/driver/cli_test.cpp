@@ -10,25 +10,51 @@
 namespace millrace {
 namespace {
 
-CommandSpec example() {
+struct Example {
+  int batch = 8;
+  double lr = 0.1;
+  bool fast = false;
+  std::optional<Bytes> memory;
+  std::vector<double> machines;
+  std::vector<std::string> sets, compare;
+};
+
+CommandSpec example(Example& e) {
   CommandSpec spec{
       .command = "run",
       .summary =
           "Run something that has a rather long summary, so that the first line of the help must be broken."};
-  spec.flags = {{.name = "batch-size", .short_name = 'b', .value = "N", .help = "Samples.", .fallback = "8"},
-                {.name = "lr", .value = "F", .help = "Rate.", .fallback = "0.1", .group = "Training"},
-                {.name = "fast", .short_name = 'f', .help = "A switch."},
-                {.name = "memory", .value = "BYTES", .help = "Size."},
-                {.name = "machines", .value = "LIST", .help = "Counts."},
-                {.name = "set", .value = "K=V", .help = "Many.", .repeatable = true},
-                {.name = "compare", .value = "A B", .help = "A pair."}};
+  spec.flags = {
+      {.name = "batch-size",
+       .short_name = 'b',
+       .value = "N",
+       .help = "Samples.",
+       .target = into::integer(e.batch, 1, 100)},
+      {.name = "lr",
+       .value = "F",
+       .help = "Rate.",
+       .group = "Training",
+       .target = into::number(e.lr, -1, 1e9)},
+      {.name = "fast", .short_name = 'f', .help = "A switch.", .target = into::on(e.fast)},
+      {.name = "memory", .value = "BYTES", .help = "Size.", .target = into::bytes(e.memory)},
+      {.name = "machines", .value = "LIST", .help = "Counts.", .target = into::numbers(e.machines)},
+      {.name = "set", .value = "K=V", .help = "Many.", .repeatable = true, .target = into::texts(e.sets)},
+      {.name = "compare", .value = "A B", .help = "A pair.", .target = into::texts(e.compare)}};
   spec.examples = {"millrace run --batch-size 4"};
   return spec;
 }
 
-Arguments parsed(const std::vector<std::string>& args) {
-  return *parse_arguments(example(), args);
+CommandSpec example() {
+  return without_targets<Example>(example);
 }
+
+/// What the arguments make of the example's values.
+struct Parsed : Example {
+  explicit Parsed(const std::vector<std::string>& args)
+      : arguments(*parse_arguments(example(*this), args)), problems(arguments.problems()) {}
+  Arguments arguments;
+  Problems problems;
+};
 
 std::string problems_of(const std::vector<std::string>& args, const CommandSpec& spec = example()) {
   const Result<Arguments> result = parse_arguments(spec, args);
@@ -51,18 +77,18 @@ TEST(Cli, EveryWayToWriteAFlagIsTheSame) {
                                                                                     {"-b", "4"},
                                                                                     {"-b4"},
                                                                                     {"-b=4"}}) {
-    Arguments a = parsed(args);
-    EXPECT_EQ(a.integer("batch-size", 1, 100), 4) << args[0];
-    EXPECT_TRUE(a.has("batch-size"));
-    EXPECT_TRUE(a.problems().empty());
+    const Parsed a(args);
+    EXPECT_EQ(a.batch, 4) << args[0];
+    EXPECT_TRUE(a.arguments.has("batch-size"));
+    EXPECT_TRUE(a.problems.empty());
   }
 }
 
 TEST(Cli, AFlagTakesAsManyValuesAsItNames) {
   for (const std::vector<std::string>& args :
        {std::vector<std::string>{"--compare", "x", "y", "-f"}, {"--compare=x", "y", "-f"}}) {
-    EXPECT_EQ(parsed(args).strings("compare"), (std::vector<std::string>{"x", "y"}));
-    EXPECT_TRUE(parsed(args).boolean("fast"));
+    EXPECT_EQ(Parsed(args).compare, (std::vector<std::string>{"x", "y"}));
+    EXPECT_TRUE(Parsed(args).fast);
   }
   EXPECT_NE(problems_of({"--compare", "x"}).find("needs a value (A B)"), std::string::npos);
   EXPECT_NE(problems_of({"--compare", "x", "-f"}).find("needs a value (A B)"), std::string::npos);
@@ -70,64 +96,57 @@ TEST(Cli, AFlagTakesAsManyValuesAsItNames) {
   EXPECT_NE(problems_of({"--compare", "x", "y", "--compare", "x", "y"}).find("twice"), std::string::npos);
 }
 
-TEST(Cli, AbsentFlagsReadAsTheirDefaults) {
-  Arguments a = parsed({});
-  EXPECT_EQ(a.integer("batch-size", 1, 100), 8);
-  EXPECT_EQ(a.number("lr", 0, 1), 0.1);
-  EXPECT_FALSE(a.has("lr"));
-  EXPECT_FALSE(a.boolean("fast"));
-  EXPECT_EQ(a.bytes("memory"), 0);
-  EXPECT_TRUE(a.numbers("machines").empty());
-  EXPECT_TRUE(a.strings("set").empty());
-  EXPECT_TRUE(a.problems().empty());
-  EXPECT_THROW(a.string("no-such-flag"), InternalError);
+TEST(Cli, AbsentFlagsLeaveTheirTargets) {
+  const Parsed a({});
+  EXPECT_EQ(a.batch, 8);
+  EXPECT_EQ(a.lr, 0.1);
+  EXPECT_FALSE(a.arguments.has("lr"));
+  EXPECT_FALSE(a.fast);
+  EXPECT_FALSE(a.memory);
+  EXPECT_TRUE(a.machines.empty());
+  EXPECT_TRUE(a.sets.empty());
+  EXPECT_TRUE(a.problems.empty());
 }
 
 TEST(Cli, ValuesMayBeNegativeButNotFlags) {
-  Arguments a = parsed({"--lr", "-0.5", "-f"});
-  EXPECT_EQ(a.number("lr", -1, 1), -0.5);
-  EXPECT_TRUE(a.boolean("fast"));
+  const Parsed a({"--lr", "-0.5", "-f"});
+  EXPECT_EQ(a.lr, -0.5);
+  EXPECT_TRUE(a.fast);
   EXPECT_NE(problems_of({"--lr", "--fast"}).find("--lr: needs a value"), std::string::npos);
   EXPECT_NE(problems_of({"--lr"}).find("needs a value"), std::string::npos);
-  EXPECT_EQ(parsed({"--set=--x"}).strings("set"), (std::vector<std::string>{"--x"}));
+  EXPECT_EQ(Parsed({"--set=--x"}).sets, (std::vector<std::string>{"--x"}));
 }
 
 TEST(Cli, NumbersAreTakenWhole) {
   for (const char* text : {"0.5x", "nan", "inf", "0x10", "", " 1", "1 ", "1,5", "--"}) {
-    Arguments a = parsed({std::string("--lr=") + text});
-    a.number("lr", 0, 1e9);
-    ASSERT_EQ(a.problems().size(), 1u) << text;
-    EXPECT_EQ(a.problems()[0].where, "--lr");
+    const Parsed a({std::string("--lr=") + text});
+    ASSERT_EQ(a.problems.size(), 1u) << text;
+    EXPECT_EQ(a.problems[0].where, "--lr");
+    EXPECT_EQ(a.lr, 0.1) << "it is as before";
   }
   for (const char* text : {"1.5", "1e3", "0x10", "", "99999999999999999999", "+", "4k"}) {
-    Arguments a = parsed({std::string("-b=") + text});
-    a.integer("batch-size", 0, INT64_MAX);
-    EXPECT_EQ(a.problems().size(), 1u) << text;
+    EXPECT_EQ(Parsed({std::string("-b=") + text}).problems.size(), 1u) << text;
   }
-  Arguments a = parsed({"--batch-size", "101"});
-  EXPECT_EQ(a.integer("batch-size", 1, 100), 1);  // the allowed value nearest to 0 stands in
-  EXPECT_EQ(to_string(a.problems()), "--batch-size: 101 is out of range. Hint: expected from 1 to 100");
+  const Parsed a({"--batch-size", "101"});
+  EXPECT_EQ(a.batch, 8);
+  EXPECT_EQ(to_string(a.problems), "--batch-size: 101 is out of range. Hint: expected from 1 to 100");
 }
 
 TEST(Cli, BytesHaveUnits) {
   const std::pair<const char*, Bytes> table[] = {
       {"123", 123},     {"16e9", 16'000'000'000}, {"8GiB", 8 * kGiB}, {"500MB", 500'000'000},
       {"1.5KiB", 1536}, {"2 MiB", 2 * kMiB},      {"0", 0},           {"7B", 7}};
-  for (const auto& [text, bytes] : table)
-    EXPECT_EQ(parsed({"--memory", text}).bytes("memory"), bytes) << text;
-  for (const char* text : {"8G", "8gib", "MB", "1e30", "-5", "8GiBx", ""}) {
-    Arguments a = parsed({std::string("--memory=") + text});
-    a.bytes("memory");
-    EXPECT_EQ(a.problems().size(), 1u) << text;
-  }
+  for (const auto& [text, bytes] : table) EXPECT_EQ(Parsed({"--memory", text}).memory, bytes) << text;
+  for (const char* text : {"8G", "8gib", "MB", "1e30", "-5", "8GiBx", ""})
+    EXPECT_EQ(Parsed({std::string("--memory=") + text}).problems.size(), 1u) << text;
 }
 
 TEST(Cli, ListsOfNumbers) {
-  EXPECT_EQ(parsed({"--machines", "8,2.5,1e3"}).numbers("machines"), (std::vector<double>{8, 2.5, 1000}));
+  EXPECT_EQ(Parsed({"--machines", "8,2.5,1e3"}).machines, (std::vector<double>{8, 2.5, 1000}));
   for (const char* text : {"8,,2", "8,", ",", "", "a"}) {
-    Arguments a = parsed({std::string("--machines=") + text});
-    EXPECT_TRUE(a.numbers("machines").empty());
-    EXPECT_EQ(a.problems().size(), 1u) << text;
+    const Parsed a({std::string("--machines=") + text});
+    EXPECT_TRUE(a.machines.empty());
+    EXPECT_EQ(a.problems.size(), 1u) << text;
   }
 }
 
@@ -157,21 +176,59 @@ TEST(Cli, RequiredFlagsAndPositionals) {
 }
 
 TEST(Cli, RepeatableFlagsKeepTheirOrder) {
-  EXPECT_EQ(parsed({"--set", "a=1", "--set=b=2", "--set", "a=3"}).strings("set"),
+  EXPECT_EQ(Parsed({"--set", "a=1", "--set=b=2", "--set", "a=3"}).sets,
             (std::vector<std::string>{"a=1", "b=2", "a=3"}));
 }
 
 TEST(Cli, HelpWinsOverEveryProblem) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"--help"}, {"-h"}, {"--nonsense", "-h"}, {"--fast=1", "--help"}}) {
-    EXPECT_TRUE(parsed(args).wants_help());
+    EXPECT_TRUE(Parsed(args).arguments.wants_help());
   }
-  EXPECT_FALSE(parsed({"--set", "x", "--fast"}).wants_help());
+  EXPECT_FALSE(Parsed({"--set", "x", "--fast"}).arguments.wants_help());
 }
 
 enum class Size { Small, VeryLarge };
 constexpr auto names_of(Size) {
   return std::to_array<std::string_view>({"small", "very-large"});
+}
+
+struct Lists {
+  std::vector<int> counts{8, 2};
+  std::vector<Size> sizes{Size::Small};
+  std::optional<Size> size;
+};
+
+CommandSpec lists_spec(Lists& l) {
+  return {
+      .command = "lists",
+      .summary = "Lists.",
+      .flags = {
+          {.name = "counts", .value = "LIST", .help = "Counts.", .target = into::integers(l.counts, 1, 100)},
+          {.name = "sizes", .value = "LIST", .help = "Sizes.", .target = into::choices(l.sizes, "size")},
+          {.name = "size",
+           .value = "NAME",
+           .help = "Size.",
+           .required = true,
+           .target = into::choice(l.size, "size")}}};
+}
+
+TEST(Cli, ListsOfIntegersAndOfNames) {
+  Lists l;
+  const CommandSpec spec = lists_spec(l);
+  const std::string help = help_text(spec);
+  for (const char* text : {"Counts. [default: 8,2]", "Sizes. [default: small]", "Size. Required.\n"})
+    EXPECT_NE(help.find(text), std::string::npos) << text << "\n" << help;
+  ASSERT_TRUE(parse_arguments(
+      spec, {"--counts", "3,100", "--sizes=very-large,small,very-large", "--size", "very-large"}));
+  EXPECT_EQ(l.counts, (std::vector<int>{3, 100}));
+  EXPECT_EQ(l.sizes, (std::vector<Size>{Size::VeryLarge, Size::Small})) << "each once";
+  EXPECT_EQ(l.size, Size::VeryLarge);
+  const Result<Arguments> wrong =
+      parse_arguments(spec, {"--counts", "3,101", "--sizes=small,,", "--size", "tiny"});
+  ASSERT_TRUE(wrong);
+  EXPECT_EQ(wrong->problems().size(), 3u) << to_string(wrong->problems());
+  EXPECT_EQ(l.counts, (std::vector<int>{3, 100})) << "as before";
 }
 
 struct Bound {
@@ -256,10 +313,9 @@ TEST(Cli, WrongValuesOfTargetsAreAllNamed) {
 }
 
 TEST(Cli, OddTextReachesTheMessageNotTheParser) {
-  EXPECT_EQ(parsed({"--set", std::string(1 << 20, 'x')}).strings("set").front().size(), 1u << 20);
-  EXPECT_EQ(parsed({"--set=a\nb=c"}).strings("set").front(), "a\nb=c");
-  EXPECT_EQ(parsed({"-b4"}).string("batch-size"), "4");
-  EXPECT_EQ(parsed({"--set="}).strings("set"), std::vector<std::string>{""});
+  EXPECT_EQ(Parsed({"--set", std::string(1 << 20, 'x')}).sets.front().size(), 1u << 20);
+  EXPECT_EQ(Parsed({"--set=a\nb=c"}).sets.front(), "a\nb=c");
+  EXPECT_EQ(Parsed({"--set="}).sets, std::vector<std::string>{""});
   for (const char* text : {"---set", "--=x", "--s t=1", "-\xc3\xa9", "--b", "-=4"})
     EXPECT_NE(problems_of({text}).find("is not a flag of this command"), std::string::npos) << text;
 }

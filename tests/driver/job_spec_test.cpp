@@ -70,10 +70,10 @@ TEST(JobSpec, EveryTrainFlagIsAKey) {
     const std::map<std::string, std::string> allowed{
         {"F", "0.5"}, {"N", "1"}, {"LIST", "1,2"}, {"KINDS", "bias,norm"}, {"none|dynamic|NUMBER", "none"}};
     const auto named = allowed.find(flag.value);
-    const std::string value = flag.value.empty()             ? "true"
-                              : !flag.default_text().empty() ? flag.default_text()
-                              : named != allowed.end()       ? named->second
-                                                             : flag.value;
+    const std::string value = flag.value.empty()              ? "true"
+                              : !flag.target.fallback.empty() ? flag.target.fallback
+                              : named != allowed.end()        ? named->second
+                                                              : flag.value;
     std::string key = flag.name;
     for (const bool underscores : {false, true}) {
       if (underscores) std::replace(key.begin(), key.end(), '-', '_');
@@ -92,16 +92,19 @@ TEST(JobSpec, TheWorkerUnderstandsTheArguments) {
   const std::vector<std::string> argv = train_arguments(*result);
   EXPECT_EQ(argv.front(), "train");
   GivenOptions given;
-  Result<Arguments> parsed =
-      parse_arguments(with_model_options(train_spec(), some_models(), given), {argv.begin() + 1, argv.end()});
+  TrainFlags flags;
+  const Result<Arguments> parsed = parse_arguments(
+      with_model_options(train_spec(flags), some_models(), given), {argv.begin() + 1, argv.end()});
   ASSERT_TRUE(parsed) << to_string(parsed.problems());
-  EXPECT_EQ(parsed->string("data"), "a b");
-  EXPECT_EQ(parsed->number("lr", 0, 1), 1e-3);
-  EXPECT_EQ(parsed->number("dropout", -1, 1), -1);
-  EXPECT_EQ(parsed->integer("steps", 0, 100), 12);
-  EXPECT_TRUE(parsed->boolean("deterministic"));
-  EXPECT_FALSE(parsed->boolean("no-evaluation"));
-  EXPECT_EQ(parsed->string("output-dir"), "runs/job");
+  EXPECT_TRUE(parsed->problems().empty()) << to_string(parsed->problems());
+  EXPECT_EQ(flags.data, "a b");
+  EXPECT_EQ(flags.options.learning_rate.base, 1e-3);
+  ASSERT_EQ(given.size(), 1u);
+  EXPECT_EQ(given[0].name + given[0].text, "dropout-1");
+  EXPECT_EQ(flags.options.steps, 12);
+  EXPECT_TRUE(flags.deterministic);
+  EXPECT_TRUE(flags.evaluate);
+  EXPECT_EQ(flags.options.output_dir, "runs/job");
 }
 
 TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
@@ -183,13 +186,15 @@ TEST(ModelFlags, AreThoseOfAllModelsEachOnce) {
 }
 
 TEST(Arguments, UnknownFlagsAreLeftWithTheirValue) {
-  const auto parsed = parse_arguments(
-      train_spec(), {"--width", "8", "--device", "cuda", "--new=3", "--switch", "--lr", "1", "--low", "-1"},
-      UnknownFlags::Leave);
+  TrainFlags flags;
+  const auto parsed =
+      parse_arguments(train_spec(flags),
+                      {"--width", "8", "--device", "cuda", "--new=3", "--switch", "--lr", "1", "--low", "-1"},
+                      UnknownFlags::Leave);
   ASSERT_TRUE(parsed) << to_string(parsed.problems());
   EXPECT_EQ(parsed->left(), (std::vector<std::string>{"width", "new", "switch", "low"}));
-  EXPECT_EQ(parsed->string("device"), "cuda");
-  EXPECT_EQ(parsed->string("lr"), "1");
+  EXPECT_EQ(flags.device, ComputeDevice::Cuda);
+  EXPECT_EQ(flags.options.learning_rate.base, 1);
   EXPECT_FALSE(parse_arguments(train_spec(), {"--width", "8"}));
 }
 

@@ -121,6 +121,7 @@ TEST_F(PlanningCommands, WrongUseIsCodeTwoAndUnreadableDataIsThree) {
       {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9,1e9"},
       {"--profile", graph, "--pipedream", "--machines", "1.5", "--bandwidth", "1e9"},
       {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9", "--stages", "2"},
+      {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9", "--zero-1"},
       {"--profile", graph, "--pipedream", "--machines", "2", "--bandwidth", "1e9", "--format", "xml"},
       {"--profile", profile(), "--machines", "2"},
       {"--profile", profile(), "--stages", "7"},
@@ -513,6 +514,8 @@ TEST_F(PlanningCommands, SimulateDrawsAndPrintsTheSchedule) {
 TEST_F(PlanningCommands, SimulateRefusesWrongShapes) {
   const std::vector<std::vector<std::string>> wrong{
       {"--stages", "0"},
+      {"--stages", "2,3"},  // without --sweep
+      {"--schedule", "gpipe,1f1b"},
       {"--stages", "2", "--replicas", "1,2,3"},
       {"--stages", "2", "--replicas", "1,0"},
       {"--stages", "2", "--microbatches", "2", "--replicas", "4,1"},

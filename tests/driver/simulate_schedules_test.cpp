@@ -220,7 +220,7 @@ TEST(SimulateSchedules, RefusesWhatDoesNotFit) {
       {{"--schedule", "pipedream-2bw", "--update-every", "2"}, 2, "more than two versions"},
       {{"--schedule", "1f1b", "--stash-limit", "2"}, 2, "is for auto-order"},
       {{"--schedule", "auto-order", "--stash-limit", "0"}, 2, "memory cap"},
-      {{"--schedule", "auto-order", "--placement", "w"}, 2, "loop or v"},
+      {{"--schedule", "auto-order", "--placement", "w"}, 2, "unknown placement 'w'"},
       {{"--schedule", "auto-order", "--placement", "v"}, 2, "two stages on each rank"},
       {{"--schedule", "pipedream", "--write-csv", folder.path("x.csv")}, 2, "updates in the middle"},
       {{"--csv-transfers"}, 2, "needs --write-csv"},
