@@ -174,6 +174,8 @@ Problems bleu_flag_problems(const BleuFlags& f) {
   needed(!f.source.empty(), "--bleu-source", "the text that is translated");
   needed(!f.references.empty(), "--bleu-reference", "what the translations are compared with");
   needed(!f.translate.empty(), kFlag, "at least '-v VOCABULARY'");
+  TranslateRequest unused;
+  if (problems.empty()) problems = read_translate_flags(f, unused);
   return problems;
 }
 

@@ -138,6 +138,7 @@ TEST_F(Translate, ATrainingRunScoresWhatItsCheckpointsTranslate) {
 
 TEST_F(Translate, WhatIsWrongWithScoresIsSaidBeforeTheFirstStep) {
   write("short.en", "The dog\n");
+  write("small", "Der\n");
   const std::string train = "train --model gnmt --layers 2 --hidden 16 --vocabulary " + vocabulary_size() +
                             " --data data:de-en --epochs 1 --output-dir out ";
   const auto fails = [&](const std::string& arguments, int code, const std::string& what) {
@@ -150,9 +151,8 @@ TEST_F(Translate, WhatIsWrongWithScoresIsSaidBeforeTheFirstStep) {
   fails("--bleu-every 1", 2, "--bleu-source: is required");
   fails("--bleu-source text.de", 2, "says nothing without --bleu-every");
   fails(texts + "--bleu-translate='--joiners -c bpe -v none'", 3, "none");
-  fails(texts + "--bleu-translate='--joiners -c bpe -v vocab --ranks 2'", 3, "--ranks: does not go with");
-  fails(texts + "--bleu-translate='-c bpe -v bpe'", 3,
-        "is not the vocabulary that this run was trained with");
+  fails(texts + "--bleu-translate='--joiners -c bpe -v vocab --ranks 2'", 2, "--ranks: does not go with");
+  fails(texts + "--bleu-translate='-v small'", 3, "is not the vocabulary that this run was trained with");
   fails("--bleu-every 1 --bleu-source text.de --bleu-reference short.en --bleu-translate='-v vocab'", 3,
         "short.en: has 1 lines, text.de 32");
   fails(texts + "--bleu-translate='-v vocab' --target-bleu 3 --stages 2 --schedule pipedream", 2,
@@ -192,14 +192,17 @@ TEST_F(Translate, AStopAndALostRankAreHeardWhileItTranslates) {
 
 TEST_F(Translate, RanksAndThreadsShareTheSentences) {
   train(60);
-  write("odd.de", bytes("text.de") + "\n\n" + bytes("text.de") + "Hund Hund\n");
+  // More than a window of 128 batches.
+  std::string odd = "\n\n";
+  for (int i = 0; i < 13; ++i) odd += bytes("text.de");
+  write("odd.de", odd + "Hund Hund\n");
   ok("translate --checkpoint run --input odd.de -o one --batch 3 --threads 1" + kFlags);
-  for (const char* shared : {"--threads 3", "--ranks 2", "--ranks 3 --threads 2", "--ranks 40"}) {
+  for (const char* shared : {"--threads 3", "--ranks 2", "--ranks 3 --threads 2", "--ranks 8"}) {
     const std::string text = ok("translate --checkpoint run --input odd.de -o hyp --overwrite --batch 3 " +
                                 std::string(shared) + kFlags);
     EXPECT_EQ(bytes("hyp"), bytes("one")) << shared;
-    EXPECT_NE(text.find("67 sentences"), std::string::npos) << text;
-    EXPECT_EQ(text.find("67 sentences"), text.rfind("67 sentences")) << text;
+    EXPECT_NE(text.find("419 sentences"), std::string::npos) << text;
+    EXPECT_EQ(text.find("419 sentences"), text.rfind("419 sentences")) << text;
   }
   ok("translate --checkpoint run --input odd.de --n-best 2 -o best --threads 1" + kFlags);
   ok("translate --checkpoint run --input odd.de --n-best 2 -o shared --ranks 2" + kFlags);
