@@ -107,7 +107,7 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
   }
   const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
   std::fprintf(stderr,
-               "\nmillrace %s: rank %d failed first: %s, %.1f s after the start; nothing was written\n",
+               "\nmillrace %s: rank %d failed first: %s, %.1f s after the start; no file was written\n",
                command.c_str(), first.rank, end_text(first).c_str(), first.after_s);
   for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
 }
