@@ -787,12 +787,12 @@ bool Trainer::Impl::score_weights() {
   score->begin(whole_weights());
   const std::int64_t total = score->rounds();
   bool asked = false;
-  for (std::int64_t round = 0; round < total && !asked; ++round) {
+  for (std::int64_t next = 0; next < total && !asked; ++next) {
     status.update(done,
-                  score->what() + ", round " + std::to_string(round + 1) + " of " + std::to_string(total));
-    if (const auto problem = together(score->what(), [&] { score->work(round); }))
+                  score->what() + ", round " + std::to_string(next + 1) + " of " + std::to_string(total));
+    if (const auto problem = together(score->what(), [&] { score->work(next); }))
       throw Error(ExitCode::RunFailed, to_string(*problem));
-    asked = evaluation_stop->next(options.stop && options.stop->load()) && round + 1 < total;
+    asked = evaluation_stop->next(options.stop && options.stop->load()) && next + 1 < total;
   }
   evaluation_stop->finish();
   if (asked) {
