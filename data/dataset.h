@@ -54,6 +54,8 @@ class Dataset {
   /// An order of its own for an epoch: a permutation of all samples, of which each `per_step` are a step.
   /// Empty: the loader shuffles, or not. Pure.
   virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
+  /// How many samples of an epoch's order, from its first on, are read: what comes after them is left out.
+  virtual std::int64_t samples_in_epoch(std::int64_t /*per_step*/) const { return size(); }
   /// What the samples are, whatever the path: the same text for the same files in the same order.
   virtual std::string fingerprint() const = 0;
   /// What else a checkpoint should say of it, by name: the vocabulary of its tokens.
@@ -87,6 +89,7 @@ struct DatasetOptions {
   std::vector<Dimension>
       dimensions;  ///< of the model: the nominal length is the longest of text and that of synthetic samples
   std::int64_t per_step = 1;  ///< samples; text that runs on is cut into as many rows
+  int length_buckets = 0;     ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
 };
 /// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
 /// that the training set does not have, more classes than the model has, ...
@@ -134,6 +137,7 @@ struct LoaderOptions {
 /// microbatches_per_step samples) is dropped, or kept as LoaderOptions says. Problem if no step is left.
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options);
+/// With shuffle false an epoch has all samples.
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);
 
 /// What a Trainer asks for: batches of `train` and, unless it is null, of `test`, each sample of it once and

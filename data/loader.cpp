@@ -19,11 +19,17 @@
 namespace millrace {
 namespace {
 
+std::int64_t samples_of_epoch(const Dataset& dataset, const LoaderOptions& options) {
+  const std::int64_t per_step = std::int64_t{options.microbatch} * options.microbatches_per_step;
+  return options.shuffle ? dataset.samples_in_epoch(per_step) : dataset.size();
+}
+
 class Loader final : public BatchSource {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
       : dataset_(std::move(dataset)),
         options_(std::move(options)),
+        in_epoch_(samples_of_epoch(*dataset_, options_)),
         per_epoch_(steps_per_epoch(*dataset_, options_) * options_.microbatches_per_step) {
     if (options_.wanted.empty()) options_.wanted.assign(options_.fields.size(), 1);
     const bool reads = std::ranges::find(options_.wanted, 1) != options_.wanted.end();
@@ -137,7 +143,7 @@ class Loader final : public BatchSource {
                        m = within % options_.microbatches_per_step;
     const std::int64_t per_step = std::int64_t{options_.microbatch} * options_.microbatches_per_step;
     const std::int64_t first = step * per_step;
-    if (const std::int64_t left = dataset_->size() - first; left < per_step) {
+    if (const std::int64_t left = in_epoch_ - first; left < per_step) {
       const auto edge = [&](std::int64_t k) { return first + left * k / options_.microbatches_per_step; };
       return {epoch, {edge(m), edge(m + 1)}};
     }
@@ -239,6 +245,7 @@ class Loader final : public BatchSource {
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
+  std::int64_t in_epoch_;  // samples
   std::int64_t per_epoch_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable_any changed_;
@@ -255,16 +262,16 @@ class Loader final : public BatchSource {
 
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options) {
   const std::int64_t samples = std::int64_t{options.microbatch} * options.microbatches_per_step;
-  const std::int64_t left = dataset.size() % samples;
-  return dataset.size() / samples +
-         (options.keep_incomplete && left >= options.microbatches_per_step ? 1 : 0);
+  const std::int64_t in_epoch = samples_of_epoch(dataset, options), left = in_epoch % samples;
+  return in_epoch / samples + (options.keep_incomplete && left >= options.microbatches_per_step ? 1 : 0);
 }
 
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options) {
   if (steps_per_epoch(*dataset, options) < 1) {
     return Problem{"--data",
-                   "the data set has " + std::to_string(dataset->size()) + " samples, one step needs " +
+                   "the data set has " + std::to_string(samples_of_epoch(*dataset, options)) +
+                       " samples for an epoch, one step needs " +
                        std::to_string(std::int64_t{options.microbatch} * options.microbatches_per_step),
                    "use a smaller --microbatch or fewer --microbatches"};
   }

@@ -20,6 +20,8 @@ bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
   constexpr std::string_view kArrays = "arrays:";
+  if (options.length_buckets > 0 && (options.path.starts_with(kArrays) || !reads_text(options.fields)))
+    return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
   if (options.path.starts_with(kArrays)) return make_array_file(options, options.path.substr(kArrays.size()));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool labelled = reads_labelled_tensors(options.fields);

@@ -20,6 +20,7 @@
 #include "driver/launch/model_flags.h"
 #include "driver/launch/network_launch.h"
 #include "driver/launch/program_paths.h"
+#include "driver/launch/translate_launch.h"
 #include "driver/plan/plan_command.h"
 #include "driver/simulate/simulate_command.h"
 #include "experiments/data/data_command.h"
@@ -92,7 +93,9 @@ constexpr Command kCommands[] = {
     {"train", "Run", train_spec,
      [](const std::vector<std::string>& a) { return hand_over(train_spec(), "train", a); }},
     {"translate", "Run", translate_spec,
-     [](const std::vector<std::string>& a) { return hand_over(translate_spec(), "translate", a); }},
+     [](const std::vector<std::string>& a) {
+       return starts_translate_ranks(a) ? launch_translate(a) : hand_over(translate_spec(), "translate", a);
+     }},
     {"launch", "Run", launch_spec,
      [](const std::vector<std::string>& a) {
        return launch_command(a, {.check = check_log_formats, .run = export_run});

@@ -494,6 +494,13 @@ class Page {
       series.push_back({"evaluation", "var(--second)", evaluation_points("loss"), Series::Style::Dots});
       charts += "<div>" + chart({.title = "Loss"}, series) + "</div>";
     }
+    if (const auto perplexity = evaluation_points("perplexity"); !perplexity.empty()) {
+      charts += "<div>" +
+                chart({.title = "Perplexity per token, evaluation"},
+                      {{"perplexity", "var(--second)", perplexity},
+                       {"an evaluation", "var(--second)", perplexity, Series::Style::Dots}}) +
+                "</div>";
+    }
     charts += "<div>" +
               chart({.title = "Throughput", .y_label = "samples/s", .y_from_zero = true}, curve_of(speed)) +
               "</div>";
@@ -503,23 +510,36 @@ class Page {
             (counts_minibatches(run_) ? "minibatches." : "steps."),
         charts + "</div>");
   }
-  /// What `bleu --run` has found, against epochs and against hours.
+  /// What the run itself has logged and what `bleu --run` has found, against epochs and against hours.
   std::string bleu_card() const {
-    const Result<std::vector<CheckpointBleu>> scores = read_run_bleu(run_.folder);
-    if (!scores || scores->empty()) return "";
+    const std::vector<CheckpointBleu> logged = logged_bleu(run_);
+    const Result<std::vector<CheckpointBleu>> read = read_run_bleu(run_.folder);
+    const std::vector<CheckpointBleu> later = read ? *read : std::vector<CheckpointBleu>();
+    if (logged.empty() && later.empty()) return "";
     const auto against = [&](const std::string& label, std::optional<double> CheckpointBleu::*of) {
-      std::vector<std::pair<double, double>> points;
-      for (const CheckpointBleu& score : *scores)
-        if (score.*of) points.emplace_back(*(score.*of), score.bleu);
-      if (points.empty()) return std::string();
-      const std::vector<Series> series{{"BLEU", "var(--line)", points},
-                                       {"a checkpoint", "var(--second)", points, Series::Style::Dots}};
+      const auto points_of = [&](const std::vector<CheckpointBleu>& scores) {
+        std::vector<std::pair<double, double>> points;
+        for (const CheckpointBleu& score : scores)
+          if (score.*of) points.emplace_back(*(score.*of), score.bleu);
+        return points;
+      };
+      const auto in_training = points_of(logged), of_checkpoints = points_of(later);
+      std::vector<Series> series;
+      if (!in_training.empty()) series.push_back({"while it trained", "var(--line)", in_training});
+      if (in_training.empty()) series.push_back({"BLEU", "var(--line)", of_checkpoints});
+      if (!of_checkpoints.empty())
+        series.push_back({"a checkpoint", "var(--second)", of_checkpoints, Series::Style::Dots});
+      if (in_training.empty() && of_checkpoints.empty()) return std::string();
       LineChart options{.title = "BLEU", .x_label = label, .y_from_zero = true};
       const std::string wide = line_chart_svg(options, series);
       options.width = kNarrow;
       return "<div>" + both(wide, line_chart_svg(options, series)) + "</div>";
     };
-    return html_card("BLEU", "Of each checkpoint's translation of one text (millrace bleu --run).",
+    return html_card("BLEU",
+                     logged.empty()
+                         ? "Of each checkpoint's translation of one text (millrace bleu --run)."
+                         : "Of translations of one text while it trained (--bleu-every), and of its "
+                           "checkpoints' where bleu --run has scored them.",
                      "<div class=\"pair\">" + against("epochs", &CheckpointBleu::epochs) +
                          against("hours of training", &CheckpointBleu::hours) + "</div>");
   }

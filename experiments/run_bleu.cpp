@@ -28,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "millrace-run-bleu-1";
-constexpr const char* kFolder = "bleu";  // of the hypotheses, in the run's
 
 struct StepFolder {
   std::int64_t step = 0;
@@ -134,12 +133,13 @@ int score_run(const BleuFlags& flags, const Arguments& given) {
   if (checkpoints.empty())
     return exit_with(ExitCode::Checkpoint, {{folder.string(), "has no checkpoint",
                                              "train with --checkpoint-every N --keep-checkpoints 0"}});
-  if (const Status made = make_writable_folder(folder / kFolder); !made)
+  if (const Status made = make_writable_folder(folder / run_files::kHypotheses); !made)
     return exit_with(ExitCode::Usage, made.problems());
   std::vector<CheckpointBleu> scores;
   std::string signature;
   for (const StepFolder& checkpoint : checkpoints) {
-    const std::string hypotheses = (folder / kFolder / ("step-" + std::to_string(checkpoint.step))).string();
+    const std::string hypotheses =
+        (folder / run_files::kHypotheses / ("step-" + std::to_string(checkpoint.step))).string();
     std::vector<std::string> words{worker_path(ComputeDevice::Cpu),
                                    "translate",
                                    "--checkpoint",
@@ -161,7 +161,7 @@ int score_run(const BleuFlags& flags, const Arguments& given) {
   Json rows = Json::array();
   for (const CheckpointBleu& score : scores) rows.push_back(to_json(score));
   const Json json = Json::object({{"format", kFormat}, {"signature", signature}, {"checkpoints", rows}});
-  if (const Status saved = write_file_atomically(folder / kRunBleuFile, json.dump(1) + "\n"); !saved)
+  if (const Status saved = write_file_atomically(folder / run_files::kBleu, json.dump(1) + "\n"); !saved)
     return exit_with(ExitCode::RunFailed, saved.problems());
   if (flags.format == OutputFormat::Json)
     std::printf("%s\n", json.dump(1).c_str());
@@ -172,8 +172,17 @@ int score_run(const BleuFlags& flags, const Arguments& given) {
 
 }  // namespace
 
+std::vector<CheckpointBleu> logged_bleu(const RunData& run) {
+  std::vector<CheckpointBleu> scores;
+  for (const RunScore& score : run.scores) {
+    scores.push_back({.step = score.after_step, .bleu = score.bleu});
+    add_progress(run, scores.back());
+  }
+  return scores;
+}
+
 Result<std::vector<CheckpointBleu>> read_run_bleu(const std::string& folder) {
-  const fs::path path = fs::path(folder) / kRunBleuFile;
+  const fs::path path = fs::path(folder) / run_files::kBleu;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::vector<CheckpointBleu>{};
   const Result<std::string> text = read_regular_file(path);

@@ -11,8 +11,6 @@
 
 namespace millrace {
 
-inline constexpr const char* kRunBleuFile = "bleu.json";  ///< in the run's folder
-
 /// A checkpoint's score.
 struct CheckpointBleu {
   std::int64_t step = 0;
@@ -21,6 +19,10 @@ struct CheckpointBleu {
   std::optional<double> validation_loss;  ///< of the run's evaluation at this step
   double bleu = 0;
 };
+
+struct RunData;
+/// The scores that the run itself has logged (`train --bleu-every`).
+std::vector<CheckpointBleu> logged_bleu(const RunData& run);
 
 /// What `bleu --run` has written for the run in `folder`; empty: nothing. Problem: it cannot be read.
 Result<std::vector<CheckpointBleu>> read_run_bleu(const std::string& folder);

@@ -115,6 +115,7 @@ class Reader {
         read_trace(entry.path(), ranks[*traced]);
       }
     }
+    for (const auto& [step, bleu] : scores_) run_.scores.push_back({step, bleu});
     for (auto& [rank, run] : ranks) {
       run.rank = rank;
       run_.ranks.push_back(std::move(run));
@@ -168,6 +169,9 @@ class Reader {
         ++damaged;  // the last line of a rank that was killed
       } else if (json->find("format")) {
         rank.stage = static_cast<int>(integer_at(*json, "stage", -1));
+      } else if (json->find("after_step")) {
+        if (const std::optional<double> bleu = optional_at(*json, "bleu"))
+          scores_[integer_at(*json, "after_step")] = *bleu;
       } else {
         const StepLine step = step_of(*json);
         steps[step.step] = step;
@@ -192,6 +196,7 @@ class Reader {
 
   fs::path folder_;
   RunData run_;
+  std::map<std::int64_t, double> scores_;  // by step
 };
 
 }  // namespace

@@ -39,6 +39,12 @@ struct RankRun {
   std::vector<Span> spans;      ///< of the trace window
 };
 
+/// BLEU of translations between two steps of a run (`train --bleu-every`).
+struct RunScore {
+  std::int64_t after_step = 0;
+  double bleu = 0;
+};
+
 struct RunData {
   std::string folder;
   std::optional<Plan> plan;
@@ -47,6 +53,7 @@ struct RunData {
   std::optional<ClusterSpec> cluster;
   Json summary;                    ///< null if the run has not finished
   std::vector<RankRun> ranks;      ///< by rank
+  std::vector<RunScore> scores;    ///< ascending
   std::vector<std::string> notes;  ///< what is missing or damaged, one sentence each
 };
 

@@ -20,11 +20,6 @@ namespace {
 
 const std::string kSourceTable = "encoder.embedder.weight", kTargetTable = "decoder.embedder.weight";
 
-const SafetensorsFile* file_with(const WeightFiles& files, const std::string& name) {
-  const auto found = std::ranges::find_if(files, [&](const auto* file) { return file->contains(name); });
-  return found == files.end() ? nullptr : *found;
-}
-
 /// The names of a layer's parameters in the state_dict; a tied one's is its owner's.
 std::vector<std::string> names_of(const NamedLayer& layer) {
   std::vector<std::string> names;
@@ -90,40 +85,64 @@ class GnmtTranslator::Decoder final : public NextWords {
   std::vector<Lstm> lstms_;             // the one that asks, then the others
 };
 
+/// One of the given weights, not yet read.
+struct GnmtTranslator::Weight {
+  std::string where;
+  Shape shape;
+  std::function<at::Tensor()> read;
+};
+
 Result<GnmtTranslator> GnmtTranslator::from(const WeightFiles& files) {
-  const std::string first = files.empty() ? "" : files.front()->path();
-  const SafetensorsFile* table = file_with(files, kSourceTable);
-  if (!table || table->shape(kSourceTable).size() != 2)
+  const auto find = [&](const std::string& name) -> std::optional<Weight> {
+    const auto found = std::ranges::find_if(files, [&](const auto* file) { return file->contains(name); });
+    if (found == files.end()) return std::nullopt;
+    return Weight{(*found)->path(), (*found)->shape(name),
+                  [file = *found, name] { return file->tensor(name); }};
+  };
+  return from(find, files.empty() ? "" : files.front()->path());
+}
+
+Result<GnmtTranslator> GnmtTranslator::from(const NamedTensors& weights, const std::string& whose) {
+  const auto find = [&](const std::string& name) -> std::optional<Weight> {
+    const auto found = std::ranges::find(weights, name, &NamedTensors::value_type::first);
+    if (found == weights.end()) return std::nullopt;
+    return Weight{whose, found->second.sizes().vec(), [tensor = found->second] { return tensor; }};
+  };
+  return from(find, whose);
+}
+
+Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::string& first) {
+  const std::optional<Weight> table = find(kSourceTable);
+  if (!table || table->shape.size() != 2)
     return Problem{first, "has no tensor " + kSourceTable + " of two dimensions",
                    "translating takes weights of gnmt"};
   GnmtTranslator made;
-  made.vocabulary_ = table->shape(kSourceTable)[0];
-  made.hidden_ = table->shape(kSourceTable)[1];
-  while (file_with(files, encoder_layer(made.layers_) + ".weight_ih_l0")) ++made.layers_;
+  made.vocabulary_ = table->shape[0];
+  made.hidden_ = table->shape[1];
+  while (find(encoder_layer(made.layers_) + ".weight_ih_l0")) ++made.layers_;
   if (made.vocabulary_ < 1 || made.hidden_ < 1 || made.layers_ < 2)
     return Problem{first, "has " + std::to_string(made.layers_) + " LSTMs of an encoder, GNMT at least 2",
                    "translating takes weights of gnmt"};
-  made.model_ =
-      gnmt_model({.layers = made.layers_,
-                  .hidden = made.hidden_,
-                  .vocabulary = made.vocabulary_,
-                  .dropout = 0,
-                  .embeddings = file_with(files, kTargetTable) ? Embeddings::Separate : Embeddings::Shared});
+  made.model_ = gnmt_model({.layers = made.layers_,
+                            .hidden = made.hidden_,
+                            .vocabulary = made.vocabulary_,
+                            .dropout = 0,
+                            .embeddings = find(kTargetTable) ? Embeddings::Separate : Embeddings::Shared});
   Problems problems;
   for (const NamedLayer& layer : made.model_.layers) {
     const std::vector<std::string> names = names_of(layer);
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const SafetensorsFile* file = file_with(files, names[i]);
+      const std::optional<Weight> found = find(names[i]);
       const Shape shape = layer.layer->parameters()[i].shape;
-      if (!file) {
+      if (!found) {
         problems.push_back({first, "has no tensor " + names[i], "GNMT of as many layers has it"});
-      } else if (file->shape(names[i]) != shape) {
+      } else if (found->shape != shape) {
         std::ostringstream text;
-        text << names[i] << " has shape " << c10::IntArrayRef(file->shape(names[i])) << ", GNMT of "
-             << made.hidden_ << " units and " << made.vocabulary_ << " tokens " << c10::IntArrayRef(shape);
-        problems.push_back({file->path(), text.str(), "the weights are not of one model"});
+        text << names[i] << " has shape " << c10::IntArrayRef(found->shape) << ", GNMT of " << made.hidden_
+             << " units and " << made.vocabulary_ << " tokens " << c10::IntArrayRef(shape);
+        problems.push_back({found->where, text.str(), "the weights are not of one model"});
       } else if (!made.weights_.contains(names[i])) {
-        made.weights_[names[i]] = file->tensor(names[i]).to(at::kFloat);
+        made.weights_[names[i]] = found->read().to(at::kFloat);
       }
     }
   }

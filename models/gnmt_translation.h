@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,8 @@ class GnmtTranslator {
   /// Sizes, layers and whether the embeddings are shared are those of the tensors. Problems: names or shapes
   /// that are no GNMT's, all at once, each with its file; tensors that GNMT has not are not looked at.
   static Result<GnmtTranslator> from(const WeightFiles& files);
+  /// Of tensors in memory, which it keeps; `whose` names them in messages.
+  static Result<GnmtTranslator> from(const NamedTensors& weights, const std::string& whose);
 
   std::int64_t vocabulary() const { return vocabulary_; }
   std::int64_t layers() const { return layers_; }
@@ -33,6 +37,9 @@ class GnmtTranslator {
  private:
   class Decoder;
   GnmtTranslator() = default;
+  struct Weight;
+  using FindWeight = std::function<std::optional<Weight>(const std::string& name)>;
+  static Result<GnmtTranslator> from(const FindWeight& find, const std::string& first);
   std::vector<at::Tensor> parameters_of(const NamedLayer& layer) const;
   std::vector<at::Tensor> parameters_of(const std::string& layer) const;
   at::Tensor encode(const at::Tensor& source) const;

@@ -60,6 +60,46 @@ std::vector<std::int64_t> bucketed_order(std::int64_t size, const BucketOptions&
   return order;
 }
 
+int LengthBuckets::of(std::int64_t length) const {
+  const std::int64_t width = (longest + buckets - 1) / buckets;
+  return static_cast<int>(std::min<std::int64_t>(length / width, buckets - 1));
+}
+
+std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuckets& options,
+                                              const std::function<std::int64_t(std::int64_t)>& length,
+                                              std::uint32_t seed) {
+  std::vector<std::vector<std::int64_t>> buckets(static_cast<std::size_t>(options.buckets));
+  for (std::int64_t i = 0; i < size; ++i)
+    buckets[static_cast<std::size_t>(options.of(length(i)))].push_back(i);
+  TorchGenerator generator(seed);
+  std::vector<std::int64_t> whole, left;
+  for (const std::vector<std::int64_t>& bucket : buckets) {
+    const auto in_bucket = static_cast<std::int64_t>(bucket.size());
+    const std::int64_t kept = in_bucket / options.per_step * options.per_step;
+    std::int64_t place = 0;
+    for (std::int64_t at : generator.permutation(in_bucket))
+      (place++ < kept ? whole : left).push_back(bucket[static_cast<std::size_t>(at)]);
+  }
+  std::vector<std::int64_t> order;
+  order.reserve(static_cast<std::size_t>(size));
+  for (std::int64_t step :
+       generator.permutation(static_cast<std::int64_t>(whole.size()) / options.per_step)) {
+    const auto first = whole.begin() + step * options.per_step;
+    order.insert(order.end(), first, first + options.per_step);
+  }
+  order.insert(order.end(), left.begin(), left.end());
+  return order;
+}
+
+std::int64_t in_whole_steps(std::int64_t size, const LengthBuckets& options,
+                            const std::function<std::int64_t(std::int64_t)>& length) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(options.buckets));
+  for (std::int64_t i = 0; i < size; ++i) ++counts[static_cast<std::size_t>(options.of(length(i)))];
+  std::int64_t whole = 0;
+  for (std::int64_t count : counts) whole += count / options.per_step * options.per_step;
+  return whole;
+}
+
 void sort_within_steps(std::vector<std::int64_t>& order, std::int64_t per_step,
                        const std::function<std::int64_t(std::int64_t)>& key) {
   const auto size = static_cast<std::int64_t>(order.size());

@@ -31,6 +31,25 @@ std::vector<std::int64_t> bucketed_order(std::int64_t size, const BucketOptions&
                                          const std::function<std::int64_t(std::int64_t index)>& key,
                                          std::uint32_t seed);
 
+/// Buckets of like length.
+struct LengthBuckets {
+  int buckets = 5;            ///< 1: all samples together
+  std::int64_t longest = 1;   ///< tokens of a side; longer ones go into the last bucket
+  std::int64_t per_step = 1;  ///< samples
+
+  /// Bucket of a pair whose longer side has so many tokens: widths are ceil(longest / buckets).
+  int of(std::int64_t length) const;
+};
+/// MLPerf v0.6's sampler: each bucket permuted and cut to whole steps, then the steps of all buckets permuted
+/// by the same generator. `length`: of the longer side. What is cut off comes last: see `in_whole_steps`.
+/// Pure.
+std::vector<std::int64_t> length_bucket_order(std::int64_t size, const LengthBuckets& options,
+                                              const std::function<std::int64_t(std::int64_t index)>& length,
+                                              std::uint32_t seed);
+/// How many samples of that order are in whole steps of one bucket.
+std::int64_t in_whole_steps(std::int64_t size, const LengthBuckets& options,
+                            const std::function<std::int64_t(std::int64_t index)>& length);
+
 /// Sorts the samples of each step by `key`, longest first, equal ones as they were: its microbatches are then
 /// of like length.
 void sort_within_steps(std::vector<std::int64_t>& order, std::int64_t per_step,

@@ -19,12 +19,13 @@ struct LanguageOptions {
   std::vector<FieldSpec> fields;     ///< of the model
   std::int64_t longest = INT64_MAX;  ///< tokens of a sample, with begin and end
   std::uint64_t seed = 0;
-  bool train = true;  ///< else nothing is left out
+  bool train = true;       ///< else nothing is left out
+  int length_buckets = 0;  ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
 };
 
 /// Pairs of sentences. Fields source (begin, tokens, end), target (begin, tokens), labels (tokens, end);
 /// lengths (source, target), count: labels. Pairs of which a side is too long are left out of training.
-/// Ordered by `bucketed_order`, key: both lengths; evaluation longest first.
+/// Ordered by `bucketed_order`, key: both lengths, or by `length_bucket_order`; evaluation longest first.
 Result<std::shared_ptr<const Dataset>> parallel_text(TokenSourcePtr source, TokenSourcePtr target,
                                                      const LanguageOptions& options);
 

@@ -101,8 +101,13 @@ bool reads_text(const std::vector<FieldSpec>& fields) {
 Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options) {
   const TextKind kind = *text_kind_of(options.fields);
   const bool train = options.split == DataSplit::Train;
-  LanguageOptions language{.fields = options.fields, .seed = options.seed, .train = train};
+  LanguageOptions language{.fields = options.fields,
+                           .seed = options.seed,
+                           .train = train,
+                           .length_buckets = options.length_buckets};
   if (!options.dimensions.empty()) language.longest = options.dimensions[0].nominal;
+  if (options.length_buckets > 0 && kind != TextKind::Translation)
+    return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
   const Result<std::optional<std::int64_t>> synthetic = synthetic_size(options.path, train);
   if (!synthetic) return synthetic.problems();
   const std::int64_t limit = options.fields[0].limit;

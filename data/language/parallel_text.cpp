@@ -24,6 +24,7 @@ class ParallelText final : public Dataset {
       pairs_.push_back(i);
       lengths_.push_back(lengths);
     }
+    length_buckets_ = options.train ? options.length_buckets : 0;
     left_out_ = source_->size() - static_cast<std::int64_t>(pairs_.size());
     longest_ = options.longest;
   }
@@ -63,12 +64,20 @@ class ParallelText final : public Dataset {
       const Lengths& of = lengths_[static_cast<std::size_t>(i)];
       return of.source + of.target;
     };
+    const auto seed =
+        static_cast<std::uint32_t>(derive_seed(epoch.seed, "order", static_cast<std::uint64_t>(epoch.epoch)));
     std::vector<std::int64_t> order =
-        bucketed_order(size(), {.per_step = epoch.per_step}, both,
-                       static_cast<std::uint32_t>(
-                           derive_seed(epoch.seed, "order", static_cast<std::uint64_t>(epoch.epoch))));
+        length_buckets_ > 0
+            ? length_bucket_order(
+                  size(), buckets(epoch.per_step), [&](auto i) { return longer_side(i); }, seed)
+            : bucketed_order(size(), {.per_step = epoch.per_step}, both, seed);
     sort_within_steps(order, epoch.per_step, source_length);
     return order;
+  }
+
+  std::int64_t samples_in_epoch(std::int64_t per_step) const override {
+    if (length_buckets_ == 0) return size();
+    return in_whole_steps(size(), buckets(per_step), [&](auto i) { return longer_side(i); });
   }
 
   std::string describe() const override {
@@ -93,6 +102,15 @@ class ParallelText final : public Dataset {
   struct Lengths {
     std::int64_t source, target;
   };
+  LengthBuckets buckets(std::int64_t per_step) const {
+    constexpr std::int64_t kUnlimited = std::int64_t{1} << 40;
+    return {.buckets = length_buckets_, .longest = std::min(longest_, kUnlimited), .per_step = per_step};
+  }
+  /// Tokens with begin and end.
+  std::int64_t longer_side(std::int64_t i) const {
+    const Lengths& of = lengths_[static_cast<std::size_t>(i)];
+    return std::max(of.source, of.target + 1);
+  }
   static std::vector<std::int64_t> sentence(const TokenSource& text, std::int64_t index) {
     constexpr TranslationTokens kTokens;
     Tokens tokens;
@@ -109,6 +127,7 @@ class ParallelText final : public Dataset {
   std::vector<std::int64_t> pairs_;  ///< by sample
   std::vector<Lengths> lengths_;     ///< of source, and of target without its begin or its end
   std::int64_t left_out_ = 0, longest_ = 0;
+  int length_buckets_ = 0;
 };
 
 }  // namespace

@@ -24,6 +24,16 @@ struct ModelFlags {
   GivenOptions options;  ///< filled by with_model_options
 };
 
+/// BLEU of a text while a run trains.
+struct BleuFlags {
+  std::int64_t every = 0;               ///< epochs; 0: none
+  std::string source;                   ///< the text that is translated
+  std::vector<std::string> references;  ///< files, with a line for each of the source
+  std::string translate;                ///< flags of `translate`
+  bool lower_case = false;
+  std::optional<double> target;
+};
+
 struct TrainFlags {
   ModelFlags model;
   TrainOptions options{.steps = 100, .microbatch = 8, .trace_first = 1};
@@ -41,7 +51,9 @@ struct TrainFlags {
   bool evaluate = true;
   int workers = 1;
   bool keep_last = false;
+  int length_buckets = 0;
   std::optional<std::uint64_t> data_seed;  ///< of the order of samples; else the run's
+  BleuFlags bleu;
   // -- a job array: driver/cli/job_lists.h takes the lists --
   bool fused = false;
   int jobs = 0;

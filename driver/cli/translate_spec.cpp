@@ -104,8 +104,15 @@ CommandSpec translate_spec(TranslateFlags& f) {
            {.name = "threads",
             .short_name = 'j',
             .value = "N",
-            .help = "Batches at a time, each on one core; 0: all cores. The same hypotheses for any number.",
+            .help =
+                "Batches at a time in each rank, each on one core; 0: the cores, shared by the ranks. The "
+                "same hypotheses for any number.",
             .target = into::integer(f.threads, 0, 1024)},
+           {.name = "ranks",
+            .value = "N",
+            .help = "Processes of this host that share the sentences, each with the whole model; the same "
+                    "output for any number. Under torchrun's environment variables this is one of its ranks.",
+            .target = into::integer(f.ranks, 1, kMostTranslateRanks)},
            {.name = "overwrite", .help = "Replace an output that exists.", .target = into::on(f.overwrite)},
            {.name = "format",
             .value = "text|json",

@@ -24,6 +24,8 @@ constexpr auto names_of(Detokenize) {
   return std::to_array<std::string_view>({"none", "moses"});
 }
 
+inline constexpr int kMostTranslateRanks = 1024;
+
 struct TranslateFlags {
   std::string checkpoint, input = "-", output = "-";
   std::vector<std::string> vocabulary;
@@ -38,7 +40,8 @@ struct TranslateFlags {
   std::int64_t max_source = 1024;
   int n_best = 0;
   Detokenize detokenize = Detokenize::None;
-  int threads = 0;  ///< 0: all cores
+  int threads = 0;  ///< of each rank; 0: all cores
+  int ranks = 1;    ///< processes of this host that share the sentences
   bool overwrite = false;
   TextRules rules;
   OutputFormat format = OutputFormat::Text;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -75,6 +76,57 @@ std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int 
           {"MASTER_PORT", "29500"},  // torchrun's; the store replaces it
           {"MILLRACE_STORE", store},
           {"MILLRACE_LAUNCHER_PID", std::to_string(::getpid())}};
+}
+
+namespace {
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value;
+}
+
+std::vector<RankProcess> processes_of(const std::vector<std::string>& words, int ranks, int threads,
+                                      const std::string& store) {
+  std::vector<RankProcess> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankProcess process{.rank = rank, .argv = words};
+    process.environment = rank_environment(rank, ranks, store);
+    if (!is_set("OMP_NUM_THREADS"))
+      process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+    processes.push_back(std::move(process));
+  }
+  return processes;
+}
+
+void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
+  if (outcome.first_failure < 0) {
+    if (outcome.interrupt != 0)
+      std::fprintf(stderr, "millrace %s: stopped by %s\n", command.c_str(),
+                   signal_text(outcome.interrupt).c_str());
+    return;
+  }
+  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  std::fprintf(stderr,
+               "\nmillrace %s: rank %d failed first: %s, %.1f s after the start; no file was written\n",
+               command.c_str(), first.rank, end_text(first).c_str(), first.after_s);
+  for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
+}
+
+}  // namespace
+
+bool is_rank_of_a_job() {
+  return is_set("RANK") || is_set("WORLD_SIZE");
+}
+
+int run_command_ranks(const std::string& worker, const std::string& command,
+                      const std::vector<std::string>& args, int ranks, int threads) {
+  std::vector<std::string> words{worker, command};
+  words.insert(words.end(), args.begin(), args.end());
+  const StoreFolder store;
+  SteadyClock clock;
+  const LaunchOutcome outcome = run_ranks(processes_of(words, ranks, threads, store.path()), {}, clock);
+  explain_failure(command, outcome);
+  return outcome.exit_code();
 }
 
 std::string signal_text(int signal) {

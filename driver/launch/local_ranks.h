@@ -30,6 +30,14 @@ class StoreFolder {
 std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int ranks,
                                                                   const std::string& store);
 
+/// Whether this process is a rank of a job already (RANK or WORLD_SIZE is set): it starts no others.
+bool is_rank_of_a_job();
+
+/// Starts `worker COMMAND ARGS` as so many ranks and ends all when one fails; says on stderr which failed
+/// first. `threads` is their OMP_NUM_THREADS unless that is set. 0, or the first failing rank's code.
+int run_command_ranks(const std::string& worker, const std::string& command,
+                      const std::vector<std::string>& args, int ranks, int threads);
+
 std::string signal_text(int signal);         ///< "signal 9 (SIGKILL)"
 std::string end_text(const RankExit& exit);  ///< "killed by signal 9 (SIGKILL)", "exit code 2", "done"
 

@@ -24,38 +24,6 @@ constexpr const char* kModelFlags[] = {"model", "microbatch", "warmup", "repetit
 
 constexpr const char* kNetworkFlags[] = {"backend", "round-trips", "largest", "tolerance"};
 
-bool is_set(const char* name) {
-  const char* value = std::getenv(name);
-  return value && *value;
-}
-
-std::vector<RankProcess> processes_of(int ranks, int threads, const std::string& worker,
-                                      const std::vector<std::string>& args, const std::string& store) {
-  std::vector<RankProcess> processes;
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankProcess process{.rank = rank, .argv = {worker, "profile"}};
-    process.argv.insert(process.argv.end(), args.begin(), args.end());
-    process.environment = rank_environment(rank, ranks, store);
-    if (!is_set("OMP_NUM_THREADS"))
-      process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
-    processes.push_back(std::move(process));
-  }
-  return processes;
-}
-
-void explain_failure(const LaunchOutcome& outcome) {
-  if (outcome.first_failure < 0) {
-    if (outcome.interrupt != 0)
-      std::fprintf(stderr, "millrace profile: stopped by %s\n", signal_text(outcome.interrupt).c_str());
-    return;
-  }
-  const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
-  std::fprintf(stderr,
-               "\nmillrace profile: rank %d failed first: %s, %.1f s after the start; nothing was written\n",
-               first.rank, end_text(first).c_str(), first.after_s);
-  for (const std::string& line : first.last_lines) std::fprintf(stderr, "    | %s\n", line.c_str());
-}
-
 }  // namespace
 
 Result<NetworkJob> network_job(const ProfileFlags& flags, const Arguments& arguments) {
@@ -133,7 +101,7 @@ Result<int> ranks_at_once(const ProfileFlags& flags) {
 bool starts_profile_ranks(const std::vector<std::string>& args) {
   ProfileFlags flags;
   const Result<Arguments> arguments = parse_arguments(profile_spec(flags), args, UnknownFlags::Leave);
-  if (!arguments || arguments->wants_help() || is_set("RANK") || is_set("WORLD_SIZE")) return false;
+  if (!arguments || arguments->wants_help() || is_rank_of_a_job()) return false;
   if (flags.network) return true;
   if (arguments->has("ranks") && !flags.ranks) return true;  // it is no number: said where ranks are started
   const Result<int> ranks = ranks_at_once(flags);
@@ -171,12 +139,7 @@ int launch_model_profile(const ProfileFlags& flags, const Arguments& arguments,
   if (::access(worker.c_str(), X_OK) != 0)
     problems.push_back({worker, "is missing: it is the program that measures", worker_hint(flags.device)});
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const StoreFolder store;
-  SteadyClock clock;
-  const LaunchOutcome outcome =
-      run_ranks(processes_of(*ranks, flags.threads, worker, args, store.path()), {}, clock);
-  explain_failure(outcome);
-  return outcome.exit_code();
+  return run_command_ranks(worker, "profile", args, *ranks, flags.threads);
 }
 
 }  // namespace
@@ -199,12 +162,7 @@ int launch_profile(const std::vector<std::string>& args, const std::string& own)
          "start the command on every host under torchrun's environment variables"});
   }
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
-  const StoreFolder store;
-  SteadyClock clock;
-  const LaunchOutcome outcome =
-      run_ranks(processes_of(job->cluster.num_ranks(), job->threads, worker, args, store.path()), {}, clock);
-  explain_failure(outcome);
-  return outcome.exit_code();
+  return run_command_ranks(worker, "profile", args, job->cluster.num_ranks(), job->threads);
 }
 
 }  // namespace millrace

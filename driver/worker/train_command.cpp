@@ -11,6 +11,7 @@
 
 #include "data/dataset.h"
 #include "driver/cli/job_lists.h"
+#include "driver/worker/bleu_score.h"
 #include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
@@ -71,6 +72,7 @@ struct TrainSpec : TrainFlags {
   std::size_t readers() const { return has_own_data() ? of_jobs.size() : 1; }
   Plan pipeline;
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
+  std::shared_ptr<const BleuText> bleu_text{};
   std::int64_t steps_per_epoch = 0;
   std::string archive{}, trained_archive{};  ///< the model's, and what to write with its weights replaced
   Additions own{};
@@ -194,6 +196,13 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
   if (o.overwrite && o.output_dir.empty())
     problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
+  append(problems, bleu_flag_problems(f.bleu));
+  if (f.length_buckets > 0 && f.keep_last)
+    problems.push_back({"--keep-last",
+                        "says nothing with --length-buckets: what is left of a bucket is left out",
+                        "give one of the two"});
+  if (f.bleu.every > 0 && f.model.name != "gnmt")
+    problems.push_back({"--bleu-every", "translates with gnmt, not with " + f.model.name, "leave it out"});
   if (!o.resume_changes.empty() && o.resume.empty())
     problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
   return problems;
@@ -320,10 +329,12 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);
+  if (spec.length_buckets > 0) o.settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
     Settings& mine = o.jobs[job].settings;
     mine.insert(mine.begin(), {"keep-last", spec.keep_last ? "true" : "false"});
+    if (spec.length_buckets > 0) mine.emplace_back("length-buckets", std::to_string(spec.length_buckets));
     if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
   }
   spec.pipeline = *std::move(plan);
@@ -338,7 +349,8 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size
           .dimensions = spec.alone.dimensions,
           .per_step = split == DataSplit::Train
                           ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
-                          : spec.options.microbatch};
+                          : spec.options.microbatch,
+          .length_buckets = spec.length_buckets};
 }
 
 /// By reader: one for all jobs of an array, or one for each.
@@ -447,6 +459,20 @@ Json data_files(const Datasets& sets, Communicator& communicator) {
   return result;
 }
 
+/// --bleu-every: what is translated, and when.
+Status open_bleu_text(TrainSpec& spec, const Datasets& sets) {
+  if (spec.bleu.every == 0) return Ok{};
+  Settings recorded;
+  for (const auto& setting : sets.train->recorded()) recorded.push_back(setting);
+  auto text = read_bleu_text(spec.bleu, spec.alone.fields.front().limit, recorded);
+  if (!text) return text.problems();
+  spec.bleu_text = *std::move(text);
+  spec.options.score_every = spec.bleu.every * spec.steps_per_epoch;
+  spec.options.target_score = spec.bleu.target;
+  spec.options.rank_settings.emplace_back("bleu", spec.bleu_text->fingerprint());
+  return Ok{};
+}
+
 Json finite_or_null(double value) {
   return std::isfinite(value) ? Json(value) : Json();
 }
@@ -531,6 +557,23 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                {"evaluations", evaluations},
                                {"data_files", files},
                                {"losses", losses}});
+  if (spec.bleu_text) {
+    Json scores = Json::array();
+    for (const ScoreReport& score : report.scores) {
+      Json one = Json::object(
+          {{"step", score.step},
+           {"epochs", static_cast<double>(score.step) / static_cast<double>(spec.steps_per_epoch)}});
+      for (const auto& [name, value] : score.values) one[name] = value;
+      one["seconds"] = score.seconds;
+      scores.push_back(std::move(one));
+    }
+    summary["bleu"] = Json::object({{"signature", spec.bleu_text->signature()},
+                                    {"source", spec.bleu.source},
+                                    {"sentences", spec.bleu_text->sentences()},
+                                    {"target", spec.bleu.target ? Json(*spec.bleu.target) : Json()},
+                                    {"reached_target", report.reached_target},
+                                    {"scores", scores}});
+  }
   if (!spec.of_jobs.empty()) {
     summary["jobs"] = jobs_of(spec, report);
     summary["kernels"] = kernels_of(*spec.choices);
@@ -551,6 +594,16 @@ void print_kernels(const KernelChoices& choices) {
                 c.fused ? "fused" : "loop", c.loop_s * 1e6, c.fused_s * 1e6, c.inputs.c_str());
 }
 
+void print_scores(const RunReport& report) {
+  if (report.scores.empty()) return;
+  const auto bleu = [](const ScoreReport& score) { return score.values.front().second; };
+  const ScoreReport& best = *std::ranges::max_element(report.scores, {}, bleu);
+  const ScoreReport& last = report.scores.back();
+  std::printf("BLEU %.2f after step %lld, the best %.2f after step %lld%s\n", bleu(last),
+              static_cast<long long>(last.step), bleu(best), static_cast<long long>(best.step),
+              report.reached_target ? "; the target is reached" : "");
+}
+
 void print_result(const RunReport& report) {
   if (report.losses.empty()) {
     std::printf("steps 0: nothing was trained%s\n",
@@ -565,6 +618,7 @@ void print_result(const RunReport& report) {
   if (report.loss_scale)
     std::printf("loss scale %g, %lld of all steps skipped\n", report.loss_scale->scale,
                 static_cast<long long>(report.loss_scale->skipped));
+  print_scores(report);
   if (report.evaluations.empty()) return;
   std::string text;
   for (const auto& [name, value] : report.evaluations.back().values)
@@ -629,8 +683,11 @@ ExitCode exit_code_of(const RunReport& report) {
 ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
   SteadyClock clock;
   device.bind_thread();
+  std::unique_ptr<WeightsScore> score;
+  if (spec.bleu_text)
+    score = make_bleu_score(spec.bleu_text, communicator, spec.threads, spec.options.output_dir);
   Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
-                  batches_for(spec, sets));
+                  batches_for(spec, sets), std::move(score));
   RunReport report = trainer.run();
   write_archive(spec, report, communicator.rank());
   publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
@@ -794,6 +851,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
       if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
         spec->options.checkpoint_every = steps;
     }
+    if (const auto text = open_bleu_text(*spec, *sets); !text)
+      return report_problems(text.problems(), ExitCode::InputData);
     if (job->rank == 0) log_notes(*spec, *sets);
     // Ranks must see the same data, and a run that is resumed the data that it began with.
     spec->options.settings.emplace_back("data", sets->train->fingerprint());

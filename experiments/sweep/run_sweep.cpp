@@ -203,7 +203,8 @@ class Runner {
   JobSpec timed_job(const std::vector<int>& jobs, SweepMode mode, std::int64_t steps, int unfused = 0) const {
     JobSpec job = job_of(jobs, mode, unfused);
     for (const char* flag :
-         {"epochs", "save-weights", "checkpoint-every", "checkpoint-at-end", "evaluate-every"})
+         {"epochs", "save-weights", "checkpoint-every", "checkpoint-at-end", "evaluate-every", "bleu-every",
+          "bleu-source", "bleu-reference", "bleu-translate", "bleu-lower-case", "target-bleu"})
       set_flag(job, flag, std::nullopt);
     set_flag(job, "steps", std::to_string(steps));
     set_flag(job, "no-evaluation", "true");

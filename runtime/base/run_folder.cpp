@@ -165,6 +165,8 @@ Status remove_earlier_run(const fs::path& folder) {
     add(entries(folder, files.prefix));
   doomed.push_back(folder / run_files::kSummary);
   doomed.push_back(folder / run_files::kReport);
+  doomed.push_back(folder / run_files::kBleu);
+  add(entries(folder / run_files::kHypotheses, "step-"));
   for (const fs::path& path : doomed) {
     std::error_code error;
     fs::remove_all(path, error);

@@ -155,6 +155,8 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"checkpoint-every", std::to_string(options.checkpoint_every)},
                     {"checkpoint-at-end", options.checkpoint_at_end ? "true" : "false"},
                     {"evaluate-every", std::to_string(options.evaluate_every)},
+                    {"score-every", std::to_string(options.score_every)},
+                    {"target-score", options.target_score ? text_of(*options.target_score) : "none"},
                     {"output-dir", options.output_dir.empty() ? "none" : "given"},
                     {"save-weights", options.save_weights.empty() ? "none" : "given"},
                     {"resume", options.resume.empty() ? "none" : "given"},

@@ -27,8 +27,11 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     const std::string line = text->substr(at, end - at);
     const Result<Json> json = parse_json(line, path.string());
     if (!json) continue;
-    const Json* number = json->find("step");
-    if (number && number->kind() == Json::Kind::Int && number->as_int() >= step) continue;
+    const auto is_from = [&](const char* key, std::int64_t first) {
+      const Json* number = json->find(key);
+      return number && number->kind() == Json::Kind::Int && number->as_int() >= first;
+    };
+    if (is_from("step", step) || is_from("after_step", step + 1)) continue;
     kept += line + "\n";
   }
   if (kept == *text) return;
@@ -118,6 +121,22 @@ void StepLog::write(const StepRecord& r) {
   if (jobs_file_.is_open() && r.losses) write_jobs(r);
 }
 
+void StepLog::write(const EvaluationReport& e) {
+  if (!file_.is_open()) return;
+  Json line = Json::object({{"after_step", e.step}, {"of", "evaluation"}});
+  for (const auto& [name, value] : e.values) line[name] = value;
+  line["samples"] = e.samples;
+  write_line(file_, line.dump());
+}
+
+void StepLog::write(const ScoreReport& s) {
+  if (!file_.is_open()) return;
+  Json line = Json::object({{"after_step", s.step}, {"of", "score"}});
+  for (const auto& [name, value] : s.values) line[name] = value;
+  line["seconds"] = s.seconds;
+  write_line(file_, line.dump());
+}
+
 /// "step,job,loss,...,lr,status"
 void StepLog::write_jobs(const StepRecord& r) {
   const std::vector<NamedValues>& jobs = r.losses->jobs;
@@ -170,6 +189,10 @@ void StepLog::print(const EvaluationReport& e) {
   log_info("evaluation step=" + std::to_string(e.step) +
            (e.jobs.empty() ? text_of(e.values) : text_of(e.jobs)) +
            " samples=" + std::to_string(static_cast<std::int64_t>(e.samples)));
+}
+
+void StepLog::print(const ScoreReport& s) {
+  log_info("score step=" + std::to_string(s.step) + text_of(s.values) + printed(" seconds=%.1f", s.seconds));
 }
 
 }  // namespace millrace

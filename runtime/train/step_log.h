@@ -14,6 +14,7 @@
 namespace millrace {
 
 struct EvaluationReport;
+struct ScoreReport;
 
 struct StepRecord {
   std::int64_t step = 0;
@@ -49,10 +50,14 @@ class StepLog {
   StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step);
   /// A line that cannot be written (disk full) is warned of once and counted.
   void write(const StepRecord& record);
+  /// Lines between those of steps: "after_step", and the values.
+  void write(const EvaluationReport& evaluation);
+  void write(const ScoreReport& score);
   std::int64_t lost_lines() const { return lost_lines_; }
   /// A progress bar that is drawn over itself on a terminal, a plain line elsewhere. stderr.
   void print(const StepRecord& record, std::int64_t total_steps);
   void print(const EvaluationReport& evaluation);
+  void print(const ScoreReport& score);
 
  private:
   void write_line(LineFile& file, const std::string& line);

@@ -50,8 +50,10 @@ struct TrainOptions {
   std::chrono::milliseconds checkpoint_deadline{3'600'000};  ///< of saving or verifying one
   std::int64_t checkpoint_every = 0;                         ///< steps; 0: only as `checkpoint_at_end`
   bool checkpoint_at_end = false;
-  int keep_checkpoints = 3;         ///< of this run, the newest; 0: all
-  std::int64_t evaluate_every = 0;  ///< steps; 0: at the end only, if there is an evaluation source
+  int keep_checkpoints = 3;            ///< of this run, the newest; 0: all
+  std::int64_t evaluate_every = 0;     ///< steps; 0: at the end only, if there is an evaluation source
+  std::int64_t score_every = 0;        ///< steps between the scores of a WeightsScore
+  std::optional<double> target_score;  ///< the run ends with the first score of at least so much
   std::int64_t print_every = 10;
   std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule is Custom
   std::int64_t trace_first = 0;          ///< window of steps in trace.rank<k>.json

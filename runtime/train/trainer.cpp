@@ -7,6 +7,7 @@
 #include <map>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include "runtime/base/error.h"
@@ -171,6 +172,7 @@ struct Trainer::Impl {
       1;  ///< steps in which every replica has its turn as often: all events come after whole ones
   std::unique_ptr<RankStages> stages;
   BatchSources sources;
+  std::unique_ptr<WeightsScore> score;
   SpanRing trace;
   StatusBoard status;
   StepLog log;
@@ -246,6 +248,7 @@ struct Trainer::Impl {
   std::int64_t limit() const {
     return stop->limit() == StopVote::kNever ? StopVote::kNever : start + stop->limit();
   }
+  bool scores() const { return score && options.score_every > 0; }
   bool evaluates() const { return sources.evaluation.microbatches > 0 && options.evaluate_every > 0; }
   bool is_due(std::int64_t every, std::int64_t step) const {
     return every > 0 && step > start && step / every > (step - round) / every;
@@ -309,6 +312,8 @@ struct Trainer::Impl {
   void rest();
   void on_update(RankRunner& runner, std::int64_t step);
   bool evaluate();
+  NamedTensors whole_weights();
+  bool score_weights();
   bool checkpoint();
   void write_trace();
   /// The step after which the ranks rest next: to evaluate, to save, at the end.
@@ -325,6 +330,13 @@ void Trainer::Impl::check_sizes() {
     throw ConfigError("--sync-batch-norm: the replicas of " + to_string(plan.schedule) +
                           " take turns, so that no two of them run at the same time",
                       "use a schedule that flushes, for example --schedule 1f1b");
+  }
+  if (score && jobs() > 1)
+    throw ConfigError("the weights of a job array have no score of their own", "train the jobs apart");
+  if (options.target_score && asynchronous()) {
+    throw ConfigError("a target score ends a run whose schedule flushes: " + to_string(plan.schedule) +
+                          " has later minibatches under way when the score is known",
+                      "use for example --schedule 1f1b, or leave the target out");
   }
   if (plan.num_ranks() != world.communicator.size()) {
     throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
@@ -387,7 +399,8 @@ void Trainer::Impl::open_flow() {
       const int per_step = microbatches_per_step(plan);
       const std::int64_t step = start + microbatch / per_step;
       return microbatch % per_step == 0 && (is_due(options.checkpoint_every, step) ||
-                                            (evaluates() && is_due(options.evaluate_every, step)));
+                                            (evaluates() && is_due(options.evaluate_every, step)) ||
+                                            (scores() && is_due(options.score_every, step)));
     });
   }
   if (last_step() != options.steps && owns_loss())
@@ -567,7 +580,8 @@ void Trainer::Impl::resume() {
 
 std::int64_t Trainer::Impl::next_event() const {
   std::int64_t next = options.steps;
-  for (std::int64_t every : {options.checkpoint_every, evaluates() ? options.evaluate_every : 0}) {
+  for (std::int64_t every : {options.checkpoint_every, evaluates() ? options.evaluate_every : 0,
+                             scores() ? options.score_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
   return end_of_round(next);
@@ -735,7 +749,66 @@ bool Trainer::Impl::evaluate() {
   LossSums sums = last_stage->take_losses();
   report.evaluations.push_back(
       {.step = done, .values = std::move(sums.values), .jobs = std::move(sums.jobs), .samples = sums.weight});
-  if (owns_loss()) log.print(report.evaluations.back());
+  if (owns_loss()) {
+    log.write(report.evaluations.back());
+    log.print(report.evaluations.back());
+  }
+  return true;
+}
+
+/// All parameters of the model, on every rank, whose own are not copied. Collective.
+NamedTensors Trainer::Impl::whole_weights() {
+  NamedTensors all;
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    const RankId root = plan.stages[static_cast<std::size_t>(s)].ranks.front();
+    std::map<std::string, at::Tensor> own;
+    for (const HeldStage& h : stages->held()) {
+      if (h.stage.value != s || h.replica != 0) continue;
+      for (auto& [name, tensor] : stage_weights(*h.store)) own[name] = tensor.cpu();
+    }
+    for (int layer : layout.layers[static_cast<std::size_t>(s)]) {
+      const NamedLayer& named = layout.model.layers[static_cast<std::size_t>(layer)];
+      for (const ParameterSpec& spec : named.layer->parameters()) {
+        if (spec.is_buffer || named.is_tied(spec)) continue;
+        const std::string name = named.parameter_name(spec);
+        const at::Tensor tensor =
+            world.communicator.rank() == root ? own.at(name) : at::empty(spec.shape, at::kFloat);
+        world.communicator.broadcast(tensor, root);
+        all.emplace_back(name, tensor);
+      }
+    }
+  }
+  return all;
+}
+
+/// False if it was asked to stop and left the rest out.
+bool Trainer::Impl::score_weights() {
+  const TimePoint begin = world.clock.now();
+  score->begin(whole_weights());
+  const std::int64_t total = score->rounds();
+  bool asked = false;
+  for (std::int64_t next = 0; next < total && !asked; ++next) {
+    status.update(done,
+                  score->what() + ", round " + std::to_string(next + 1) + " of " + std::to_string(total));
+    if (const auto problem = together(score->what(), [&] { score->work(next); }))
+      throw Error(ExitCode::RunFailed, to_string(*problem));
+    asked = evaluation_stop->next(options.stop && options.stop->load()) && next + 1 < total;
+  }
+  evaluation_stop->finish();
+  if (asked) {
+    score->end();
+    if (owns_loss()) log_warning(score->what() + " after step " + std::to_string(done) + " was interrupted");
+    return false;
+  }
+  ScoreReport found{.step = done, .values = score->finish(done)};
+  score->end();
+  found.seconds = Seconds(world.clock.now() - begin).count();
+  if (owns_loss()) {
+    log.write(found);
+    log.print(found);
+  }
+  report.reached_target = options.target_score && found.values.front().second >= *options.target_score;
+  report.scores.push_back(std::move(found));
   return true;
 }
 
@@ -846,7 +919,7 @@ void Trainer::Impl::write_trace() {
 
 /// To the next event, or by `most` steps if that is less. False: the run ends here.
 bool Trainer::Impl::advance(std::int64_t most) {
-  if (done >= last_step() || report.stopped) return false;
+  if (done >= last_step() || report.stopped || report.reached_target) return false;
   const TimePoint start_time = world.clock.now();
   run_to(std::min(next_event(), end_of_round(done + most)));
   const bool at_end = done >= last_step();
@@ -854,14 +927,15 @@ bool Trainer::Impl::advance(std::int64_t most) {
   evaluated_last = !report.stopped && evaluates() && is_due(options.evaluate_every, done);
   const bool saves =
       !report.stopped && (is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end));
-  if (evaluated_last || saves) {
+  const bool scored = !report.stopped && scores() && is_due(options.score_every, done);
+  if (evaluated_last || saves || scored) {
     rest();
-    if (evaluated_last && !evaluate()) {
-      report.stopped = rested = true;
-    } else {
-      if (saves) checkpoint();
-      stages->go_on();
-    }
+    report.stopped = evaluated_last && !evaluate();
+    if (!report.stopped && saves) checkpoint();
+    // Last, for what it takes: all else is safe by then.
+    if (!report.stopped && scored) report.stopped = !score_weights();
+    rested = report.stopped || report.reached_target;
+    if (!rested) stages->go_on();
   }
   report.seconds += Seconds(world.clock.now() - start_time).count();
   return true;
@@ -878,6 +952,7 @@ void Trainer::Impl::run_training() {
     if (!options.output_dir.empty()) checkpoint();
     return;
   }
+  if (report.reached_target && options.checkpoint_at_end && report.saved_step != done) checkpoint();
   save_final_weights();
 }
 
@@ -931,7 +1006,7 @@ void Trainer::Impl::finish_files() {
 }
 
 Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
-                 const MakeBatches& make_batches) {
+                 const MakeBatches& make_batches, std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
   Problems problems = validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule));
   const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate) {
@@ -953,6 +1028,7 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
   if (!problems.empty()) throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
   Impl& self = *impl_;
+  self.score = std::move(score);
   self.agree_on_settings();
   self.claim_outputs();
   self.build(make_batches);

@@ -20,6 +20,7 @@
 #include "runtime/train/rank_runner.h"
 #include "runtime/train/stop.h"
 #include "runtime/train/train_options.h"
+#include "runtime/train/weights_score.h"
 
 namespace millrace {
 
@@ -55,6 +56,13 @@ struct EvaluationReport {
   double samples = 0;             ///< what they are means over: samples, or tokens
 };
 
+/// What a WeightsScore has found.
+struct ScoreReport {
+  std::int64_t step = 0;
+  NamedValues values;
+  double seconds = 0;  ///< what it took
+};
+
 /// Of one job of an array.
 struct JobReport {
   std::vector<double> losses;
@@ -76,7 +84,9 @@ struct RunReport {
   std::vector<double> losses;
   std::vector<JobReport> jobs;  ///< of a job array; `losses` are the means over those that are finite
   std::vector<EvaluationReport> evaluations;
-  double seconds = 0;        ///< of the steps
+  std::vector<ScoreReport> scores;  ///< on all ranks
+  bool reached_target = false;      ///< it ended because a score did
+  double seconds = 0;               ///< of the steps
   double samples_per_s = 0;  ///< whole job, median over steps after the first, each with its own samples
   double median_step_s = 0;
   int peak_stash = 0;
@@ -96,7 +106,9 @@ int microbatches_per_step(const Plan& plan);
 /// fit), CheckpointError (resume), PeerError, DataError, NumericError.
 class Trainer {
  public:
-  Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches);
+  /// `score`: judges the weights every TrainOptions::score_every steps; null on all ranks, or on none.
+  Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches,
+          std::unique_ptr<WeightsScore> score = nullptr);
   ~Trainer();
   /// When it throws, the other ranks still wait for this one: the caller notes the error and then calls the
   /// communicator's abort(), so that what it causes in them comes later.

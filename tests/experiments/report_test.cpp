@@ -99,6 +99,31 @@ TEST_F(Report, EmbedsItsData) {
   EXPECT_EQ(data->find("stages")->items().size(), 3u);
 }
 
+TEST_F(Report, DrawsScoresAndPerplexityBetweenSteps) {
+  example::write_run(folder_.path(), example::plan());
+  const std::string log = folder_.path("steps.rank3.jsonl");
+  example::write(log, *read_file(log) +
+                          "{\"after_step\":60,\"of\":\"evaluation\",\"loss\":1.5,\"perplexity\":12.5}\n"
+                          "{\"after_step\":60,\"of\":\"score\",\"bleu\":12.5,\"seconds\":3.5}\n"
+                          "{\"after_step\":120,\"of\":\"score\",\"bleu\":21.25,\"seconds\":3.5}\n");
+  Result<Json> summary = read_json(folder_.path("summary.json"));
+  ASSERT_TRUE(summary);
+  Json evaluations = Json::array();
+  evaluations.push_back(Json::object({{"step", 60}, {"loss", 1.5}, {"perplexity", 12.5}}));
+  (*summary)["evaluations"] = evaluations;
+  (*summary)["steps_per_epoch"] = 60;
+  example::write(folder_.path("summary.json"), summary->dump());
+  const RunData run = read();
+  EXPECT_EQ(run.ranks[3].steps.size(), 240u);
+  ASSERT_EQ(run.scores.size(), 2u);
+  EXPECT_EQ(run.scores[1].after_step, 120);
+  EXPECT_EQ(run.scores[1].bleu, 21.25);
+  const std::string html = report_html(run);
+  for (const char* part : {"while it trained", "hours of training", "Perplexity per token"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(first_bad_tag(html), "");
+}
+
 TEST_F(Report, EscapesWhatFilesSay) {
   const std::string evil = "</script><img src=x onerror=\"alert('1')\">&";
   Plan plan = example::plan();

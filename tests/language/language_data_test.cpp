@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <numeric>
@@ -11,6 +13,7 @@
 #include "data/language/bucketing.h"
 #include "data/text/token_file.h"
 #include "runtime/base/files.h"
+#include "runtime/base/json.h"
 #include "tests/language/language_fixture.h"
 
 namespace millrace {
@@ -41,6 +44,71 @@ TEST(BucketedOrder, IsPipeDreamsSampler) {
   EXPECT_EQ(order, (Order{0, 16, 13, 19, 2, 8, 7, 18, 3, 11, 5, 20, 4, 15, 10, 9}));
 }
 
+/// Lengths of the twin, tests/reference/mlperf_sampler.py.
+std::int64_t twins_length(std::int64_t i) {
+  return (7 * i * i + 3 * i) % 47 + 3;
+}
+
+Order whole_steps(std::int64_t size, const LengthBuckets& buckets, std::uint32_t seed) {
+  Order order = length_bucket_order(size, buckets, twins_length, seed);
+  Order all = order;
+  std::ranges::sort(all);
+  Order identity(static_cast<std::size_t>(size));
+  std::iota(identity.begin(), identity.end(), 0);
+  EXPECT_EQ(all, identity);
+  order.resize(static_cast<std::size_t>(in_whole_steps(size, buckets, twins_length)));
+  return order;
+}
+
+TEST(LengthBuckets, AreMlperfsSampler) {
+  EXPECT_EQ(whole_steps(30, {.buckets = 5, .longest = 50, .per_step = 4}, 1),
+            (Order{29, 13, 5, 0, 28, 22, 15, 18, 9, 11, 6, 2, 26, 27, 24, 23, 17, 14, 8, 21}));
+  EXPECT_EQ(whole_steps(30, {.buckets = 1, .longest = 50, .per_step = 4}, 1),
+            (Order{10, 2, 24, 29, 22, 3,  27, 15, 23, 18, 17, 20, 21, 26,
+                   28, 1, 9,  13, 7,  11, 19, 12, 5,  14, 25, 4,  6,  8}));
+}
+
+TEST(LengthBuckets, EveryStepIsOfOneBucket) {
+  const LengthBuckets buckets{.buckets = 5, .longest = 48, .per_step = 8};  // widths round up to 10
+  const Order order = whole_steps(1000, buckets, 7);
+  EXPECT_GT(order.size(), 960u - 5 * 8);
+  for (std::size_t first = 0; first < order.size(); first += 8) {
+    for (std::size_t i = first; i < first + 8; ++i)
+      EXPECT_EQ(buckets.of(twins_length(order[i])), buckets.of(twins_length(order[first]))) << i;
+  }
+  EXPECT_EQ(buckets.of(9), 0);
+  EXPECT_EQ(buckets.of(10), 1);
+  EXPECT_EQ(buckets.of(1000), 4);
+}
+
+TEST(LengthBuckets, EqualTheirTwinInPython) {
+  const char* python = std::getenv("MILLRACE_REFERENCE_PYTHON");
+  if (!python) GTEST_SKIP() << "tests/reference/install makes it";
+  for (const std::int64_t size : {8, 100, 1000}) {
+    for (const int buckets : {1, 3, 5}) {
+      for (const std::int64_t per_step : {1, 8}) {
+        const std::string command = std::string(python) + " " + MILLRACE_SOURCE_DIR +
+                                    "/tests/reference/mlperf_sampler.py " + std::to_string(size) + " " +
+                                    std::to_string(buckets) + " 48 " + std::to_string(per_step) + " " +
+                                    std::to_string(size + buckets);
+        FILE* pipe = ::popen(command.c_str(), "r");
+        ASSERT_TRUE(pipe);
+        std::string text(1 << 16, '\0');
+        text.resize(std::fread(text.data(), 1, text.size(), pipe));
+        ASSERT_EQ(::pclose(pipe), 0) << command;
+        const auto json = parse_json(text, command);
+        ASSERT_TRUE(json) << text;
+        Order expected;
+        for (const Json& index : json->items()) expected.push_back(index.as_int());
+        EXPECT_EQ(whole_steps(size, {.buckets = buckets, .longest = 48, .per_step = per_step},
+                              static_cast<std::uint32_t>(size + buckets)),
+                  expected)
+            << command;
+      }
+    }
+  }
+}
+
 LanguageOptions options_for(const LayeredModel& model, std::int64_t longest = 1 << 20, bool train = true) {
   return {.fields = model.fields, .longest = longest, .seed = 3, .train = train};
 }
@@ -48,6 +116,33 @@ LanguageOptions options_for(const LayeredModel& model, std::int64_t longest = 1 
 std::vector<std::int64_t> values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.contiguous();
   return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
+}
+
+TEST(ParallelText, AnEpochOfBucketsHasWholeStepsOnly) {
+  const LayeredModel model = small_gnmt(0);
+  std::vector<std::vector<std::uint32_t>> source, target;
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    source.emplace_back(i % 13, 5);
+    target.emplace_back(i % 7, 6);
+  }
+  LanguageOptions bucketed = options_for(model, 16);
+  bucketed.length_buckets = 4;
+  const auto data = *parallel_text(tokens_in_memory(source), tokens_in_memory(target), bucketed);
+  LoaderOptions options{.microbatch = 3, .microbatches_per_step = 2, .workers = 0};
+  options.read_for(model);
+  const std::int64_t steps = data->samples_in_epoch(6) / 6;
+  EXPECT_EQ(data->samples_in_epoch(6) % 6, 0);
+  EXPECT_LT(data->samples_in_epoch(6), 48) << "each bucket leaves some over";
+  EXPECT_EQ(steps_per_epoch(*data, options), steps);
+  // What a rank derives for a step of the second epoch does not depend on where it begins to read.
+  const auto whole = std::move(*make_loader(data, options));
+  const auto resumed = std::move(*make_loader(data, options));
+  const std::int64_t at = 2 * (steps + 1);
+  for (std::int64_t p = 0; p < at; ++p) whole->get(p);
+  resumed->seek(at);
+  EXPECT_EQ(resumed->extent(at).lengths, whole->extent(at).lengths);
+  const Batch one = whole->get(at), other = resumed->get(at);
+  for (std::size_t f = 0; f < one.fields.size(); ++f) EXPECT_TRUE(at::equal(one.fields[f], other.fields[f]));
 }
 
 TEST(ParallelText, PutsBeginAndEndAndPadsToTheMicrobatchsOwnLongest) {

@@ -3,6 +3,8 @@
 #include "tests/worker/job_fixture.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <vector>
 
 namespace millrace {
 namespace {
@@ -73,6 +75,169 @@ TEST_F(Translate, APipelineLearnsPairsByHeart) {
   EXPECT_NE(bytes("run/bleu.json").find("\"epochs\": 200"), std::string::npos) << bytes("run/bleu.json");
   ok("report --run run");
   EXPECT_NE(bytes("run/report.html").find("hours of training"), std::string::npos);
+}
+
+/// The values of a key in lines of JSON, as they are written.
+std::vector<std::string> values_of(const std::string& log, const std::string& key) {
+  std::vector<std::string> values;
+  const std::string before = "\"" + key + "\":";
+  for (std::size_t at = 0; (at = log.find(before, at)) != std::string::npos;) {
+    at += before.size();
+    values.push_back(log.substr(at, log.find_first_of(",}", at) - at));
+  }
+  return values;
+}
+
+TEST_F(Translate, ATrainingRunScoresWhatItsCheckpointsTranslate) {
+  const std::string common =
+      "train --model gnmt --layers 2 --hidden 32 --label-smoothing 0 --vocabulary " + vocabulary_size() +
+      " --microbatch 4 --data data:de-en --rule adam --lr 1e-2 --epochs 80 --checkpoint-every 40 "
+      "--keep-checkpoints 0 --trace-steps 0 ";
+  const std::string flags = "--joiners -c bpe -v vocab --beam 3 --batch 5";
+  const std::string bleu =
+      " --bleu-every 20 --bleu-source text.de --bleu-reference text.en --bleu-translate='" + flags + "'";
+  struct Case {
+    const char *name, *plan, *loss_rank;
+    std::vector<int> scored;  // steps
+  };
+  const Case cases[] = {{"one", "--microbatches 4", "0", {40, 80, 120, 160}},
+                        {"two", "--microbatches 4 --stages 2 --clip-norm 1", "1", {40, 80, 120, 160}},
+                        {"replicas", "--microbatches 4 --stages 2 --replicas 2,1", "2", {40, 80, 120, 160}},
+                        {"pipedream", "--stages 3 --schedule pipedream", "2", {160, 320, 480, 640}}};
+  for (const Case& c : cases) {
+    const std::string out = c.name, log = out + "/steps.rank" + c.loss_rank + ".jsonl";
+    const std::string text = ok(common + c.plan + bleu + " --output-dir " + out);
+    EXPECT_NE(text.find("BLEU "), std::string::npos) << text;
+    const std::vector<std::string> scores = values_of(bytes(log), "bleu");
+    ASSERT_EQ(scores.size(), c.scored.size()) << bytes(log);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      const std::string step = std::to_string(c.scored[i]);
+      const std::string padded = std::string(8 - step.size(), '0') + step;
+      ok("translate --checkpoint " + out + "/checkpoints/step-" + padded +
+         " --input text.de -o hyp --overwrite " + flags);
+      EXPECT_EQ(bytes(out + "/bleu/step-" + step), bytes("hyp")) << out << " step " << step;
+      EXPECT_NEAR(std::atof(scores[i].c_str()), std::atof(ok("bleu hyp text.en -b -w 8").c_str()), 1e-7);
+      EXPECT_NE(bytes(out + "/summary.json").find("\"bleu\": " + scores[i]), std::string::npos);
+    }
+    EXPECT_GT(std::atof(scores.back().c_str()), std::atof(scores.front().c_str())) << bytes(log);
+    // Scoring changes nothing of the run.
+    ok(common + c.plan + " --output-dir plain --overwrite");
+    EXPECT_EQ(values_of(bytes(log), "loss"),
+              values_of(bytes("plain/steps.rank" + std::string(c.loss_rank) + ".jsonl"), "loss"));
+  }
+  ok("report --run two");
+  EXPECT_NE(bytes("two/report.html").find("while it trained"), std::string::npos);
+
+  const std::string reached =
+      ok(common + cases[1].plan + bleu + " --target-bleu 0.01 --checkpoint-at-end --output-dir reached");
+  EXPECT_NE(reached.find("the target is reached"), std::string::npos) << reached;
+  EXPECT_EQ(values_of(bytes("reached/steps.rank1.jsonl"), "bleu").size() * 40,
+            values_of(bytes("reached/steps.rank1.jsonl"), "step").size());
+  EXPECT_LT(values_of(bytes("reached/steps.rank1.jsonl"), "step").size(), 160u);
+}
+
+TEST_F(Translate, WhatIsWrongWithScoresIsSaidBeforeTheFirstStep) {
+  write("short.en", "The dog\n");
+  write("small", "Der\n");
+  const std::string train = "train --model gnmt --layers 2 --hidden 16 --vocabulary " + vocabulary_size() +
+                            " --data data:de-en --epochs 1 --output-dir out ";
+  const auto fails = [&](const std::string& arguments, int code, const std::string& what) {
+    const Ran ran = run(train + arguments);
+    EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(what), std::string::npos) << what << " not in\n" << ran.output;
+    EXPECT_FALSE(fs::exists(folder_ / "out/steps.rank0.jsonl"));
+  };
+  const std::string texts = "--bleu-every 1 --bleu-source text.de --bleu-reference text.en ";
+  fails("--bleu-every 1", 2, "--bleu-source: is required");
+  fails("--bleu-source text.de", 2, "says nothing without --bleu-every");
+  fails(texts + "--bleu-translate='--joiners -c bpe -v none'", 3, "none");
+  fails(texts + "--bleu-translate='--joiners -c bpe -v vocab --ranks 2'", 2, "--ranks: does not go with");
+  fails(texts + "--bleu-translate='-v small'", 3, "is not the vocabulary that this run was trained with");
+  fails("--bleu-every 1 --bleu-source text.de --bleu-reference short.en --bleu-translate='-v vocab'", 3,
+        "short.en: has 1 lines, text.de 32");
+  fails(texts + "--bleu-translate='-v vocab' --target-bleu 3 --stages 2 --schedule pipedream", 2,
+        "a target score ends a run whose schedule flushes");
+  EXPECT_EQ(run("train --model mlp " + texts + "--bleu-translate='-v vocab'").code, 2);
+}
+
+/// Asked to stop, or robbed of a rank, in the middle of a long translation: all ranks end, and soon.
+TEST_F(Translate, AStopAndALostRankAreHeardWhileItTranslates) {
+  std::string de = bytes("text.de"), en = bytes("text.en"), all_de, all_en;
+  for (int i = 0; i < 400; ++i) all_de += de, all_en += en;
+  write("long.de", all_de);
+  write("long.en", all_en);
+  write("job.yaml", "model: gnmt\nlayers: 2\nhidden: 64\nvocabulary: " + vocabulary_size() +
+                        "\nranks: 2\nstages: 2\nmicrobatches: 4\nmicrobatch: 8\ndata: data:de-en\nepochs: "
+                        "2\ntimeout: 5\nbleu-every: 1\nbleu-source: long.de\nbleu-reference: long.en\n"
+                        "bleu-translate: \"--joiners -c bpe -v vocab --batch 2\"\n");
+  const std::string wait =
+      "for i in $(seq 600); do grep -q translating OUT/status.rank0.json 2>/dev/null && break; sleep 0.1; "
+      "done; ";
+  const auto during = [&](const std::string& out, const std::string& what) {
+    const std::string script = "cd " + folder_.string() +
+                               "; " MILLRACE_BIN_DIR
+                               "/millrace launch job.yaml --set output-dir=OUT >OUT.log 2>&1 & job=$!; " +
+                               wait + what + "; wait $job";
+    std::string text = script;
+    for (std::size_t at; (at = text.find("OUT")) != std::string::npos;) text.replace(at, 3, out);
+    const int status = std::system(("bash -c '" + text + "'").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(during("stopped", "kill -TERM $job"), 75) << bytes("stopped.log");
+  EXPECT_NE(bytes("stopped.log").find("was interrupted"), std::string::npos) << bytes("stopped.log");
+  EXPECT_TRUE(fs::exists(folder_ / "stopped/checkpoints/latest"));
+  EXPECT_EQ(values_of(bytes("stopped/steps.rank1.jsonl"), "bleu").size(), 0u);
+  EXPECT_EQ(during("robbed", "kill -KILL $(pgrep -P $job | tail -1)"), 137) << bytes("robbed.log");
+}
+
+TEST_F(Translate, RanksAndThreadsShareTheSentences) {
+  train(60);
+  // More than a window of 128 batches.
+  std::string odd = "\n\n";
+  for (int i = 0; i < 13; ++i) odd += bytes("text.de");
+  write("odd.de", odd + "Hund Hund\n");
+  ok("translate --checkpoint run --input odd.de -o one --batch 3 --threads 1" + kFlags);
+  for (const char* shared : {"--threads 3", "--ranks 2", "--ranks 3 --threads 2", "--ranks 8"}) {
+    const std::string text = ok("translate --checkpoint run --input odd.de -o hyp --overwrite --batch 3 " +
+                                std::string(shared) + kFlags);
+    EXPECT_EQ(bytes("hyp"), bytes("one")) << shared;
+    EXPECT_NE(text.find("419 sentences"), std::string::npos) << text;
+    EXPECT_EQ(text.find("419 sentences"), text.rfind("419 sentences")) << text;
+  }
+  ok("translate --checkpoint run --input odd.de --n-best 2 -o best --threads 1" + kFlags);
+  ok("translate --checkpoint run --input odd.de --n-best 2 -o shared --ranks 2" + kFlags);
+  EXPECT_EQ(bytes("shared"), bytes("best"));
+  EXPECT_EQ(run("translate --checkpoint run --ranks 2 <odd.de" + kFlags).code, 2);
+  EXPECT_EQ(run("translate --checkpoint nowhere --input odd.de -o none --ranks 2" + kFlags).code, 4);
+  write("bad.de", "gut\nnicht \xFF gut\n");
+  const Ran bad = run("translate --checkpoint run --input bad.de -o none --ranks 2" + kFlags);
+  EXPECT_EQ(bad.code, 3) << bad.output;
+  for (const auto& entry : fs::directory_iterator(folder_))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("none")) << entry.path();
+}
+
+TEST_F(Translate, BucketsOfLengthsResumeAtTheSameSentence) {
+  const std::string common =
+      "train --model gnmt --layers 2 --hidden 16 --vocabulary " + vocabulary_size() +
+      " --microbatches 2 --microbatch 2 --data data:de-en --length-buckets 4 --length 32 ";
+  ok(common + "--steps 20 --output-dir whole");
+  ok(common + "--steps 13 --checkpoint-at-end --output-dir part");
+  ok(common + "--steps 20 --resume part --output-dir part --stages 2");
+  const auto losses = [&](const std::string& log) {
+    std::vector<std::string> values = values_of(bytes(log), "loss");
+    std::erase(values, "null");
+    return values;
+  };
+  const std::vector<std::string> whole = losses("whole/steps.rank0.jsonl");
+  ASSERT_EQ(whole.size(), 20u);
+  EXPECT_EQ(std::vector(whole.begin() + 13, whole.end()), losses("part/steps.rank1.jsonl"));
+  const Ran other =
+      run("train --model gnmt --layers 2 --hidden 16 --vocabulary " + vocabulary_size() +
+          " --microbatches 2 --microbatch 2 --data data:de-en --length 32 --resume part --steps 21");
+  EXPECT_EQ(other.code, 4) << other.output;
+  EXPECT_NE(other.output.find("length-buckets"), std::string::npos) << other.output;
+  EXPECT_EQ(run(common + "--keep-last").code, 2);
+  EXPECT_NE(run("train --model mlp --length-buckets 2 --steps 1").code, 0);
 }
 
 TEST_F(Translate, LinesStayInStep) {

@@ -1,0 +1,111 @@
+// Text to translations, apart from where weights and lines come from: `millrace translate` and the BLEU of a
+// run that trains.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/text/line_reader.h"
+#include "data/text/segmenter.h"
+#include "data/text/text_jobs.h"
+#include "driver/cli/translate_spec.h"
+#include "models/gnmt_translation.h"
+#include "runtime/checkpoint/settings.h"
+#include "runtime/comm/communicator.h"
+
+namespace millrace {
+
+/// After parsing: applies the preset. Problems: values that do not fit, or not together.
+Problems complete(const Arguments& arguments, TranslateFlags& flags);
+
+struct Languages {
+  std::shared_ptr<const Vocabulary> source, target;
+  SegmenterMaker segmenter;
+};
+/// Problems: of the files of --vocabulary and --codes.
+Result<Languages> read_languages(const TranslateFlags& flags);
+
+/// A model's vocabulary: its size, and what the run that trained it has recorded of it, if anything.
+struct TrainedVocabulary {
+  std::string model;  ///< for messages: where it is from
+  std::int64_t size = 0;
+  Settings settings;
+};
+/// Vocabularies are those with which the model was trained, as far as it says; else of its size.
+Problems vocabulary_problems(const TranslateFlags& flags, const Languages& languages,
+                             const TrainedVocabulary& trained);
+
+/// A text file's lines, or with "-" those of stdin. Throws DataError.
+class InputLines {
+ public:
+  explicit InputLines(const std::string& path);
+  InputLines(const InputLines&) = delete;
+  InputLines& operator=(const InputLines&) = delete;
+  ~InputLines();
+  bool next(std::string_view& line);
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::optional<LineReader> file_;
+  char* buffer_ = nullptr;
+  std::size_t room_ = 0;
+};
+
+struct TranslationCounts {
+  std::int64_t sentences = 0, source_tokens = 0, target_tokens = 0;
+  std::int64_t empty = 0, invalid = 0, unknown = 0, cut = 0, unfinished = 0;
+  std::uint64_t replaced_bytes = 0;
+};
+
+struct SourceLine {
+  std::uint64_t number = 0;
+  std::vector<std::uint32_t> source;  // with begin and end; empty: nothing to translate
+  std::vector<Hypothesis> hypotheses;
+};
+/// Sentences that are multiplied together. Which they are decides the last bits of scores, so it depends on
+/// the lines and --batch alone, neither on threads nor on ranks.
+using SentenceBatch = std::vector<SourceLine*>;
+
+class Translation {
+ public:
+  /// `flags` and `languages` outlive it.
+  Translation(const TranslateFlags& flags, const Languages& languages);
+
+  /// The next lines, in the order of the input: a window, in which batches are made. Empty: there are none.
+  std::vector<SourceLine> read_window(InputLines& input);
+  /// Batches of sentences of like length, the longest first; empty lines are in none.
+  std::vector<SentenceBatch> batches(std::vector<SourceLine>& window) const;
+  /// Batches one after the other in each of so many threads, each on one core. Throws what goes wrong.
+  void translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches, int threads) const;
+  /// The line as it is written; counts it. Throws NumericError: its score is not finite.
+  std::string written(const SourceLine& line);
+
+  const TranslationCounts& counts() const { return counts_; }
+  /// "3 sentences of more than 80 tokens are cut ..."; empty: none was.
+  std::string cut_note() const;
+
+ private:
+  bool read_line(InputLines& input, std::vector<SourceLine>& window);
+  std::string text_of(const Hypothesis& hypothesis) const;
+
+  const TranslateFlags& f_;
+  const Languages& languages_;
+  std::unique_ptr<Segmenter> segmenter_;
+  BeamOptions search_;
+  TranslationCounts counts_;
+  std::uint64_t line_number_ = 0;
+  std::string buffer_, cut_lines_;
+};
+
+/// Which batches a rank translates: every size-th, so that each has long and short ones.
+std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int rank, int size);
+/// Collective: what each rank has found for its share, on all ranks; the `keep` best of each sentence.
+void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep);
+
+}  // namespace millrace
