@@ -123,15 +123,14 @@ class Conv2dOfJobs final : public Kernel {
   ConvOptions o_;
 };
 
-class BatchNorm2dOfJobs final : public Kernel {
+class BatchNormOfJobs final : public Kernel {
  public:
-  explicit BatchNorm2dOfJobs(const BatchNormOptions& options) : o_(options) {}
-  std::string kind() const override { return "batch_norm2d"; }
+  BatchNormOfJobs(const BatchNormOptions& options, bool rows) : o_(options), rows_(rows) {}
+  std::string kind() const override { return rows_ ? "batch_norm1d" : "batch_norm2d"; }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
-    const std::int64_t jobs = inputs[0].size(0);
-    const at::Tensor x = channels_of_jobs(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
+    const at::Tensor x = side_by_side(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
     const at::Tensor running_mean = buffers[0].reshape({-1}), running_var = buffers[1].reshape({-1});
     auto [output, mean, inverse] = at::native_batch_norm(x, weight, bias, running_mean, running_var,
                                                          context.training, o_.momentum, o_.epsilon);
@@ -145,24 +144,28 @@ class BatchNorm2dOfJobs final : public Kernel {
     }
     if (saved) {
       saved->tensors = {x, std::move(mean), std::move(inverse), weight};
-      saved->numbers = {jobs};
     }
-    return apart(output, jobs);
+    return restored(output, inputs[0]);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool> needs) const override {
     const auto& s = saved.tensors;
     auto [input, weight, bias] = at::native_batch_norm_backward(
-        channels_of_jobs(grad), s[0], s[3], {}, {}, s[1], s[2], true, o_.epsilon, {needs[0], true, true});
+        side_by_side(grad), s[0], s[3], {}, {}, s[1], s[2], true, o_.epsilon, {needs[0], true, true});
     saved.tensors = {std::move(weight), std::move(bias)};
-    return {input.defined() ? apart(input, saved.numbers[0]) : input};
+    return {input.defined() ? restored(input, grad) : input};
   }
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     for (std::size_t i : {0, 1}) grads[i].add_(saved.tensors[i].view(grads[i].sizes()));
   }
 
  private:
+  at::Tensor side_by_side(const at::Tensor& x) const { return channels_of_jobs(rows_ ? rows_of_jobs(x) : x); }
+  static at::Tensor restored(const at::Tensor& x, const at::Tensor& like) {
+    return apart(x, like.size(0)).reshape(like.sizes());
+  }
   BatchNormOptions o_;
+  bool rows_;
 };
 
 /// Normalised without weight and bias, which are then each job's.
@@ -223,8 +226,8 @@ LayerPtr linear_over_jobs() {
 LayerPtr conv2d_over_jobs(const ConvOptions& options) {
   return std::make_shared<Conv2dOfJobs>(options);
 }
-LayerPtr batch_norm2d_over_jobs(const BatchNormOptions& options) {
-  return std::make_shared<BatchNorm2dOfJobs>(options);
+LayerPtr batch_norm_over_jobs(const BatchNormOptions& options, bool rows) {
+  return std::make_shared<BatchNormOfJobs>(options, rows);
 }
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon) {
   return std::make_shared<LayerNormOfJobs>(features, epsilon);

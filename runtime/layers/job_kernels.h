@@ -7,7 +7,8 @@ namespace millrace {
 
 LayerPtr linear_over_jobs();  ///< [B, N, ..., I] -> [B, N, ..., O], batched products
 LayerPtr conv2d_over_jobs(const ConvOptions& options);  ///< one convolution with B times as many channels
-LayerPtr batch_norm2d_over_jobs(const BatchNormOptions& options);  ///< channels of all jobs side by side
+/// Channels of all jobs side by side; of `rows` they are the last dimension.
+LayerPtr batch_norm_over_jobs(const BatchNormOptions& options, bool rows);
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon);
 LayerPtr learned_positions_over_jobs();
 

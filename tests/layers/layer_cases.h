@@ -6,6 +6,7 @@
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/image_layers.h"
+#include "runtime/layers/point_layers.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
 
@@ -42,6 +43,8 @@ inline std::vector<LayerCase> layer_cases() {
        {{2, 4, 5, 9}}},
       {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
       {"batch_norm_mobile", batch_norm2d(6, {.momentum = 0.01, .epsilon = 1e-3}), {{4, 6, 5, 5}}},
+      {"batch_norm_rows", batch_norm1d(6), {{4, 6}}},
+      {"batch_norm_points", batch_norm1d(6), {{4, 5, 6}}},
       {"relu", relu(), {{4, 9}}},
       {"gelu", gelu(), {{4, 9}}},
       {"gelu_odd", gelu(), {{3, 9}}},
@@ -65,6 +68,10 @@ inline std::vector<LayerCase> layer_cases() {
       {"dropout", dropout(0.3), {{4, 50}}},
       {"flatten", flatten(), {{2, 3, 4, 5}}},
       {"add", add(), {{3, 4}, {3, 4}}},
+      {"max_over_points", max_over_points(), {{3, 7, 5}}},
+      {"transform_matrix", transform_matrix(3), {{4, 9}}},
+      {"transform_points", transform_points(), {{4, 7, 3}, {4, 3, 3}}},
+      {"concat_global", concat_global(), {{4, 5}, {4, 7, 3}}},
       {"gelu_tanh", gelu(GeluForm::Tanh), {{4, 9}}},
       {"gelu_tanh_even", gelu(GeluForm::Tanh), {{4, 8}}},
       {"tanh", tanh_layer(), {{4, 9}}},
