@@ -13,3 +13,4 @@
 #include "runtime/layers/point_layers.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
+#include "runtime/layers/transposed_convolution.h"

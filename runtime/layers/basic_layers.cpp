@@ -11,6 +11,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/conv_transpose2d.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -33,6 +34,7 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/transposed_convolution.h"
 
 namespace millrace {
 namespace {
@@ -201,6 +203,70 @@ class Conv2d final : public Layer {
   }
   static bool same(const Extent2& a, const Extent2& b) { return a.height == b.height && a.width == b.width; }
   ConvOptions o_;
+};
+
+class ConvTranspose2d final : public Layer {
+ public:
+  explicit ConvTranspose2d(const ConvTranspose2dOptions& options) : o_(options) {
+    MILLRACE_CHECK(o_.groups > 0 && o_.in % o_.groups == 0 && o_.out % o_.groups == 0,
+                   o_.in << " and " << o_.out << " channels in " << o_.groups << " groups");
+    MILLRACE_CHECK(o_.output_padding >= 0 && o_.output_padding < o_.stride,
+                   "output padding " << o_.output_padding << " of stride " << o_.stride);
+  }
+  std::string kind() const override { return "conv_transpose2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  bool like(const Layer& other) const override {
+    const ConvTranspose2dOptions& o = static_cast<const ConvTranspose2d&>(other).o_;
+    return o_.in == o.in && o_.out == o.out && o_.kernel == o.kernel && o_.stride == o.stride &&
+           o_.padding == o.padding && o_.output_padding == o.output_padding && o_.bias == o.bias &&
+           o_.groups == o.groups;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return conv_transpose2d_over_jobs(o_); }
+  std::vector<ParameterSpec> parameters() const override {
+    // torch.nn.init takes the second dimension for the inputs, here too.
+    const std::int64_t area = o_.kernel * o_.kernel, out = o_.out / o_.groups;
+    return weight_and_bias({o_.in, out, o_.kernel, o_.kernel}, out * area, o_.in * area, o_.out, o_.bias,
+                           o_.init, o_.deviation);
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    const Shape& x = inputs[0];
+    if (x.size() != 4 || x[1] != o_.in)
+      bad_shape("conv_transpose2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
+    const auto size = [&](std::int64_t n) {
+      return (n - 1) * o_.stride - 2 * o_.padding + o_.kernel + o_.output_padding;
+    };
+    if (size(x[2]) < 1 || size(x[3]) < 1)
+      bad_shape("conv_transpose2d", x, "an image that padding leaves some of");
+    return {x[0], o_.out, size(x[2]), size(x[3])};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->tensors = {inputs[0], p[0]};
+    return at::conv_transpose2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), {o_.stride, o_.stride},
+                                {o_.padding, o_.padding}, {o_.output_padding, o_.output_padding}, o_.groups);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    return {std::get<0>(gradients(grad, saved.tensors[0], p[0], {true, false, false}))};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    auto [input, weight, bias] = gradients(grad, saved.tensors[0], saved.tensors[1], {false, true, o_.bias});
+    grads[0].add_(weight);
+    if (o_.bias) grads[1].add_(bias);
+  }
+
+ private:
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
+                                                           const at::Tensor& weight,
+                                                           std::array<bool, 3> mask) const {
+    const std::int64_t bias_size[] = {o_.out};
+    return at::convolution_backward(
+        grad, input, weight, o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
+        {o_.stride, o_.stride}, {o_.padding, o_.padding}, {1, 1},
+        /*transposed=*/true, {o_.output_padding, o_.output_padding}, o_.groups, mask);
+  }
+  ConvTranspose2dOptions o_;
 };
 
 /// Where the channels of batch normalisation stand: [B, C, H, W] or [B, ..., C].
@@ -570,6 +636,9 @@ LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial,
 }
 LayerPtr conv2d(const ConvOptions& options) {
   return std::make_shared<Conv2d>(options);
+}
+LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options) {
+  return std::make_shared<ConvTranspose2d>(options);
 }
 LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options) {
   return std::make_shared<BatchNorm>(channels, Channels::Second, options);
