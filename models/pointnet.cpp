@@ -80,8 +80,7 @@ Result<LayeredModel> make_classifier(const ModelOptions& options) {
   builder.features(feature_transform);
   builder.step("", "fc1", 1, kGlobalFeatures, 512);
   builder.chain().then("fc2", linear(512, 256));
-  if (const double p = probability_or_else(options, "dropout", 0.3); p > 0)
-    builder.chain().then("dropout", dropout(p));
+  builder.chain().drop("dropout", probability_or_else(options, "dropout", 0.3));
   builder.normalise("", 2, 256);
   builder.chain().then("fc3", linear(256, classes));
   end_in(model, cross_entropy_head(), feature_transform);
