@@ -1,4 +1,4 @@
-"""Job arrays: steps of B jobs fused and one after the other; torch.func.vmap beside them.
+"""Job arrays: steps of B jobs fused and one after the other; torch.func.vmap, or HFTA itself, beside them.
 
 A figure is job-steps per second: B over the median step of a fused run, one over the median step of a run by itself
 (serial). Runs alternate; the table has medians over the rounds and what they are of serial. One thread per process. B
@@ -19,6 +19,7 @@ MODELS = {
     # name: (flags of millrace, steps, arguments of vmap_peer.py or none)
     "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16", 300, "mlp"),
     "mlp-wide": ("--model mlp --width 256 --depth 4 --classes 10 --microbatch 32", 100, None),
+    "pointnet": ("--model pointnet_cls --points 256 --classes 10 --microbatch 8", 12, None),
     "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 20, None),
     "resnet18": ("--model resnet18 --image-size 32 --classes 10 --microbatch 8", 12, None),
     "transformer": ("--model transformer_lm --microbatch 8", 12, None),
@@ -49,13 +50,19 @@ def summary(folder):
         return json.load(file)
 
 
-def measure(millrace, python, name, jobs, mode):
+def measure(options, name, jobs, mode):
     flags, steps, peer = MODELS[name]
+    steps = options.steps or steps
+    millrace = options.millrace
+    if options.hfta:
+        flags += " --rule adadelta"
     with tempfile.TemporaryDirectory() as work:
         folder = work
-        if mode == "vmap":
-            command = [python, os.path.join(os.path.dirname(__file__), "vmap_peer.py"), peer, str(jobs), str(steps)]
-            finish(start(command, folder), folder)
+        if mode in ("vmap", "hfta"):
+            here = os.path.dirname(os.path.abspath(__file__))
+            command = [options.python, os.path.join(here, mode + "_peer.py")]
+            command += [peer] if mode == "vmap" else [options.hfta, name]
+            finish(start([*command, str(jobs), str(steps)], folder), folder)
             return jobs / float(open(os.path.join(folder, "log")).read().split()[-1]), 0
         rates = [f"{0.01 * (1 + b / 100):.4f}" for b in range(jobs)]
         if mode.startswith("fused") and jobs > 1:
@@ -71,23 +78,32 @@ def measure(millrace, python, name, jobs, mode):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("millrace")
-    parser.add_argument("python", help="with torch; '-': no vmap")
+    parser.add_argument("python", help="with torch; '-': neither vmap nor HFTA")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", default="1,2,4,8,16")
-    parser.add_argument("--models", default="mlp,cnn,resnet18,transformer")
-    parser.add_argument("--modes", default="fused,fused-loop,serial,vmap")
+    parser.add_argument("--models", default="mlp,cnn,pointnet,resnet18,transformer")
+    parser.add_argument("--modes", default="fused,fused-loop,serial,vmap,hfta")
+    parser.add_argument("--hfta", help="folder with HFTA's hfta/ and examples/, branch releases/mlsys21")
+    parser.add_argument("--steps", type=int, help="of each run, instead of the model's own number")
     parser.add_argument("--out")
     options = parser.parse_args()
+    if options.hfta and options.python == "-":
+        sys.exit("benchmark fusion: --hfta needs a Python with torch: set MILLRACE_REFERENCE_PYTHON (tests/reference/install)")
+
+    def takes_part(mode, name):
+        if mode == "hfta":
+            return options.hfta
+        return mode != "vmap" or (options.python != "-" and MODELS[name][2] and not options.hfta)
+
     rows = []
     print(f"{'model':<12} {'jobs':>4} {'mode':<11} {'job-steps/s':>12} {'of serial':>9} {'MiB/job':>8}")
     for name in options.models.split(","):
         for jobs in map(int, options.jobs.split(",")):
-            modes = [m for m in options.modes.split(",")
-                     if m != "vmap" or (options.python != "-" and MODELS[name][2])]
+            modes = [mode for mode in options.modes.split(",") if takes_part(mode, name)]
             found = {mode: [] for mode in modes}
             for _ in range(options.rounds):
                 for mode in modes:
-                    found[mode].append(measure(options.millrace, options.python, name, jobs, mode))
+                    found[mode].append(measure(options, name, jobs, mode))
             medians = {mode: statistics.median(speed for speed, _ in runs) for mode, runs in found.items()}
             for mode in modes:
                 memory = found[mode][0][1] / (1 if mode == "serial" else jobs) / 2**20

@@ -3,6 +3,7 @@
 
 #include "data/dataset.h"
 #include "data/language/language_datasets.h"
+#include "data/points/point_datasets.h"
 #include "data/readers/array_file.h"
 #include "data/readers/image_folder.h"
 #include "data/synthetic/synthetic.h"
@@ -24,16 +25,22 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
   if (options.path.starts_with(kArrays)) return make_array_file(options, options.path.substr(kArrays.size()));
   if (reads_text(options.fields)) return make_language_dataset(options);
-  const bool labelled = reads_labelled_tensors(options.fields);
+  const bool points = reads_points(options.fields),
+             labelled = !points && reads_labelled_tensors(options.fields);
+  constexpr std::string_view kShapeNet = "shapenet:";
+  if (points && options.path.starts_with(kShapeNet))
+    return make_shape_net(options, options.path.substr(kShapeNet.size()));
   if (!labelled && !options.path.starts_with("synthetic")) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
     return Problem{"--data", "the model reads " + names + "; " + options.path + " has inputs and labels",
-                   "--data arrays:FILE.npz with these arrays, or synthetic"};
+                   points ? "--data shapenet:FOLDER, arrays:FILE.npz with these arrays, or synthetic"
+                          : "--data arrays:FILE.npz with these arrays, or synthetic"};
   }
   constexpr std::string_view kSynthetic = "synthetic";
   constexpr std::int64_t kTrain = 8192, kTest = 1024;
   const auto make = [&](std::int64_t size) {
+    if (points) return make_synthetic_points(options, size);
     return labelled ? make_synthetic(options, size) : make_synthetic_fields(options, size);
   };
   if (options.path == kSynthetic) return make(options.split == DataSplit::Train ? kTrain : kTest);

@@ -10,5 +10,7 @@
 #include "runtime/layers/image_layers.h"
 #include "runtime/layers/layer.h"
 #include "runtime/layers/module_layer.h"
+#include "runtime/layers/point_layers.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
+#include "runtime/layers/transposed_convolution.h"

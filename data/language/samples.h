@@ -1,4 +1,4 @@
-// What the data sets of text share: fields by name, samples of integers.
+// What data sets over named fields share: fields by name, samples of integers.
 #pragma once
 
 #include <algorithm>

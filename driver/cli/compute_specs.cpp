@@ -88,7 +88,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .help =
            "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
            "token "
-           "files; arrays:TRAIN.npz[,TEST.npz], an array for each input of the model; or synthetic[:SIZE].",
+           "files; of point clouds: shapenet:FOLDER[,CATEGORY...]; arrays:TRAIN.npz[,TEST.npz], an array for "
+           "each input of the model; or synthetic[:SIZE].",
        .group = "Data",
        .target = into::text(f.data)},
       {.name = "workers",

@@ -76,12 +76,16 @@ std::string padded(std::string text, std::size_t width) {
   return text + "  ";
 }
 
-/// What must be there for `--data`: nothing for synthetic, the files of arrays:A[,B], FOLDER of FOLDER:de-en.
+/// What must be there for `--data`: nothing for synthetic, the files of arrays:A[,B], FOLDER of FOLDER:de-en
+/// and of shapenet:FOLDER[,CATEGORY].
 std::vector<std::string> paths_of_data(const std::string& data) {
   std::error_code ignored;
   if (data == "synthetic" || data.starts_with("synthetic:")) return {};
   constexpr std::string_view kArrays = "arrays:";
   if (data.starts_with(kArrays)) return split(std::string_view(data).substr(kArrays.size()), ',');
+  constexpr std::string_view kShapeNet = "shapenet:";
+  if (data.starts_with(kShapeNet))
+    return {split(std::string_view(data).substr(kShapeNet.size()), ',').front()};
   const std::size_t colon = data.rfind(':');
   if (colon == std::string::npos || fs::exists(data, ignored)) return {data};
   return {data.substr(0, colon)};

@@ -34,7 +34,7 @@ Problems problems_of(const Additions& own) {
   for (const NamedDataset& dataset : own.datasets) {
     const bool plain =
         !dataset.name.empty() && dataset.name.find_first_of(":/.") == std::string::npos && dataset.make;
-    if (!plain || dataset.name == "synthetic" || dataset.name == "arrays")
+    if (!plain || dataset.name == "synthetic" || dataset.name == "arrays" || dataset.name == "shapenet")
       problems.push_back({"--data", "'" + dataset.name + "' cannot be the name of a data set of one's own",
                           "a word without ':', '/' and '.', and what makes it"});
     if (!names.insert(dataset.name).second)

@@ -10,6 +10,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/conv_transpose2d.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -33,6 +34,7 @@
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
 #include "runtime/layers/shape_errors.h"
+#include "runtime/layers/transposed_convolution.h"
 
 namespace millrace {
 namespace {
@@ -194,16 +196,85 @@ class Conv2d final : public Layer {
   ConvOptions o_;
 };
 
-class BatchNorm2d final : public Layer {
+class ConvTranspose2d final : public Layer {
  public:
-  BatchNorm2d(std::int64_t channels, const BatchNormOptions& options) : channels_(channels), o_(options) {}
-  std::string kind() const override { return "batch_norm2d"; }
+  explicit ConvTranspose2d(const ConvTranspose2dOptions& options) : o_(options) {
+    MILLRACE_CHECK(o_.groups > 0 && o_.in % o_.groups == 0 && o_.out % o_.groups == 0,
+                   o_.in << " and " << o_.out << " channels in " << o_.groups << " groups");
+    MILLRACE_CHECK(o_.output_padding >= 0 && o_.output_padding < o_.stride,
+                   "output padding " << o_.output_padding << " of stride " << o_.stride);
+  }
+  std::string kind() const override { return "conv_transpose2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  bool like(const Layer& other) const override {
+    const ConvTranspose2dOptions& o = static_cast<const ConvTranspose2d&>(other).o_;
+    return o_.in == o.in && o_.out == o.out && o_.kernel == o.kernel && o_.stride == o.stride &&
+           o_.padding == o.padding && o_.output_padding == o.output_padding && o_.bias == o.bias &&
+           o_.groups == o.groups;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return conv_transpose2d_over_jobs(o_); }
+  std::vector<ParameterSpec> parameters() const override {
+    // torch.nn.init takes the second dimension for the inputs, here too.
+    const std::int64_t area = o_.kernel * o_.kernel, out = o_.out / o_.groups;
+    return weight_and_bias({o_.in, out, o_.kernel, o_.kernel}, out * area, o_.in * area, o_.out, o_.bias,
+                           o_.init, o_.deviation);
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    const Shape& x = inputs[0];
+    if (x.size() != 4 || x[1] != o_.in)
+      throw_bad_shape("conv_transpose2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
+    const auto size = [&](std::int64_t n) {
+      return (n - 1) * o_.stride - 2 * o_.padding + o_.kernel + o_.output_padding;
+    };
+    if (size(x[2]) < 1 || size(x[3]) < 1)
+      throw_bad_shape("conv_transpose2d", x, "an image that padding leaves some of");
+    return {x[0], o_.out, size(x[2]), size(x[3])};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->tensors = {inputs[0], p[0]};
+    return at::conv_transpose2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), {o_.stride, o_.stride},
+                                {o_.padding, o_.padding}, {o_.output_padding, o_.output_padding}, o_.groups);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    return {std::get<0>(gradients(grad, saved.tensors[0], p[0], {true, false, false}))};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    auto [input, weight, bias] = gradients(grad, saved.tensors[0], saved.tensors[1], {false, true, o_.bias});
+    grads[0].add_(weight);
+    if (o_.bias) grads[1].add_(bias);
+  }
+
+ private:
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
+                                                           const at::Tensor& weight,
+                                                           std::array<bool, 3> mask) const {
+    const std::int64_t bias_size[] = {o_.out};
+    return at::convolution_backward(
+        grad, input, weight, o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
+        {o_.stride, o_.stride}, {o_.padding, o_.padding}, {1, 1},
+        /*transposed=*/true, {o_.output_padding, o_.output_padding}, o_.groups, mask);
+  }
+  ConvTranspose2dOptions o_;
+};
+
+/// Where the channels of batch normalisation stand: [B, C, H, W] or [B, ..., C].
+enum class Channels { Second, Last };
+
+class BatchNorm final : public Layer {
+ public:
+  BatchNorm(std::int64_t channels, Channels place, const BatchNormOptions& options)
+      : channels_(channels), last_(place == Channels::Last), o_(options) {}
+  std::string kind() const override { return last_ ? "batch_norm1d" : "batch_norm2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
   bool like(const Layer& other) const override {
-    const auto& o = static_cast<const BatchNorm2d&>(other);
-    return channels_ == o.channels_ && o_.momentum == o.o_.momentum && o_.epsilon == o.o_.epsilon;
+    const auto& o = static_cast<const BatchNorm&>(other);
+    return channels_ == o.channels_ && last_ == o.last_ && o_.momentum == o.o_.momentum &&
+           o_.epsilon == o.o_.epsilon;
   }
-  LayerPtr over_jobs(std::int64_t) const override { return batch_norm2d_over_jobs(o_); }
+  LayerPtr over_jobs(std::int64_t) const override { return batch_norm_over_jobs(o_, last_); }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
             {.name = "bias", .shape = {channels_}, .kind = ParameterKind::Norm},
@@ -212,29 +283,37 @@ class BatchNorm2d final : public Layer {
             {.name = "num_batches_tracked", .shape = {}, .is_buffer = true, .is_counter = true}};
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
-    if (inputs[0].size() != 4 || inputs[0][1] != channels_)
-      throw_bad_shape("batch_norm2d", inputs[0], "[B, " + std::to_string(channels_) + ", H, W]");
-    return inputs[0];
+    const Shape& x = inputs[0];
+    if (last_ && (x.size() < 2 || x.back() != channels_))
+      throw_bad_shape("batch_norm1d", x, "[B, ..., " + std::to_string(channels_) + "]");
+    if (!last_ && (x.size() != 4 || x[1] != channels_))
+      throw_bad_shape("batch_norm2d", x, "[B, " + std::to_string(channels_) + ", H, W]");
+    return x;
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
+    const at::Tensor x = as_kernel_takes(inputs[0]);
     if (context.training && context.replicas)
-      return forward_together(inputs[0], p, buffers, *context.replicas, saved);
-    auto [output, mean, inverse] = at::native_batch_norm(inputs[0], p[0], p[1], buffers[0], buffers[1],
+      return forward_together(x, p, buffers, *context.replicas, saved).reshape(inputs[0].sizes());
+    auto [output, mean, inverse] = at::native_batch_norm(x, p[0], p[1], buffers[0], buffers[1],
                                                          context.training, o_.momentum, o_.epsilon);
     if (context.training) buffers[2].add_(1);
-    if (saved) saved->tensors = {inputs[0], std::move(mean), std::move(inverse)};
-    return output;
+    if (saved) saved->tensors = {x, std::move(mean), std::move(inverse)};
+    return last_ ? output.view(inputs[0].sizes()) : output;
   }
   /// One kernel gives all three gradients; those of the parameters wait in `saved`.
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
-    if (saved.replicas) return {backward_together(grad, p, saved, needs[0])};
+    const at::Tensor given = as_kernel_takes(grad);
+    const auto restored = [&](const at::Tensor& x) {
+      return last_ && x.defined() ? x.view(grad.sizes()) : x;
+    };
+    if (saved.replicas) return {restored(backward_together(given, p, saved, needs[0]))};
     auto [input, weight, bias] =
-        at::native_batch_norm_backward(grad, saved.tensors[0], p[0], {}, {}, saved.tensors[1],
+        at::native_batch_norm_backward(given, saved.tensors[0], p[0], {}, {}, saved.tensors[1],
                                        saved.tensors[2], true, o_.epsilon, {needs[0], true, true});
     saved.tensors = {std::move(weight), std::move(bias)};
-    return {std::move(input)};
+    return {restored(input)};
   }
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     grads[0].add_(saved.tensors[0]);
@@ -242,8 +321,15 @@ class BatchNorm2d final : public Layer {
   }
 
  private:
-  static constexpr std::int64_t kOverBatch[] = {0, 2, 3};
-  static at::Tensor by_channel(const at::Tensor& values) { return values.view({1, -1, 1, 1}); }
+  /// [R, C] where the channels are last.
+  at::Tensor as_kernel_takes(const at::Tensor& x) const { return last_ ? x.reshape({-1, channels_}) : x; }
+  c10::IntArrayRef over_batch() const {
+    static constexpr std::int64_t kDimensions[] = {0, 2, 3};
+    return {kDimensions, last_ ? std::size_t{1} : std::size_t{3}};
+  }
+  at::Tensor by_channel(const at::Tensor& values) const {
+    return last_ ? values.unsqueeze(0) : values.view({1, -1, 1, 1});
+  }
 
   /// Mean and variance of the microbatches of all replicas: count, sum and sum of squares in double, whose
   /// cancellation float32 inputs do not notice. Saved: input, mean, 1 / deviation, count.
@@ -251,7 +337,7 @@ class BatchNorm2d final : public Layer {
                               std::span<at::Tensor> buffers, ReplicaSum& replicas, Saved* saved) const {
     const at::Tensor exact = x.to(at::kDouble);
     const at::Tensor sums =
-        at::cat({exact.sum(kOverBatch), exact.square().sum(kOverBatch),
+        at::cat({exact.sum(over_batch()), exact.square().sum(over_batch()),
                  at::full({1}, double(x.numel() / channels_), exact.options())});  // [2 C + 1]
     replicas.add_up_(sums, "sums of batch normalisation");
     const at::Tensor count = sums.narrow(0, 2 * channels_, 1), mean = sums.narrow(0, 0, channels_).div(count),
@@ -282,8 +368,8 @@ class BatchNorm2d final : public Layer {
     const at::Tensor grad = given.to(dtype);
     const at::Tensor normal =
         saved.tensors[0].to(dtype).sub(by_channel(saved.tensors[1])).mul_(by_channel(saved.tensors[2]));
-    const at::Tensor weight = grad.mul(normal).sum(kOverBatch, false, at::kDouble),
-                     bias = grad.sum(kOverBatch, false, at::kDouble);
+    const at::Tensor weight = grad.mul(normal).sum(over_batch(), false, at::kDouble),
+                     bias = grad.sum(over_batch(), false, at::kDouble);
     at::Tensor input;
     if (needs_input) {
       const at::Tensor sums = at::cat({weight, bias});
@@ -299,6 +385,7 @@ class BatchNorm2d final : public Layer {
   }
 
   std::int64_t channels_;
+  bool last_;
   BatchNormOptions o_;
 };
 
@@ -541,8 +628,14 @@ LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial,
 LayerPtr conv2d(const ConvOptions& options) {
   return std::make_shared<Conv2d>(options);
 }
+LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options) {
+  return std::make_shared<ConvTranspose2d>(options);
+}
 LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options) {
-  return std::make_shared<BatchNorm2d>(channels, options);
+  return std::make_shared<BatchNorm>(channels, Channels::Second, options);
+}
+LayerPtr batch_norm1d(std::int64_t channels, const BatchNormOptions& options) {
+  return std::make_shared<BatchNorm>(channels, Channels::Last, options);
 }
 LayerPtr relu() {
   return std::make_shared<Relu>();

@@ -59,6 +59,8 @@ struct BatchNormOptions {
 };
 LayerPtr batch_norm2d(std::int64_t channels,
                       const BatchNormOptions& options = {});  ///< statistics of the microbatch
+/// The same over the rows of [B, ..., C]: channels are the last dimension.
+LayerPtr batch_norm1d(std::int64_t channels, const BatchNormOptions& options = {});
 LayerPtr relu();
 /// erf, or its approximation by tanh (BERT's original).
 enum class GeluForm { Erf, Tanh };

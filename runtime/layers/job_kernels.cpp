@@ -6,7 +6,10 @@
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/conv_transpose2d.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
@@ -123,15 +126,91 @@ class Conv2dOfJobs final : public Kernel {
   ConvOptions o_;
 };
 
-class BatchNorm2dOfJobs final : public Kernel {
+class ConvTranspose2dOfJobs final : public Kernel {
  public:
-  explicit BatchNorm2dOfJobs(const BatchNormOptions& options) : o_(options) {}
-  std::string kind() const override { return "batch_norm2d"; }
+  explicit ConvTranspose2dOfJobs(const ConvTranspose2dOptions& options) : o_(options) {}
+  std::string kind() const override { return "conv_transpose2d"; }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const std::int64_t jobs = inputs[0].size(0);
+    const at::Tensor x = channels_of_jobs(inputs[0]),
+                     weight = p[0].reshape({jobs * o_.in, o_.out / o_.groups, o_.kernel, o_.kernel});
+    if (saved) {
+      saved->tensors = {x, weight};
+      saved->numbers = {jobs};
+    }
+    return apart(at::conv_transpose2d(x, weight, o_.bias ? p[1].reshape({-1}) : at::Tensor(),
+                                      {o_.stride, o_.stride}, {o_.padding, o_.padding},
+                                      {o_.output_padding, o_.output_padding}, jobs * o_.groups),
+                 jobs);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    return {apart(std::get<0>(gradients(grad, saved, {true, false, false})), saved.numbers[0])};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    auto [input, weight, bias] = gradients(grad, saved, {false, true, o_.bias});
+    grads[0].add_(weight.view(grads[0].sizes()));
+    if (o_.bias) grads[1].add_(bias.view(grads[1].sizes()));
+  }
+
+ private:
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const Saved& saved,
+                                                           std::array<bool, 3> mask) const {
+    const std::int64_t jobs = saved.numbers[0], bias_size[] = {jobs * o_.out};
+    return at::convolution_backward(channels_of_jobs(grad), saved.tensors[0], saved.tensors[1],
+                                    o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
+                                    {o_.stride, o_.stride}, {o_.padding, o_.padding}, {1, 1},
+                                    /*transposed=*/true, {o_.output_padding, o_.output_padding},
+                                    jobs * o_.groups, mask);
+  }
+  ConvTranspose2dOptions o_;
+};
+
+class EmbeddingOfJobs final : public Kernel {
+ public:
+  explicit EmbeddingOfJobs(std::int64_t padding) : padding_(padding) {}
+  std::string kind() const override { return "embedding"; }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const at::Tensor rows = inputs[0].reshape({inputs[0].size(0), -1});  // [B, N]
+    at::Tensor output = at::empty({rows.size(0), rows.size(1), p[0].size(2)}, p[0].options());
+    for (std::int64_t b = 0; b < rows.size(0); ++b) {
+      at::Tensor own = output.select(0, b);
+      at::index_select_out(own, p[0].select(0, b), 0, rows.select(0, b));
+    }
+    if (saved) saved->tensors = {rows};
+    Shape shape = inputs[0].sizes().vec();
+    shape.push_back(p[0].size(2));
+    return output.view(shape);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor&, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {at::Tensor()};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    const at::Tensor& rows = saved.tensors[0];
+    at::Tensor of_rows = rows_of_jobs(grad);
+    if (padding_ >= 0) of_rows = of_rows.masked_fill(rows.eq(padding_).unsqueeze(2), 0);
+    for (std::int64_t b = 0; b < rows.size(0); ++b)
+      grads[0].select(0, b).index_add_(0, rows.select(0, b), of_rows.select(0, b));
+  }
+
+ private:
+  std::int64_t padding_;
+};
+
+class BatchNormOfJobs final : public Kernel {
+ public:
+  BatchNormOfJobs(const BatchNormOptions& options, bool rows) : o_(options), rows_(rows) {}
+  std::string kind() const override { return rows_ ? "batch_norm1d" : "batch_norm2d"; }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
-    const std::int64_t jobs = inputs[0].size(0);
-    const at::Tensor x = channels_of_jobs(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
+    const at::Tensor x = side_by_side(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
     const at::Tensor running_mean = buffers[0].reshape({-1}), running_var = buffers[1].reshape({-1});
     auto [output, mean, inverse] = at::native_batch_norm(x, weight, bias, running_mean, running_var,
                                                          context.training, o_.momentum, o_.epsilon);
@@ -145,24 +224,28 @@ class BatchNorm2dOfJobs final : public Kernel {
     }
     if (saved) {
       saved->tensors = {x, std::move(mean), std::move(inverse), weight};
-      saved->numbers = {jobs};
     }
-    return apart(output, jobs);
+    return restored(output, inputs[0]);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool> needs) const override {
     const auto& s = saved.tensors;
     auto [input, weight, bias] = at::native_batch_norm_backward(
-        channels_of_jobs(grad), s[0], s[3], {}, {}, s[1], s[2], true, o_.epsilon, {needs[0], true, true});
+        side_by_side(grad), s[0], s[3], {}, {}, s[1], s[2], true, o_.epsilon, {needs[0], true, true});
     saved.tensors = {std::move(weight), std::move(bias)};
-    return {input.defined() ? apart(input, saved.numbers[0]) : input};
+    return {input.defined() ? restored(input, grad) : input};
   }
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     for (std::size_t i : {0, 1}) grads[i].add_(saved.tensors[i].view(grads[i].sizes()));
   }
 
  private:
+  at::Tensor side_by_side(const at::Tensor& x) const { return channels_of_jobs(rows_ ? rows_of_jobs(x) : x); }
+  static at::Tensor restored(const at::Tensor& x, const at::Tensor& like) {
+    return apart(x, like.size(0)).reshape(like.sizes());
+  }
   BatchNormOptions o_;
+  bool rows_;
 };
 
 /// Normalised without weight and bias, which are then each job's.
@@ -223,11 +306,17 @@ LayerPtr linear_over_jobs() {
 LayerPtr conv2d_over_jobs(const ConvOptions& options) {
   return std::make_shared<Conv2dOfJobs>(options);
 }
-LayerPtr batch_norm2d_over_jobs(const BatchNormOptions& options) {
-  return std::make_shared<BatchNorm2dOfJobs>(options);
+LayerPtr batch_norm_over_jobs(const BatchNormOptions& options, bool rows) {
+  return std::make_shared<BatchNormOfJobs>(options, rows);
 }
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon) {
   return std::make_shared<LayerNormOfJobs>(features, epsilon);
+}
+LayerPtr conv_transpose2d_over_jobs(const ConvTranspose2dOptions& options) {
+  return std::make_shared<ConvTranspose2dOfJobs>(options);
+}
+LayerPtr embedding_over_jobs(std::int64_t padding) {
+  return std::make_shared<EmbeddingOfJobs>(padding);
 }
 LayerPtr learned_positions_over_jobs() {
   return std::make_shared<LearnedPositionsOfJobs>();

@@ -6,6 +6,8 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -49,20 +51,23 @@ std::vector<ParameterSpec> lstm_parameters(const LstmOptions& o, const std::stri
 enum Kept : std::size_t { kInputForget, kCell, kOutput, kState, kStateTanh, kKeptPerStep };
 
 at::Tensor part(const at::Tensor& gates, std::int64_t first, std::int64_t count, std::int64_t hidden) {
-  return gates.narrow(1, first * hidden, count * hidden);
+  return gates.narrow(-1, first * hidden, count * hidden);
 }
 
-/// x [T, B, I] -> h [T, B, H]; appends each step's Kept to `kept` if there is one. Differentiable.
-at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<at::Tensor>* kept) {
-  const std::int64_t steps = x.size(0), batch = x.size(1), hidden = p[1].size(1);
-  const at::Tensor from_input =  // [T, B, 4H]
-      at::addmm(at::add(p[2], p[3]), x.reshape({steps * batch, x.size(2)}), p[0].t())
-          .view({steps, batch, 4 * hidden});
-  const at::Tensor weight = p[1].t();
+/// added + a b, of one job or of several: a leading dimension.
+at::Tensor plus_product(const at::Tensor& added, const at::Tensor& a, const at::Tensor& b) {
+  return a.dim() == 2 ? at::addmm(added, a, b) : at::baddbmm(added, a, b);
+}
+
+/// What the inputs give to the gates [T, (jobs,) B, 4H], weight_hh [(jobs,) 4H, H] -> h [T, (jobs,) B, H];
+/// appends each step's Kept to `kept` if there is one.
+at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, std::vector<at::Tensor>* kept) {
+  const std::int64_t steps = from_input.size(0), hidden = weight_hh.size(-1);
+  const at::Tensor weight = weight_hh.transpose(-2, -1);
   std::vector<at::Tensor> outputs;
   at::Tensor state, h;
   for (std::int64_t t = 0; t < steps; ++t) {
-    const at::Tensor gates = t == 0 ? from_input[t] : at::addmm(from_input[t], h, weight);  // [B, 4H]
+    const at::Tensor gates = t == 0 ? from_input[t] : plus_product(from_input[t], h, weight);  // [B, 4H]
     at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
     at::Tensor cell = at::tanh(part(gates, 2, 1, hidden));
     at::Tensor output = at::sigmoid(part(gates, 3, 1, hidden));
@@ -81,16 +86,27 @@ at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<a
   return at::stack(outputs);
 }
 
-/// Gradient of the gates before their functions [T, B, 4H], from that of the outputs [T, B, H].
+/// x [T, B, I] -> h [T, B, H]. Differentiable.
+at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<at::Tensor>* kept) {
+  const std::int64_t steps = x.size(0), batch = x.size(1);
+  return walk(at::addmm(at::add(p[2], p[3]), x.reshape({steps * batch, x.size(2)}), p[0].t())
+                  .view({steps, batch, p[0].size(0)}),
+              p[1], kept);
+}
+
+/// Gradient of the gates before their functions [T, (jobs,) B, 4H], from that of the outputs [T, (jobs,) B,
+/// H].
 at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
                           std::span<const at::Tensor> kept) {
-  const std::int64_t steps = grad.size(0), hidden = grad.size(2);
-  at::Tensor result = at::empty({steps, grad.size(1), 4 * hidden}, grad.options());
+  const std::int64_t steps = grad.size(0), hidden = grad.size(-1);
+  Shape shape = grad.sizes().vec();
+  shape.back() *= 4;
+  at::Tensor result = at::empty(shape, grad.options());
   at::Tensor of_state;
   for (std::int64_t t = steps; t-- > 0;) {
     const std::span<const at::Tensor> step =
         kept.subspan(static_cast<std::size_t>(t) * kKeptPerStep, kKeptPerStep);
-    const at::Tensor of_output = t + 1 == steps ? grad[t] : at::addmm(grad[t], result[t + 1], weight_hh);
+    const at::Tensor of_output = t + 1 == steps ? grad[t] : plus_product(grad[t], result[t + 1], weight_hh);
     const at::Tensor through_tanh = at::tanh_backward(at::mul(of_output, step[kOutput]), step[kStateTanh]);
     of_state = of_state.defined() ? at::add(of_state, through_tanh) : through_tanh;
     const at::Tensor here = result[t];
@@ -136,11 +152,66 @@ void check_input(const char* layer, std::span<const Shape> inputs, std::int64_t 
     throw_bad_shape(layer, inputs[0], "[T, B, " + std::to_string(in) + "]");
 }
 
+/// Of B jobs: x [B, T, N, I] -> h [B, T, N, H], a step of all jobs in one batched product.
+class LstmOfJobs final : public Layer {
+ public:
+  std::string kind() const override { return "lstm"; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const at::Tensor x = rows_of_jobs(inputs[0]);
+    const at::Tensor from_input =
+        at::baddbmm(at::add(p[2], p[3]).unsqueeze(1), x, p[0].transpose(1, 2))
+            .view({inputs[0].size(0), inputs[0].size(1), inputs[0].size(2), p[0].size(1)})
+            .transpose(0, 1);  // [T, B, N, 4H]
+    std::vector<at::Tensor> kept;
+    const at::Tensor output = walk(from_input, p[1], saved ? &kept : nullptr).transpose(0, 1);
+    if (saved) {
+      kept.push_back(x);
+      kept.push_back(output);
+      saved->tensors = std::move(kept);
+    }
+    return output;
+  }
+  /// As Lstm's.
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const std::span<const at::Tensor> kept(saved.tensors);
+    const at::Tensor of_gates =
+        rows_of_jobs(gate_gradients(grad.transpose(0, 1), p[1], kept.first(kept.size() - 2)).transpose(0, 1));
+    saved.tensors.erase(saved.tensors.begin(), saved.tensors.end() - 2);
+    saved.tensors.push_back(of_gates);
+    if (!needs[0]) return {at::Tensor()};
+    return {at::bmm(of_gates, p[0]).view({grad.size(0), grad.size(1), grad.size(2), p[0].size(2)})};
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    const at::Tensor &x = saved.tensors[0], &output = saved.tensors[1], &of_gates = saved.tensors[2];
+    grads[0].add_(at::bmm(of_gates.transpose(1, 2), x));
+    const std::int64_t samples = output.size(2),
+                       later = x.size(1) - samples;  // rows of steps after the first
+    if (later > 0)
+      grads[1].add_(at::bmm(of_gates.narrow(1, samples, later).transpose(1, 2),
+                            rows_of_jobs(output).narrow(1, 0, later)));
+    const at::Tensor bias = at::sum(of_gates, 1);
+    grads[2].add_(bias);
+    grads[3].add_(bias);
+  }
+
+ private:
+  /// [B, T, N, F] -> [B, T N, F].
+  static at::Tensor rows_of_jobs(const at::Tensor& x) { return x.reshape({x.size(0), -1, x.size(3)}); }
+};
+
 class Lstm final : public Layer {
  public:
   explicit Lstm(const LstmOptions& options) : o_(options) {}
   std::string kind() const override { return "lstm"; }
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  bool like(const Layer& other) const override {
+    const LstmOptions& o = static_cast<const Lstm&>(other).o_;
+    return o_.in == o.in && o_.hidden == o.hidden;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return std::make_shared<LstmOfJobs>(); }
   std::vector<ParameterSpec> parameters() const override { return lstm_parameters(o_, ""); }
   Shape output_shape(std::span<const Shape> inputs) const override {
     check_input("lstm", inputs, o_.in);

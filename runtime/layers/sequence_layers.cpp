@@ -31,6 +31,7 @@ class Embedding final : public Layer {
     const EmbeddingOptions& o = static_cast<const Embedding&>(other).o_;
     return o_.vocabulary == o.vocabulary && o_.features == o.features && o_.padding == o.padding;
   }
+  LayerPtr over_jobs(std::int64_t) const override { return embedding_over_jobs(o_.padding); }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight",
              .shape = {o_.vocabulary, o_.features},

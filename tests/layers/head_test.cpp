@@ -2,11 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_matrix_norm.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -17,6 +22,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/layers/head.h"
+#include "runtime/layers/point_layers.h"
 
 namespace millrace {
 namespace {
@@ -95,6 +101,71 @@ TEST(MeanSquaredError, IsTorchs) {
   EXPECT_THROW(
       mean_squared_error_head()->check(std::vector<TensorSpec>{{.shape = {2, 3}}, {.shape = {2, 4}}}),
       ConfigError);
+}
+
+TEST(PointCrossEntropy, IsTorchsAndCountsParts) {
+  auto generator = at::detail::createCPUGenerator(std::uint64_t{4});
+  const at::Tensor scores = at::empty({3, 20, 4}, at::kDouble).normal_(0, 1, generator),
+                   labels = at::empty({3, 20}, at::kLong).random_(0, 4, generator);
+  const HeadPtr head = point_cross_entropy_head(4);
+  Saved saved;
+  std::vector<double> sums(head->metrics().size() + 1, 0.0);
+  const at::Tensor inputs[] = {scores, labels};
+  head->forward(inputs, &saved, sums);
+  at::Tensor leaf = scores.clone().requires_grad_(true);
+  const at::Tensor loss = at::cross_entropy_loss(leaf.reshape({-1, 4}), labels.reshape({-1}));
+  const NamedValues shown = head->values(sums);
+  EXPECT_NEAR(shown[0].second, loss.item<double>(), 1e-12);
+  EXPECT_NEAR(shown[1].second, scores.argmax(2).eq(labels).to(at::kDouble).mean().item<double>(), 1e-12);
+  const bool needs[] = {true, false};
+  EXPECT_TRUE(at::allclose(head->backward(saved, {.share = 0.5}, needs)[0],
+                           torch::autograd::grad({loss}, {leaf})[0].mul(0.5), 0, 1e-15));
+  const at::Tensor beyond[] = {scores, at::full({3, 20}, 4, at::kLong)};
+  EXPECT_THROW(head->forward(beyond, nullptr, sums), DataError);
+}
+
+/// Parts 0 0 1 1 found as 0 1 1 1: of part 0 one of two, of part 1 two of three, part 2 is nowhere.
+TEST(PointCrossEntropy, MeanIouIsOfTheCloudsParts) {
+  const HeadPtr head = point_cross_entropy_head(3);
+  at::Tensor scores = at::zeros({1, 4, 3});
+  const std::int64_t found[] = {0, 1, 1, 1};
+  for (std::int64_t i = 0; i < 4; ++i) scores[0][i][found[i]] = 1;
+  const at::Tensor inputs[] = {scores, at::tensor({0, 0, 1, 1}, at::kLong).view({1, 4})};
+  std::vector<double> sums(head->metrics().size() + 1, 0.0);
+  head->forward(inputs, nullptr, sums);
+  const NamedValues shown = head->values(sums);
+  EXPECT_EQ(shown[1], (std::pair<std::string, double>{"accuracy", 0.75}));
+  EXPECT_NEAR(shown[2].second, (0.5 + 2.0 / 3 + 1) / 3, 1e-12);
+  EXPECT_EQ(shown[3], (std::pair<std::string, double>{"part0", 0.5}));
+  EXPECT_EQ(shown[4].second, 1);
+  EXPECT_EQ(shown[5].second, 0) << "it has no points";
+}
+
+TEST(Orthogonality, HasTheGoldenValuesAndAutogradsGradient) {
+  const HeadPtr head = orthogonality_head();
+  for (const auto& [size, expected] :
+       {std::pair<std::int64_t, double>{64, .66228188568}, {3, .03020512051116}}) {
+    const at::Tensor matrix = at::add(at::eye(size, at::kDouble),
+                                      at::arange(size * size, at::kDouble).sin().view({size, size}), 0.01)
+                                  .unsqueeze(0);
+    std::vector<double> sums(2, 0.0);
+    Saved saved;
+    const at::Tensor inputs[] = {matrix};
+    head->forward(inputs, &saved, sums);
+    EXPECT_NEAR(sums[0], expected, 1e-11);
+    at::Tensor leaf = matrix.clone().requires_grad_(true);
+    const at::Tensor loss = at::linalg_matrix_norm(
+        at::bmm(leaf, leaf.transpose(1, 2)).sub(at::eye(size, at::kDouble)), "fro", {-2, -1});
+    const bool needs[] = {true};
+    EXPECT_TRUE(at::allclose(head->backward(saved, {.share = 1}, needs)[0],
+                             torch::autograd::grad({loss.mean()}, {leaf})[0], 1e-12, 1e-12));
+  }
+  const at::Tensor orthogonal[] = {at::eye(3).unsqueeze(0)};
+  std::vector<double> sums(2, 0.0);
+  Saved saved;
+  head->forward(orthogonal, &saved, sums);
+  const bool needs[] = {true};
+  EXPECT_EQ(head->backward(saved, {.share = 1}, needs)[0].abs().max().item<double>(), 0);
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/image_layers.h"
+#include "runtime/layers/point_layers.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
+#include "runtime/layers/transposed_convolution.h"
 
 namespace millrace {
 
@@ -40,8 +42,19 @@ inline std::vector<LayerCase> layer_cases() {
       {"conv_high",
        conv2d({.in = 4, .out = 6, .kernel = {7, 1}, .padding = {3, 0}, .bias = false}),
        {{2, 4, 5, 9}}},
+      {"conv_transpose",
+       conv_transpose2d({.in = 4, .out = 6, .kernel = 4, .stride = 2, .padding = 1, .bias = false}),
+       {{2, 4, 5, 3}}},
+      {"conv_transpose_of_one_pixel", conv_transpose2d({.in = 8, .out = 4, .kernel = 4}), {{3, 8, 1, 1}}},
+      {"conv_transpose_grouped",
+       conv_transpose2d(
+           {.in = 4, .out = 6, .kernel = 3, .stride = 3, .padding = 1, .output_padding = 2, .groups = 2}),
+       {{2, 4, 4, 3}}},
+      {"embedding", embedding({.vocabulary = 11, .features = 4}), {{3, 5}}, {11}},
       {"batch_norm", batch_norm2d(6), {{4, 6, 5, 5}}},
       {"batch_norm_mobile", batch_norm2d(6, {.momentum = 0.01, .epsilon = 1e-3}), {{4, 6, 5, 5}}},
+      {"batch_norm_rows", batch_norm1d(6), {{4, 6}}},
+      {"batch_norm_points", batch_norm1d(6), {{4, 5, 6}}},
       {"relu", relu(), {{4, 9}}},
       {"gelu", gelu(), {{4, 9}}},
       {"gelu_odd", gelu(), {{3, 9}}},
@@ -65,6 +78,10 @@ inline std::vector<LayerCase> layer_cases() {
       {"dropout", dropout(0.3), {{4, 50}}},
       {"flatten", flatten(), {{2, 3, 4, 5}}},
       {"add", add(), {{3, 4}, {3, 4}}},
+      {"max_over_points", max_over_points(), {{3, 7, 5}}},
+      {"transform_matrix", transform_matrix(3), {{4, 9}}},
+      {"transform_points", transform_points(), {{4, 7, 3}, {4, 3, 3}}},
+      {"concat_global", concat_global(), {{4, 5}, {4, 7, 3}}},
       {"gelu_tanh", gelu(GeluForm::Tanh), {{4, 9}}},
       {"gelu_tanh_even", gelu(GeluForm::Tanh), {{4, 8}}},
       {"tanh", tanh_layer(), {{4, 9}}},

@@ -183,6 +183,10 @@ TEST(SeveralInputs, ThatDoNotFitAreRefused) {
   EXPECT_THROW(concat()->output_shape(other_rank), ConfigError);
   EXPECT_THROW(scale_channels()->output_shape(other_channels), ConfigError);
   EXPECT_THROW(scale_channels()->output_shape(one), ConfigError);
+  const std::vector<Shape> other_clouds{{2, 5, 3}, {3, 3, 3}}, other_size{{2, 5, 3}, {2, 4, 4}};
+  EXPECT_THROW(transform_points()->output_shape(other_clouds), ConfigError);
+  EXPECT_THROW(transform_points()->output_shape(other_size), ConfigError);
+  EXPECT_THROW(concat_global()->output_shape(other_clouds), ConfigError);
 }
 
 TEST(AvgPool, CountsWhatItIsToldTo) {

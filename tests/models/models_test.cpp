@@ -54,6 +54,11 @@ TEST(Models, HaveTorchvisionsCounts) {
       {"mobilenet_v2", 2236682, 158, 314, {{"classes", "10"}, {"image-size", "32"}}},
       {"mobilenet_v3_large", 4214842, 174, 312, {{"classes", "10"}, {"image-size", "32"}}},
       {"mobilenet_v3_small", 1528106, 142, 244, {{"classes", "10"}, {"image-size", "32"}}},
+      // HFTA's.
+      {"pointnet_cls", 1607961, 44, 74},
+      {"pointnet_cls", 3465305, 66, 111, {{"feature-transform", "on"}}},
+      {"pointnet_seg", 1670285, 48, 81},
+      {"pointnet_seg", 3527629, 70, 118, {{"feature-transform", "on"}}},
   };
   // Ours alone, and those over tokens: tests/language.
   std::set<std::string> counted{"mlp", "gnmt", "gnmt_large", "bert_base", "bert_large", "transformer_lm"};
@@ -263,7 +268,9 @@ TEST(Models, ShapesFitForEveryModelAndForm) {
       const Plan plan = uniform_plan(model->name, model->layer_names(), 1, 1, 1, ScheduleKind::GPipe);
       const auto layout = make_layout(*model, plan, 2);
       ASSERT_TRUE(layout) << name << ": " << to_string(layout.problems());
-      EXPECT_EQ(layout->tensors.back().spec.shape, (Shape{2, model->field("target")->limit}));
+      Shape scores = field_shape(model->fields.back(), model->nominal_extent(2));
+      scores.push_back(model->fields.back().limit);
+      EXPECT_EQ(layout->tensors.back().spec.shape, scores);
     }
   }
 }

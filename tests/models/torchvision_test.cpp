@@ -4,19 +4,18 @@
 
 #include "models/registry.h"
 #include "runtime/base/json.h"
-#include "runtime/layers/initialise.h"
-#include "tests/train/pipeline_fixture.h"
+#include "tests/models/one_step.h"
 
 namespace millrace {
 namespace {
 
-class Torchvision : public Pipeline {
+class Torchvision : public OneStep {
  protected:
   void write_state_dicts() {
     Json all = Json::object();
     for (const std::string& name : model_names()) {
       const LayeredModel model = *make_model(name);
-      if (model.fields.front().shape.size() != 3) continue;  // not over images
+      if (!model.field("target") || model.fields.front().shape.size() != 3) continue;  // not over images
       Json& shapes = all[name] = Json::object();
       for (const NamedLayer& layer : model.layers) {
         for (const ParameterSpec& spec : layer.layer->parameters()) {
@@ -34,24 +33,7 @@ class Torchvision : public Pipeline {
       given.push_back({.name = option, .text = text});
     const auto model = make_model(name, given);
     ASSERT_TRUE(model) << to_string(model.problems());
-    TrainOptions one_step = options(1);
-    one_step.rule.weight_decay = 0;
-    one_step.learning_rate.base = 1;
-    NamedTensors before, batch;
-    for (const NamedLayer& layer : model->layers) {
-      const auto specs = layer.layer->parameters();
-      const auto values = initialise(specs, one_step.seed, layer.name);
-      for (std::size_t i = 0; i < specs.size(); ++i)
-        before.emplace_back(layer.name + "." + specs[i].name, values[i]);
-    }
-    const Batch fields = RandomBatches(*model, kMicrobatch).get(0);
-    for (std::size_t f = 0; f < model->fields.size(); ++f)
-      batch.emplace_back(model->fields[f].name, fields.fields[f]);
-    const Plan alone = uniform_plan(model->name, model->layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
-    const Outcome after = train(*model, alone, one_step);
-    write_safetensors(folder_ / (name + ".before.safetensors"), before);
-    write_safetensors(folder_ / (name + ".batch.safetensors"), batch);
-    write_safetensors(folder_ / (name + ".after.safetensors"), {after.weights.begin(), after.weights.end()});
+    OneStep::write_step(name, *model);
   }
 };
 

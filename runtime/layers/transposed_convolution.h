@@ -1,0 +1,21 @@
+// Convolution's transpose: what generators and decoders of images enlarge with.
+#pragma once
+
+#include "runtime/layers/basic_layers.h"
+
+namespace millrace {
+
+struct ConvTranspose2dOptions {
+  std::int64_t in = 1, out = 1;
+  std::int64_t kernel = 3, stride = 1, padding = 0;
+  std::int64_t output_padding = 0;  ///< further rows and columns of the output; below `stride`
+  bool bias = true;
+  std::int64_t groups = 1;  ///< divides `in` and `out`
+  WeightInit init = WeightInit::PyTorch;
+  double deviation = 0;  ///< of WeightInit::Normal
+};
+/// [B, in, H, W] -> [B, out, H', W'], H' = (H - 1) stride - 2 padding + kernel + output_padding. Parameters
+/// weight [in, out / groups, kernel, kernel] and bias [out], as torch.nn.ConvTranspose2d.
+LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options);
+
+}  // namespace millrace
