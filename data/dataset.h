@@ -54,6 +54,9 @@ class Dataset {
   /// An order of its own for an epoch: a permutation of all samples, of which each `per_step` are a step.
   /// Empty: the loader shuffles, or not. Pure.
   virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
+  /// Sample i goes on where sample i - stride() ended, in an order that is never shuffled: rows of running
+  /// text. 0: each stands by itself.
+  virtual std::int64_t stride() const { return 0; }
   /// What the samples are, whatever the path: the same text for the same files in the same order.
   virtual std::string fingerprint() const = 0;
   /// What else a checkpoint should say of it, by name: the vocabulary of its tokens.

@@ -18,7 +18,8 @@
   FILE(mobilenet_v3)               \
   FILE(gnmt)                       \
   FILE(bert)                       \
-  FILE(transformer_lm)
+  FILE(transformer_lm)             \
+  FILE(awd_lstm)
 
 namespace millrace {
 
