@@ -151,15 +151,36 @@ TEST_F(Language, EvaluationsCarryStatesOfTheirOwn) {
   }
 }
 
-/// Cutting the text finer changes nothing but rounding where weights stay and nothing is dropped.
+/// Windows of which none follows another.
+struct Standing final : BatchSource {
+  explicit Standing(std::unique_ptr<BatchSource> source) : inner(std::move(source)) {}
+  Batch get(std::int64_t position) override { return inner->get(position); }
+  void seek(std::int64_t position) override { inner->seek(position); }
+  BatchExtent extent(std::int64_t position) const override {
+    BatchExtent extent = inner->extent(position);
+    extent.follows = 0;
+    return extent;
+  }
+  std::unique_ptr<BatchSource> inner;
+};
+
+/// Cutting the text finer changes nothing but rounding where weights stay and nothing is dropped; where no
+/// state is carried it does.
 TEST_F(Language, WindowsThatGoOnAreOneLongWindow) {
-  const auto perplexity = [&](std::int64_t length) {
+  TrainOptions trained = options(40, UpdateRuleKind::Adam);
+  trained.learning_rate.base = 0.02;
+  run(small_awd(0), straight(small_awd(0), 1, ScheduleKind::OneFOneB), trained);
+  const std::string weights = (folder_ / "trained.safetensors").string();
+  fs::copy_file(folder_ / "weights.safetensors", weights);
+  const auto perplexity = [&](std::int64_t length, bool carries = true) {
     LayeredModel model = small_awd(0);
     model.dimensions[0].nominal = length;
     TrainOptions still = options(1);
     still.learning_rate.base = 0;
-    make_evaluation_ = [length](const LayeredModel& m) {
+    still.init_from = weights;
+    make_evaluation_ = [=](const LayeredModel& m) {
       Evaluation evaluation = windows_of(m, kMicrobatch);
+      if (!carries) evaluation.batches = std::make_unique<Standing>(std::move(evaluation.batches));
       evaluation.microbatches = 48 / length;
       return evaluation;
     };
@@ -175,6 +196,7 @@ TEST_F(Language, WindowsThatGoOnAreOneLongWindow) {
   EXPECT_GT(whole, 1);
   EXPECT_NEAR(perplexity(12), whole, 1e-5 * whole);
   EXPECT_NEAR(perplexity(4), whole, 1e-5 * whole);
+  EXPECT_GT(std::abs(perplexity(4, false) - whole), 1e-3 * whole);
 }
 
 TEST_F(Language, StatesThatWouldChangeHandsAreRefused) {
