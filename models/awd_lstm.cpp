@@ -1,4 +1,5 @@
 // AWD-LSTM: LSTMs over text that runs on, regularised everywhere.
+#include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
 #include "runtime/layers/recurrent_layers.h"
@@ -10,17 +11,18 @@ namespace {
 constexpr double kEmbeddingRange = 0.1;
 constexpr std::int64_t kIgnoredLabel = -100;
 
-class AwdLstmBuilder {
+class AwdLstmBuilder : Chain {
  public:
-  AwdLstmBuilder(LayeredModel& model, const AwdLstmOptions& options) : model_(model), o_(options) {}
+  AwdLstmBuilder(LayeredModel& model, const AwdLstmOptions& options)
+      : Chain(model), model_(model), o_(options) {}
 
   void embed() {
     then("encoder",
          embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kEmbeddingRange}),
-         {"tokens"});
+         "tokens");
     if (o_.embedding_dropout > 0)
-      then("encoder.dropout", row_dropout(o_.vocabulary, o_.embedding_dropout), {last_, "tokens"});
-    drop("encoder.locked_dropout", o_.input_dropout);
+      join("encoder.dropout", row_dropout(o_.vocabulary, o_.embedding_dropout), {last(), "tokens"});
+    lock("encoder.locked_dropout", o_.input_dropout);
   }
 
   void lstms() {
@@ -30,17 +32,17 @@ class AwdLstmBuilder {
       then(name + ".module", carried_lstm({.sizes = {.in = i == 0 ? o_.features : o_.hidden,
                                                      .hidden = is_last ? read_by_decoder() : o_.hidden},
                                            .weight_drop = o_.weight_drop}));
-      made_ = last_;
-      drop(name + ".locked_dropout", is_last ? o_.dropout : o_.hidden_dropout);
+      made_ = last();
+      lock(name + ".locked_dropout", is_last ? o_.dropout : o_.hidden_dropout);
     }
   }
 
   void decode() {
-    const std::string read = last_;
+    const std::string read = last();
     then("decoder",
          linear(read_by_decoder(), o_.vocabulary, {.weight = Init::Uniform, .weight_a = kEmbeddingRange}));
-    if (o_.embeddings == Embeddings::Shared) model_.layers.back().tied = {{"weight", "encoder.weight"}};
-    model_.heads = {{"tokens", token_cross_entropy_head({.ignored = kIgnoredLabel}), {last_, "labels"}}};
+    if (o_.embeddings == Embeddings::Shared) tie("weight", "encoder.weight");
+    model_.heads = {{"tokens", token_cross_entropy_head({.ignored = kIgnoredLabel}), {last(), "labels"}}};
     if (o_.activation_penalty == 0 && o_.change_penalty == 0) return;
     model_.heads.push_back(
         {"activations",
@@ -49,12 +51,7 @@ class AwdLstmBuilder {
   }
 
  private:
-  void then(const std::string& name, LayerPtr layer, std::vector<std::string> inputs = {}) {
-    if (inputs.empty()) inputs = {last_};
-    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
-    last_ = name;
-  }
-  void drop(const std::string& name, double p) {
+  void lock(const std::string& name, double p) {
     if (p > 0) then(name, locked_dropout(p));
   }
   std::int64_t read_by_decoder() const {
@@ -63,7 +60,7 @@ class AwdLstmBuilder {
 
   LayeredModel& model_;
   const AwdLstmOptions& o_;
-  std::string last_, made_;
+  std::string made_;  ///< by the last LSTM
 };
 
 Result<LayeredModel> make_awd_lstm(const ModelOptions& options) {

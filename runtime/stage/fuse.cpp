@@ -4,18 +4,12 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-std::string text_of(const Shape& shape) {
-  std::ostringstream text;
-  text << c10::IntArrayRef(shape);
-  return text.str();
-}
 
 std::string of_job(const std::string& name, std::size_t job) {
   return name + "@" + std::to_string(job);

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <numeric>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -60,12 +59,6 @@ StageLayout layout_or_throw(const LayeredModel& model, const Plan& plan, const T
   Result<StageLayout> layout = make_layout(model, plan, options.microbatch, options.precision);
   if (!layout) throw ConfigError(to_string(layout.problems()));
   return *std::move(layout);
-}
-
-int lcm_of_replicas(const Plan& plan) {
-  int result = 1;
-  for (const PlanStage& stage : plan.stages) result = std::lcm(result, static_cast<int>(stage.ranks.size()));
-  return result;
 }
 
 /// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
@@ -178,6 +171,8 @@ struct Trainer::Impl {
   Plan plan;
   TrainOptions options;
   StageLayout layout;
+  std::int64_t round =
+      1;  ///< steps in which every replica has its turn as often: all events come after whole ones
   std::unique_ptr<RankStages> stages;
   BatchSources sources;
   SpanRing trace;
@@ -218,7 +213,9 @@ struct Trainer::Impl {
   std::optional<AveragingTrigger> averaging;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
-      : world(w), plan(std::move(p)), options(std::move(o)), layout(layout_or_throw(model, plan, options)) {}
+      : world(w), plan(std::move(p)), options(std::move(o)), layout(layout_or_throw(model, plan, options)) {
+    if (updates_after_each()) round = shape_of(plan).round();
+  }
 
   std::optional<LossScaleState> loss_scale() const {
     if (!stages->loss_scaler().active()) return std::nullopt;
@@ -247,11 +244,9 @@ struct Trainer::Impl {
     return result;
   }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
-  /// Steps in which every replica has its turn as often: all events come after whole ones.
-  std::int64_t round() const { return updates_after_each() ? lcm_of_replicas(plan) : 1; }
   /// `step`, or the first one after it that ends a round.
   std::int64_t end_of_round(std::int64_t step) const {
-    return start + (step - start + round() - 1) / round() * round();
+    return start + (step - start + round - 1) / round * round;
   }
   std::int64_t last_step() const { return end_of_round(options.steps); }
   std::int64_t limit() const {
@@ -259,7 +254,7 @@ struct Trainer::Impl {
   }
   bool evaluates() const { return sources.evaluation.microbatches > 0 && options.evaluate_every > 0; }
   bool is_due(std::int64_t every, std::int64_t step) const {
-    return every > 0 && step > start && step / every > (step - round()) / every;
+    return every > 0 && step > start && step / every > (step - round) / every;
   }
 
   /// What this rank writes: of the stages whose first replica it is.
@@ -399,7 +394,7 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   prepare_averaging();
   place_followers();
   use_extents_of(*sources.train);
-  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round()));
+  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
 }
@@ -455,7 +450,7 @@ void Trainer::Impl::open_flow() {
   }
   if (last_step() != options.steps && owns_loss())
     log_warning("--steps " + std::to_string(options.steps) + " ends within a round of " +
-                std::to_string(round()) + " minibatches, which the replicas share: the run ends after " +
+                std::to_string(round) + " minibatches, which the replicas share: the run ends after " +
                 std::to_string(last_step()));
 }
 
