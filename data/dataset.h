@@ -56,6 +56,9 @@ class Dataset {
   virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
   /// How many samples of an epoch's order, from its first on, are read: what comes after them is left out.
   virtual std::int64_t samples_in_epoch(std::int64_t /*per_step*/) const { return size(); }
+  /// Sample i goes on where sample i - stride() ended, in an order that is never shuffled: rows of running
+  /// text. 0: each stands by itself.
+  virtual std::int64_t stride() const { return 0; }
   /// What the samples are, whatever the path: the same text for the same files in the same order.
   virtual std::string fingerprint() const = 0;
   /// What else a checkpoint should say of it, by name: the vocabulary of its tokens.

@@ -170,9 +170,17 @@ class Loader final : public BatchSource {
     return order;
   }
 
+  /// BatchExtent::follows; 0 too where steps do not end with the rows of a stride.
+  std::int64_t follows_of(Rows rows) const {
+    const std::int64_t stride = dataset_->stride();
+    const std::int64_t per_step = std::int64_t{options_.microbatch} * options_.microbatches_per_step;
+    if (stride == 0 || rows.first < stride || stride % per_step != 0) return 0;
+    return stride / options_.microbatch;
+  }
+
   /// Looks at the samples only if their lengths or counts are asked for.
   BatchExtent extent_of(std::int64_t epoch, Rows rows) const {
-    BatchExtent extent{.samples = rows.second - rows.first};
+    BatchExtent extent{.samples = rows.second - rows.first, .follows = follows_of(rows)};
     if (options_.num_dimensions == 0 && options_.num_counts == 0) return extent;
     const std::shared_ptr<const Order> order = order_of(epoch);
     extent.lengths.assign(options_.num_dimensions, 0);

@@ -60,4 +60,23 @@ struct TransformerLmOptions {
 /// shapes of its state_dict. Fields: tokens [B, T], labels [B, T] (the tokens after; -100: none).
 LayeredModel transformer_lm_model(const TransformerLmOptions& options);
 
+struct AwdLstmOptions {
+  std::string name = "awd_lstm";
+  std::int64_t layers = 3, features = 400, hidden = 1150;  ///< of the embedding; of all LSTMs but the last
+  std::int64_t vocabulary = 33'278;
+  double dropout = 0.4;                               ///< of the last LSTM's output
+  double hidden_dropout = 0.25;                       ///< between LSTMs
+  double input_dropout = 0.4;                         ///< of what the first LSTM reads
+  double embedding_dropout = 0.1;                     ///< of whole rows of the embedding
+  double weight_drop = 0.5;                           ///< of weight_hh
+  double activation_penalty = 2, change_penalty = 1;  ///< AR and TAR; both 0: no second head
+  Embeddings embeddings = Embeddings::Shared;         ///< the decoder's matrix; shared: the last LSTM has
+                                                      ///< `features` units, else `hidden`
+  std::int64_t nominal_length = 70;
+};
+/// AWD-LSTM (arXiv 1708.02182) over text that runs on: names and shapes of salesforce/awd-lstm-lm's
+/// state_dict as it is with weight drop. States go on from window to window. Fields, time-major: tokens
+/// [T, B], labels [T, B] (the tokens after; -100: none). Heads: tokens, and activations (AR and TAR), added.
+LayeredModel awd_lstm_model(const AwdLstmOptions& options);
+
 }  // namespace millrace

@@ -19,6 +19,7 @@
   FILE(gnmt)                       \
   FILE(bert)                       \
   FILE(transformer_lm)             \
+  FILE(awd_lstm)                   \
   FILE(pointnet)
 
 namespace millrace {

@@ -24,6 +24,7 @@ class RunningText final : public Dataset {
   }
 
   std::int64_t size() const override { return columns_ * windows_; }
+  std::int64_t stride() const override { return columns_; }
 
   Sample get(std::int64_t index, std::uint64_t, Wanted wanted) const override {
     const std::int64_t first = index % columns_ * row_ + index / columns_ * window_;

@@ -24,6 +24,7 @@
 #include "runtime/comm/emulated_links.h"
 #include "runtime/comm/rank_threads.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/layers/carrying_layer.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
@@ -212,7 +213,9 @@ Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own) {
   Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
   if (!model || !flags.autograd) return model;
   for (NamedLayer& named : model->layers) {
-    if (!dynamic_cast<const MultiLayer*>(named.layer.get())) named.layer = through_autograd(named.layer);
+    const Layer* layer = named.layer.get();
+    if (!dynamic_cast<const MultiLayer*>(layer) && !dynamic_cast<const CarryingLayer*>(layer))
+      named.layer = through_autograd(named.layer);
   }
   return model;
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <limits>
 
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/zeros.h>
@@ -83,6 +84,13 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                            {"skipped", info.loss_scale->skipped},
                                            {"skipped_in_a_row", info.loss_scale->skipped_in_a_row}});
   }
+  if (info.averaging) {
+    Json losses = Json::array();
+    // Json has no number for what is not finite.
+    for (double loss : info.averaging->losses)
+      losses.push_back(std::isfinite(loss) ? Json(loss) : Json("none"));
+    manifest["averaging"] = Json::object({{"losses", losses}, {"from", info.averaging->from}});
+  }
   manifest["shards"] = shards;
   return sealed(manifest);
 }
@@ -118,6 +126,18 @@ LossScaleState loss_scale_from(const Json& json, Problems& problems) {
   return state;
 }
 
+AveragingState averaging_from(const Json& json, Problems& problems) {
+  ObjectReader in(json, problems);
+  AveragingState state;
+  if (const Json* losses = in.array("losses")) {
+    for (const Json& loss : losses->items())
+      state.losses.push_back(loss.is_number() ? loss.as_double() : std::numeric_limits<double>::quiet_NaN());
+  }
+  state.from = in.integer("from");
+  in.finish();
+  return state;
+}
+
 Manifest read_members(const Json& json, Problems& problems) {
   Manifest manifest;
   ObjectReader in(json, problems);
@@ -132,6 +152,8 @@ Manifest read_members(const Json& json, Problems& problems) {
   const Json* settings = in.object("settings");
   if (const Json* scale = in.optional_object("loss_scale"))
     manifest.info.loss_scale = loss_scale_from(*scale, problems);
+  if (const Json* averaging = in.optional_object("averaging"))
+    manifest.info.averaging = averaging_from(*averaging, problems);
   const Json* shards = in.array("shards");
   in.string("sha256");
   in.finish();

@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/settings.h"
 #include "runtime/checkpoint/together.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/rules/averaging_trigger.h"
 #include "runtime/rules/precision.h"
 #include "runtime/stage/parameter_store.h"
 #include "runtime/stage/update_rule.h"
@@ -32,6 +33,7 @@ struct CheckpointInfo {
   std::string plan_fingerprint;
   Settings settings;
   std::optional<LossScaleState> loss_scale;  ///< where the loss is scaled
+  std::optional<AveragingState> averaging;   ///< where evaluations decide when averages begin
 };
 
 /// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and

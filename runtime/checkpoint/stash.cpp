@@ -15,6 +15,10 @@ std::string count_name(const ParameterSlot& slot) {
   return "rule/updates/" + slot.name;
 }
 
+std::string rate_name(const ParameterSlot& slot) {
+  return "rule/rate/" + slot.name;
+}
+
 }  // namespace
 
 void add_stash(NamedTensors& state, const ParameterStore& store) {
@@ -60,6 +64,20 @@ void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& stor
     counts.push_back({slot.offset, file ? file->tensor(name).item<std::int64_t>() : checkpoint.info.updates});
   }
   if (!counts.empty()) rule.set_updates(std::move(counts));
+}
+
+void add_last_rate(NamedTensors& state, const ParameterStore& store, const UpdateRule& rule) {
+  const std::optional<double> rate = rule.last_rate();
+  if (!rate) return;
+  for (const ParameterSlot& slot : store.slots())
+    state.emplace_back(rate_name(slot), at::full({}, *rate, at::kDouble));
+}
+
+void load_last_rate(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule) {
+  if (store.slots().empty()) return;
+  const std::string name = rate_name(store.slots().front());
+  if (const SafetensorsFile* file = checkpoint.find(name))
+    rule.set_last_rate(file->tensor(name).item<double>());
 }
 
 }  // namespace millrace

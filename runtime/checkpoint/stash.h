@@ -20,4 +20,8 @@ void add_update_counts(NamedTensors& state, const ParameterStore& store, const U
 /// Each parameter gets its own count, whichever stage saved it.
 void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule);
 
+/// Adds "rule/rate/NAME" for each parameter, of a rule whose next update depends on the rate of the newest.
+void add_last_rate(NamedTensors& state, const ParameterStore& store, const UpdateRule& rule);
+void load_last_rate(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule);
+
 }  // namespace millrace

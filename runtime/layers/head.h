@@ -70,6 +70,16 @@ struct TokenLossOptions {
 /// with reduction "sum", the same ignore_index and label_smoothing, times LossScale::unit.
 HeadPtr token_cross_entropy_head(const TokenLossOptions& options = {});
 
+struct ActivationPenaltyOptions {
+  double activation = 2;  ///< times the mean square of what the decoder reads (AR)
+  double change = 1;      ///< times the mean square of what an LSTM's output changes by in a step (TAR)
+};
+/// Regularisation of the activations of a recurrent model (arXiv 1708.02182, section 4.7; 1708.01009): a head
+/// beside the one of the loss. Inputs: output [T, B, F] after dropout and before it; a single one is both.
+/// Metrics: loss, activation, change (the two means); weight "tokens", as many as T B. It is of training: in
+/// evaluation its sums are zero.
+HeadPtr activation_penalty_head(const ActivationPenaltyOptions& options);
+
 /// Mean squared error. Inputs: prediction and target of one shape [B, ...], floating. Metric: loss, the mean
 /// over a sample's elements (torch's mse_loss where all samples weigh the same).
 HeadPtr mean_squared_error_head();

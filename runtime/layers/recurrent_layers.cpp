@@ -19,7 +19,10 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
+#include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -60,44 +63,52 @@ at::Tensor plus_product(const at::Tensor& added, const at::Tensor& a, const at::
 }
 
 /// What the inputs give to the gates [T, (jobs,) B, 4H], weight_hh [(jobs,) 4H, H] -> h [T, (jobs,) B, H];
-/// appends each step's Kept to `kept` if there is one.
-at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, std::vector<at::Tensor>* kept) {
+/// appends each step's Kept to `kept` if there is one. `state`: before the first step (undefined: zero), then
+/// after the last. Differentiable.
+at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
+                std::vector<at::Tensor>* kept) {
   const std::int64_t steps = from_input.size(0), hidden = weight_hh.size(-1);
   const at::Tensor weight = weight_hh.transpose(-2, -1);
   std::vector<at::Tensor> outputs;
-  at::Tensor state, h;
   for (std::int64_t t = 0; t < steps; ++t) {
-    const at::Tensor gates = t == 0 ? from_input[t] : plus_product(from_input[t], h, weight);  // [B, 4H]
+    const at::Tensor gates =  // [(jobs,) B, 4H]
+        state.h.defined() ? plus_product(from_input[t], state.h, weight) : from_input[t];
     at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
     at::Tensor cell = at::tanh(part(gates, 2, 1, hidden));
     at::Tensor output = at::sigmoid(part(gates, 3, 1, hidden));
     const at::Tensor input = part(input_forget, 0, 1, hidden);
-    state = t == 0 ? at::mul(input, cell)
-                   : at::addcmul(at::mul(part(input_forget, 1, 1, hidden), state), input, cell);
-    at::Tensor state_tanh = at::tanh(state);
-    h = at::mul(output, state_tanh);
-    outputs.push_back(h);
+    state.c = state.c.defined() ? at::addcmul(at::mul(part(input_forget, 1, 1, hidden), state.c), input, cell)
+                                : at::mul(input, cell);
+    at::Tensor state_tanh = at::tanh(state.c);
+    state.h = at::mul(output, state_tanh);
+    outputs.push_back(state.h);
     if (kept) {
       for (at::Tensor* one : {&input_forget, &cell, &output}) kept->push_back(std::move(*one));
-      kept->push_back(state);
+      kept->push_back(state.c);
       kept->push_back(std::move(state_tanh));
     }
   }
   return at::stack(outputs);
 }
 
-/// x [T, B, I] -> h [T, B, H]. Differentiable.
-at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<at::Tensor>* kept) {
+/// x [T, B, I] -> h [T, B, H], as walk.
+at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, LstmState& state,
+               std::vector<at::Tensor>* kept) {
   const std::int64_t steps = x.size(0), batch = x.size(1);
   return walk(at::addmm(at::add(p[2], p[3]), x.reshape({steps * batch, x.size(2)}), p[0].t())
                   .view({steps, batch, p[0].size(0)}),
-              p[1], kept);
+              p[1], state, kept);
+}
+
+at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<at::Tensor>* kept) {
+  LstmState from_zero;
+  return run(x, p, from_zero, kept);
 }
 
 /// Gradient of the gates before their functions [T, (jobs,) B, 4H], from that of the outputs [T, (jobs,) B,
-/// H].
+/// H]. `first`: the state c before the first step; undefined: zero.
 at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
-                          std::span<const at::Tensor> kept) {
+                          std::span<const at::Tensor> kept, const at::Tensor& first = {}) {
   const std::int64_t steps = grad.size(0), hidden = grad.size(-1);
   Shape shape = grad.sizes().vec();
   shape.back() *= 4;
@@ -117,11 +128,12 @@ at::Tensor gate_gradients(const at::Tensor& grad, const at::Tensor& weight_hh,
     at::sigmoid_backward_out(output, at::mul(of_output, step[kStateTanh]), step[kOutput]);
     at::sigmoid_backward_out(input, at::mul(of_state, step[kCell]), input_gate);
     at::tanh_backward_out(cell, at::mul(of_state, input_gate), step[kCell]);
-    if (t == 0) {
+    const at::Tensor& state_before =
+        t == 0 ? first : kept[static_cast<std::size_t>(t - 1) * kKeptPerStep + kState];
+    if (!state_before.defined()) {
       forget.zero_();
       break;
     }
-    const at::Tensor& state_before = kept[static_cast<std::size_t>(t - 1) * kKeptPerStep + kState];
     at::sigmoid_backward_out(forget, at::mul(of_state, state_before), forget_gate);
     of_state = at::mul(of_state, forget_gate);
   }
@@ -136,12 +148,17 @@ at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_i
   return at::mm(rows(of_gates), weight_ih).view({of_gates.size(0), of_gates.size(1), weight_ih.size(1)});
 }
 
-/// `x` and `h` are the inputs and outputs of all steps. h before step 0 is zero.
+/// `x` and `h` are the inputs and outputs of all steps, `first` is h before them; undefined: zero.
 void add_weight_gradients(const at::Tensor& of_gates, const at::Tensor& x, const at::Tensor& h,
-                          std::span<at::Tensor> grads) {
+                          std::span<at::Tensor> grads, const at::Tensor& first = {}) {
   const std::int64_t steps = x.size(0);
   grads[0].addmm_(rows(of_gates).t(), rows(x));
-  if (steps > 1) grads[1].addmm_(rows(of_gates.narrow(0, 1, steps - 1)).t(), rows(h.narrow(0, 0, steps - 1)));
+  if (first.defined()) {
+    const at::Tensor before = at::cat({first.unsqueeze(0), h.narrow(0, 0, steps - 1)});
+    grads[1].addmm_(rows(of_gates).t(), rows(before));
+  } else if (steps > 1) {
+    grads[1].addmm_(rows(of_gates.narrow(0, 1, steps - 1)).t(), rows(h.narrow(0, 0, steps - 1)));
+  }
   const at::Tensor bias = at::sum(rows(of_gates), 0);
   grads[2].add_(bias);
   grads[3].add_(bias);
@@ -165,7 +182,8 @@ class LstmOfJobs final : public Layer {
             .view({inputs[0].size(0), inputs[0].size(1), inputs[0].size(2), p[0].size(1)})
             .transpose(0, 1);  // [T, B, N, 4H]
     std::vector<at::Tensor> kept;
-    const at::Tensor output = walk(from_input, p[1], saved ? &kept : nullptr).transpose(0, 1);
+    LstmState from_zero;
+    const at::Tensor output = walk(from_input, p[1], from_zero, saved ? &kept : nullptr).transpose(0, 1);
     if (saved) {
       kept.push_back(x);
       kept.push_back(output);
@@ -242,6 +260,73 @@ class Lstm final : public Layer {
 
  private:
   LstmOptions o_;
+};
+
+class CarriedLstm final : public CarryingLayer {
+ public:
+  explicit CarriedLstm(const CarriedLstmOptions& options) : o_(options) {}
+  std::string kind() const override { return "carried_lstm"; }
+  bool draws() const override { return o_.weight_drop > 0; }
+  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  std::vector<ParameterSpec> parameters() const override {
+    std::vector<ParameterSpec> specs = lstm_parameters(o_.sizes, "");
+    specs[1].name += "_raw";
+    return specs;
+  }
+  std::vector<CarriedSpec> carried() const override {
+    return {{"h", {o_.sizes.hidden}}, {"c", {o_.sizes.hidden}}};
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    check_input("carried_lstm", inputs, o_.sizes.in);
+    return {inputs[0][0], inputs[0][1], o_.sizes.hidden};
+  }
+  at::Tensor forward_from(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
+                          std::span<at::Tensor> state, const CallContext& context,
+                          Saved* saved) const override {
+    const at::Tensor& x = inputs[0];
+    const auto as_input = [&](const at::Tensor& t) { return t.defined() ? t.to(x.scalar_type()) : t; };
+    const LstmState before{as_input(state[0]), as_input(state[1])};
+    std::vector<at::Tensor> weights(p.begin(), p.end());
+    at::Tensor mask;
+    if (context.training && o_.weight_drop > 0) {
+      mask = dropout_mask(p[1], o_.weight_drop, context.random_seed);
+      weights[1] = at::mul(p[1], mask);
+    }
+    LstmState after = before;
+    std::vector<at::Tensor> kept;
+    at::Tensor output = run(x, weights, after, saved ? &kept : nullptr);
+    state[0] = after.h;
+    state[1] = after.c;
+    if (saved) {
+      saved->tensors = {x, output, mask, before.h, before.c};
+      saved->tensors.insert(saved->tensors.end(), kept.begin(), kept.end());
+    }
+    return output;
+  }
+  /// Leaves the gates' gradients behind what forward saved first.
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const at::Tensor& mask = saved.tensors[kMask];
+    at::Tensor of_gates =
+        gate_gradients(grad, mask.defined() ? at::mul(p[1], mask) : p[1],
+                       std::span<const at::Tensor>(saved.tensors).subspan(kGates), saved.tensors[kFirstC]);
+    saved.tensors.resize(kGates);
+    std::vector<at::Tensor> result{needs[0] ? input_gradient(of_gates, p[0]) : at::Tensor()};
+    saved.tensors.push_back(std::move(of_gates));
+    return result;
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    const auto& s = saved.tensors;
+    if (!s[kMask].defined()) return add_weight_gradients(s[kGates], s[kX], s[kY], grads, s[kFirstH]);
+    std::vector<at::Tensor> own(grads.begin(), grads.end());
+    own[1] = at::zeros_like(grads[1]);
+    add_weight_gradients(s[kGates], s[kX], s[kY], own, s[kFirstH]);
+    grads[1].addcmul_(own[1], s[kMask]);
+  }
+
+ private:
+  enum Place : std::size_t { kX, kY, kMask, kFirstH, kFirstC, kGates };
+  CarriedLstmOptions o_;
 };
 
 /// Which rows of [T * B, F] stand where when each sentence is reversed within its length. Its own inverse.
@@ -329,6 +414,9 @@ class BidirectionalLstm final : public Layer {
 
 LayerPtr lstm(const LstmOptions& options) {
   return std::make_shared<Lstm>(options);
+}
+LayerPtr carried_lstm(const CarriedLstmOptions& options) {
+  return std::make_shared<CarriedLstm>(options);
 }
 LstmState lstm_step(const at::Tensor& x, const LstmState& before, std::span<const at::Tensor> p) {
   const std::int64_t hidden = p[1].size(1);

@@ -17,6 +17,15 @@ struct LstmOptions {
 /// weight over all steps.
 LayerPtr lstm(const LstmOptions& options);
 
+struct CarriedLstmOptions {
+  LstmOptions sizes;
+  double weight_drop = 0;  ///< probability that an element of weight_hh is left out of a forward
+};
+/// The same over text that runs on (CarryingLayer): it begins with the h and c [B, H] that it left. Weight
+/// drop (arXiv 1708.02182, section 2): one mask on weight_hh for all steps. Parameters and names are those of
+/// salesforce/awd-lstm-lm: lstm's, but weight_hh_l0_raw, after weight_ih_l0.
+LayerPtr carried_lstm(const CarriedLstmOptions& options);
+
 /// [T, B, I], tokens int64 [T, B] -> [T, B, 2H]: an LSTM over each sentence, and one over each sentence read
 /// from its last token back, side by side. A sentence ends where the `padding` tokens begin; outputs there
 /// are zero, and what the input holds there does not matter: torch's LSTM over packed sequences. Parameters

@@ -9,6 +9,7 @@
 #include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
@@ -17,6 +18,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
@@ -188,6 +190,70 @@ class SinusoidalPositions final : public Layer {
   double scale_;
 };
 
+/// x times a mask that has as many dimensions, 1 where it is the same for all.
+class MaskedDropout : public Layer {
+ public:
+  explicit MaskedDropout(double p) : p_(p) {}
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool draws() const override { return p_ > 0; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext& context, Saved* saved) const override {
+    if (saved) saved->tensors.clear();
+    if (!context.training || p_ == 0) return inputs[0];
+    const at::Tensor mask = this->mask(inputs, context);
+    if (saved) saved->tensors = {mask};
+    return at::mul(inputs[0], mask);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    std::vector<at::Tensor> all(needs.size());
+    all[0] = saved.tensors.empty() ? grad : at::mul(grad, saved.tensors[0]);
+    return all;
+  }
+
+ protected:
+  virtual at::Tensor mask(std::span<const at::Tensor> inputs, const CallContext& context) const = 0;
+  double p_;
+};
+
+class LockedDropout final : public MaskedDropout {
+ public:
+  using MaskedDropout::MaskedDropout;
+  std::string kind() const override { return "locked_dropout"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[T, B, F]");
+    return inputs[0];
+  }
+
+ private:
+  at::Tensor mask(std::span<const at::Tensor> inputs, const CallContext& context) const override {
+    return dropout_mask(inputs[0].narrow(0, 0, 1), p_, context.random_seed);
+  }
+};
+
+class RowDropout final : public MaskedDropout {
+ public:
+  RowDropout(std::int64_t vocabulary, double p) : MaskedDropout(p), vocabulary_(vocabulary) {}
+  std::string kind() const override { return "row_dropout"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    Shape tokens = inputs[0];
+    if (!tokens.empty()) tokens.pop_back();
+    if (inputs.size() != 2 || inputs[1] != tokens)
+      throw_bad_shape(kind(), inputs.back(), "tokens [...] beside [..., F]");
+    return inputs[0];
+  }
+
+ private:
+  at::Tensor mask(std::span<const at::Tensor> inputs, const CallContext& context) const override {
+    const at::Tensor rows = at::empty({vocabulary_}, inputs[0].options());
+    return dropout_mask(rows, p_, context.random_seed)
+        .index_select(0, inputs[1].reshape({-1}))
+        .view(inputs[1].sizes())
+        .unsqueeze(-1);
+  }
+  std::int64_t vocabulary_;
+};
+
 class ConcatFeatures final : public Layer {
  public:
   std::string kind() const override { return "concat_features"; }
@@ -296,6 +362,12 @@ LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double
 }
 LayerPtr sinusoidal_positions(std::int64_t features, double scale) {
   return std::make_shared<SinusoidalPositions>(features, scale);
+}
+LayerPtr locked_dropout(double p) {
+  return std::make_shared<LockedDropout>(p);
+}
+LayerPtr row_dropout(std::int64_t vocabulary, double p) {
+  return std::make_shared<RowDropout>(vocabulary, p);
 }
 LayerPtr concat_features() {
   return std::make_shared<ConcatFeatures>();

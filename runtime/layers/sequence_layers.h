@@ -23,6 +23,12 @@ LayerPtr learned_positions(std::int64_t positions, std::int64_t features, double
 /// scale * x [B, T, F] + sin and cos (arXiv 1706.03762, section 3.5), for any T; F is even.
 LayerPtr sinusoidal_positions(std::int64_t features, double scale);
 
+/// x [T, B, F] -> x with a mask [1, B, F] for all its steps (variational dropout, arXiv 1512.05287).
+LayerPtr locked_dropout(double p);
+/// x [..., F], tokens int64 [...] in [0, vocabulary) -> x without those tokens that a mask [vocabulary] drops
+/// everywhere: dropout of whole rows of the embedding that x came from (arXiv 1708.02182, section 4.3).
+LayerPtr row_dropout(std::int64_t vocabulary, double p);
+
 LayerPtr concat_features();   ///< [..., F1], [..., F2], ... -> [..., F1 + F2 + ...]
 LayerPtr first_token();       ///< [B, T, F] -> [B, F]
 LayerPtr gather_positions();  ///< [B, T, F], int64 [B, P] in [0, T) -> [B, P, F]

@@ -1,6 +1,7 @@
 #include "runtime/rules/rule_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/base/check.h"
 #include "runtime/base/json.h"
@@ -51,6 +52,9 @@ const std::vector<RuleNumber>& rule_numbers() {
       {"trust", &RuleOptions::trust, 0, 1e3, "Trust coefficient of the layer-wise rate."},
       {"lambd", &RuleOptions::lambd, 0, 1e3, "Decay of weights and rate."},
       {"average-start", &RuleOptions::average_start, 0, 1e15, "Updates before weights are averaged."},
+      {"nonmonotone", &RuleOptions::nonmonotone, 0, 1e6,
+       "NT-ASGD: plain descent until the loss of an evaluation is above the least of all but the newest N "
+       "before it, then the average from there; 0: from the start."},
   };
   return numbers;
 }
@@ -107,7 +111,11 @@ const std::vector<RuleEntry>& rule_table() {
        .states = {{"square_avg"}, {"momentum_buffer", When::WithMomentum}, {"grad_avg", When::Centered}}},
       {.kind = Kind::Asgd,
        .summary = "averaged gradient descent (Polyak, Juditsky 1992); evaluates the average",
-       .numbers = {{"lambd", 1e-4}, {"alpha", 0.75}, {"average-start", 1e6}, {"weight-decay", 0}},
+       .numbers = {{"lambd", 1e-4},
+                   {"alpha", 0.75},
+                   {"average-start", 1e6},
+                   {"nonmonotone", 0},
+                   {"weight-decay", 0}},
        .switches = {},
        .states = {{"ax"}}},
   };
@@ -174,6 +182,10 @@ Problems validate(const RuleOptions& options) {
     if (options.*option.member && !has_switch(entry, option.flag))
       refuse(option.flag, rules_with([&](const RuleEntry& e) { return has_switch(e, option.flag); }));
   }
+  if (const double evaluations = value_of(options, &RuleOptions::nonmonotone);
+      evaluations != std::floor(evaluations))
+    problems.push_back(
+        {"--nonmonotone", "is " + text_of(evaluations) + ", a number of evaluations is whole", {}});
   if (options.nesterov &&
       (value_of(options, &RuleOptions::momentum) == 0 || value_of(options, &RuleOptions::dampening) != 0))
     problems.push_back({"--nesterov", "needs momentum, and no dampening",
@@ -199,6 +211,10 @@ Problems validate(const RuleOptions& rule, const ClipOptions& clip, bool asynchr
              "without a flush the stages update at different times and have no common norm",
          "give --clip-scope stage (each stage's own norm), --clip-value, --clip-norm 0, or a schedule that "
          "flushes"});
+  if (value_of(rule, &RuleOptions::nonmonotone) > 0 && asynchronous)
+    problems.push_back({"--nonmonotone",
+                        "without a flush the stages update at different times and cannot begin together",
+                        "use a schedule that flushes, for example --schedule 1f1b"});
   return problems;
 }
 

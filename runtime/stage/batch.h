@@ -19,6 +19,8 @@ struct BatchExtent {
   std::int64_t samples = 1;
   std::vector<std::int64_t> lengths;  ///< by LayeredModel::dimensions: the length everything is padded to
   std::vector<std::int64_t> counts;   ///< by LayeredModel::counts ("tokens": those that the loss counts)
+  /// Its samples go on where those of the microbatch so many positions before ended; 0: they begin.
+  std::int64_t follows = 0;
 
   bool operator==(const BatchExtent&) const = default;
 };

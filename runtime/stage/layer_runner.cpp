@@ -20,6 +20,8 @@ void LayerSlot::clear() {
   parts.clear();
   saved.clear();
   kept.clear();
+  carried.clear();
+  left.clear();
   heads.clear();
   output_gradients.clear();
   through = false;
@@ -74,6 +76,21 @@ void LayerRunner::add_sums(std::size_t step, const std::vector<at::Tensor>& own)
   for (std::size_t k = 0; k < own.size(); ++k) sums[k].add_(own[k]);
 }
 
+/// A forward that is run again begins with the same and leaves nothing.
+at::Tensor LayerRunner::forward_carrying(LayerSlot& slot, std::size_t i, std::span<const at::Tensor> inputs,
+                                         const CallContext& context, Saved* saved, VersionId version,
+                                         Run run) {
+  const LayerStep& step = program_.steps[i];
+  std::vector<at::Tensor> state(step.num_carried);
+  if (!slot.carried.empty()) state = slot.carried[i];
+  at::Tensor output = step.carrying->forward_from(inputs, store_.parameters(version, static_cast<int>(i)),
+                                                  state, context, saved);
+  if (run == Run::Again) return output;
+  slot.left.resize(program_.steps.size());
+  slot.left[i] = std::move(state);
+  return output;
+}
+
 void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run) {
   const bool saves = run == Run::Train || run == Run::Again;
   if (saves) slot.saved.resize(program_.steps.size());
@@ -99,7 +116,10 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     const auto parameters = store_.parameters(version, static_cast<int>(i));
     before(Phase::Forward, i);
     cast_inputs(step, inputs);
-    if (!step.multi) {
+    if (step.carrying) {
+      slot.values[static_cast<std::size_t>(step.outputs[0])] =
+          forward_carrying(slot, i, inputs, context, saved, version, run);
+    } else if (!step.multi) {
       slot.values[static_cast<std::size_t>(step.outputs[0])] =
           step.layer->forward(inputs, parameters, buffers, context, saved);
     } else {

@@ -190,11 +190,14 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   const VersionId version = pin_version(microbatch);
   if (training_ && versions_ && parts_.store.has_buffers()) keep_statistics(microbatch);
   const bool keeps = training_ && recomputes_;
+  const std::int64_t position = first_position_ + microbatch.value;
+  if (program_.carries) slot.carried = carried_of_run().before(position, extent_of_(position).follows);
   if (keeps) slot.kept.assign(slot.values.begin(), slot.values.begin() + program_.num_incoming);
-  layers_.forward(slot, first_position_ + microbatch.value, version,
+  layers_.forward(slot, position, version,
                   !training_ ? LayerRunner::Run::Evaluate
                   : keeps    ? LayerRunner::Run::TrainWithoutSaving
                              : LayerRunner::Run::Train);
+  if (program_.carries) keep_carried(slot);
   run_heads(slot);
   // Only what is still to be sent stays; what the backward needs is saved.
   std::vector<at::Tensor> leaving(static_cast<std::size_t>(program_.num_places));
@@ -207,6 +210,14 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   if (!training_) return release_if_sent(slot);
   ++stashed_;
   peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
+}
+
+/// For the microbatch that follows. Slots are of microbatches under way, or about to be.
+void StageExecutor::keep_carried(LayerSlot& slot) {
+  std::int64_t oldest = slot.microbatch.value;
+  for (const auto& other : slots_) oldest = std::min(oldest, other->microbatch.value);
+  carried_of_run().leave(first_position_ + slot.microbatch.value, std::exchange(slot.left, {}),
+                         first_position_ + oldest);
 }
 
 /// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
@@ -558,6 +569,7 @@ void StageExecutor::update() {
 }
 
 bool StageExecutor::set_training(bool training) {
+  if (!training) carried_in_evaluation_.clear();
   return std::exchange(training_, training) != training && exchange_averages();
 }
 

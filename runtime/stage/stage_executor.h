@@ -101,6 +101,8 @@ class StageExecutor {
   void feed(MicrobatchId microbatch, const Batch& batch);
   bool reads_batch() const { return program_.reads_batch(); }
   const StageProgram& program() const { return program_; }
+  /// Of training; evaluations begin with nothing. For checkpoints.
+  CarriedStates& carried_states() { return carried_; }
 
   /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
   /// schedule has no transfers for them.
@@ -153,6 +155,8 @@ class StageExecutor {
   VersionId pin_version(MicrobatchId microbatch);
   void forward(MicrobatchId microbatch);
   void run_heads(LayerSlot& slot);
+  void keep_carried(LayerSlot& slot);
+  CarriedStates& carried_of_run() { return training_ ? carried_ : carried_in_evaluation_; }
   void backward(MicrobatchId microbatch, Op op, bool last_gradient);
   void backward_weights(MicrobatchId microbatch, bool last_gradient);
   void send(const Action& action);
@@ -231,6 +235,7 @@ class StageExecutor {
   std::vector<double> gradient_factors_;  ///< by job; empty: 1
   bool skips_update_ = false;
   double loss_scale_ = 1, unscale_ = 1;
+  CarriedStates carried_, carried_in_evaluation_;
   at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
   std::vector<double> sums_;
   at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing

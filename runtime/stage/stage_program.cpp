@@ -82,11 +82,16 @@ class Compiler {
     LayerStep step{.named = &named,
                    .layer = named.layer.get(),
                    .multi = dynamic_cast<const MultiLayer*>(named.layer.get()),
+                   .carrying = dynamic_cast<const CarryingLayer*>(named.layer.get()),
                    .index = index,
                    .inputs = places(layout_.reads[i]),
                    .needs = wants(layout_.reads[i]),
                    .draws = named.layer->draws()};
     for (int tensor : layout_.makes[i]) step.outputs.push_back(place(tensor));
+    if (step.carrying) {
+      step.num_carried = step.carrying->carried().size();
+      program_.carries = true;
+    }
     const std::vector<char> outputs = wants(layout_.makes[i]);
     step.has_backward = std::ranges::any_of(outputs, [](char w) { return w != 0; });
     step.has_parameters =

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/layers/carrying_layer.h"
 #include "runtime/stage/stage_layout.h"
 
 namespace millrace {
@@ -14,11 +15,13 @@ namespace millrace {
 struct LayerStep {
   const NamedLayer* named = nullptr;
   const Layer* layer = nullptr;
-  const MultiLayer* multi = nullptr;  ///< the same, if it has several outputs
-  int index = 0;                      ///< in the model
-  std::vector<int> inputs, outputs;   ///< places
-  std::vector<char> needs;            ///< by input: wants a gradient
-  bool has_backward = true;           ///< an output wants a gradient
+  const MultiLayer* multi = nullptr;        ///< the same, if it has several outputs
+  const CarryingLayer* carrying = nullptr;  ///< the same, if it goes on where it ended
+  std::size_t num_carried = 0;
+  int index = 0;                     ///< in the model
+  std::vector<int> inputs, outputs;  ///< places
+  std::vector<char> needs;           ///< by input: wants a gradient
+  bool has_backward = true;          ///< an output wants a gradient
   bool has_parameters = false;
   bool draws = false;
   // -- with a lower precision; Undefined and empty without --
@@ -71,6 +74,7 @@ struct StageProgram {
   /// By place: readers in several stages, so the gradient is summed when all parts are there.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< of all heads of the model
+  bool carries = false;      ///< a layer is a CarryingLayer
 
   bool reads_batch() const { return !fields.empty(); }
   const Border* earlier_from(int peer) const;

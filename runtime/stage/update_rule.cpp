@@ -171,31 +171,54 @@ class RmsProp final : public UpdateRule {
   at::Tensor square_, momentum_, mean_;
 };
 
+/// As torch.optim's, an update takes the rate of the one before it, the first its own. Before averages begin,
+/// plain descent.
 class Asgd final : public UpdateRule {
  public:
   Asgd(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : UpdateRule(options, store, replicas), average_(add_state("ax")) {}
-  at::Tensor averaged_weights() const override { return updates() > 0 ? average_ : at::Tensor(); }
+      : UpdateRule(options, store, replicas),
+        average_(add_state("ax")),
+        begin_(number(&RuleOptions::nonmonotone) > 0 ? INT64_MAX : 0) {}
+  at::Tensor averaged_weights() const override { return updates() > begin_ ? average_ : at::Tensor(); }
+  void begin_averaging(std::int64_t updates) override { begin_ = updates; }
+  std::optional<double> last_rate() const override { return last_rate_; }
+  void set_last_rate(double rate) override { last_rate_ = rate; }
 
  private:
   void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
-    const double lambd = number(&RuleOptions::lambd), decay = number(&RuleOptions::weight_decay);
+    const bool averages = updates() >= begin_;
     for (const Segment& segment : segments()) {
-      const double before = static_cast<double>(segment.updates);
-      const double eta = lr / std::pow(1 + lambd * lr * before, number(&RuleOptions::alpha));
-      const double weight = 1 / std::max(1.0, before - number(&RuleOptions::average_start));
-      by_blocks(segment.range, weights, [&](FlatRange r) {
-        at::Tensor w = cut(weights, r), g = cut(gradient, r), average = part(average_, r);
-        if (segment.decays && decay != 0) g.add_(w, decay);
-        w.mul_(1 - lambd * eta).add_(g, -eta);
-        if (weight == 1)
-          average.copy_(w);
-        else
-          average.add_(w.sub(average), weight);
-      });
+      averages ? average(weights, gradient, segment, last_rate_.value_or(lr))
+               : descend(weights, gradient, segment, lr);
     }
+    if (averages) last_rate_ = lr;
+  }
+  void descend(const at::Tensor& weights, const at::Tensor& gradient, const Segment& segment, double lr) {
+    const double decay = number(&RuleOptions::weight_decay);
+    by_blocks(segment.range, weights, [&](FlatRange r) {
+      at::Tensor w = cut(weights, r), g = cut(gradient, r);
+      if (segment.decays && decay != 0) g.add_(w, decay);
+      w.add_(g, -lr);
+    });
+  }
+  void average(const at::Tensor& weights, const at::Tensor& gradient, const Segment& segment, double lr) {
+    const double lambd = number(&RuleOptions::lambd), decay = number(&RuleOptions::weight_decay);
+    const double before = static_cast<double>(segment.updates - begin_);
+    const double eta = lr / std::pow(1 + lambd * lr * before, number(&RuleOptions::alpha));
+    const double weight = 1 / std::max(1.0, before - number(&RuleOptions::average_start));
+    by_blocks(segment.range, weights, [&](FlatRange r) {
+      at::Tensor w = cut(weights, r), g = cut(gradient, r), average = part(average_, r);
+      if (segment.decays && decay != 0) g.add_(w, decay);
+      w.mul_(1 - lambd * eta).add_(g, -eta);
+      if (weight == 1)
+        average.copy_(w);
+      else
+        average.add_(w.sub(average), weight);
+    });
   }
   at::Tensor average_;
+  std::int64_t begin_;  ///< updates done when averages begin
+  std::optional<double> last_rate_;
 };
 
 /// LAMB and LARS: the rate of a parameter depends on the norms of the whole of it.

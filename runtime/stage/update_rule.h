@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,11 @@ class UpdateRule {
   void all_gather_(const at::Tensor& flat) { shards_.all_gather_(flat); }
   /// Weights to evaluate with instead of the newest, of this rank's shard; undefined: those.
   virtual at::Tensor averaged_weights() const { return {}; }
+  /// Of a rule that waits for it (RuleOptions::nonmonotone): averages begin after `updates` updates.
+  virtual void begin_averaging(std::int64_t /*updates*/) {}
+  /// The rate of the newest update, of a rule whose next one depends on it; for checkpoints.
+  virtual std::optional<double> last_rate() const { return std::nullopt; }
+  virtual void set_last_rate(double /*rate*/) {}
 
   /// How often the parameters that begin at `element` were updated.
   std::int64_t updates(std::int64_t element = 0) const;

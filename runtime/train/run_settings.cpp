@@ -139,6 +139,8 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
                       {"seed", std::to_string(options.seed)}};
   settings.insert(settings.end(), more.begin(), more.end());
   add_rule(options.rule, options.clip, settings);
+  if (value_of(options.rule, &RuleOptions::nonmonotone) > 0)
+    settings.emplace_back("evaluate-every", std::to_string(options.evaluate_every));
   add_rate(options.learning_rate, settings);
   add_precision(options, settings);
   if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");

@@ -15,11 +15,14 @@
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
+#include "runtime/checkpoint/carried.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/device/host_memory.h"
+#include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/job_array.h"
+#include "runtime/rules/averaging_trigger.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/schedule/schedule_stream.h"
 #include "runtime/train/run_settings.h"
@@ -39,7 +42,8 @@ int microbatches_per_step(const Plan& plan) {
 
 namespace {
 
-// Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends.
+// Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends. Where
+// microbatches follow others, as many as lie between them (place_followers).
 constexpr int kEvaluationChunk = 16;
 // Of those, so many go between two looks at the stop flag.
 constexpr int kEvaluationPiece = 4;
@@ -207,6 +211,8 @@ struct Trainer::Impl {
   Settings settings;
   /// In the evaluation; its lag also bounds how far a fast first stage runs ahead of the others.
   std::unique_ptr<AnyRank> evaluation_stop;
+  int evaluation_chunk = kEvaluationChunk;
+  std::optional<AveragingTrigger> averaging;
 
   Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
       : world(w), plan(std::move(p)), options(std::move(o)), layout(layout_or_throw(model, plan, options)) {
@@ -274,8 +280,10 @@ struct Trainer::Impl {
         UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
         NamedTensors state = whole_stage_state(own, rule);
         add_update_counts(state, own, rule, done);
+        add_last_rate(state, own, rule);
         std::ranges::move(state, std::back_inserter(states[h.stage]));
       }
+      add_carried(states[h.stage], *h.executor, *h.store, followed(), h.group.get());
     }
     return mine([&](const HeldStage& h) {
       NamedTensors state = std::move(states.at(h.stage));
@@ -299,6 +307,22 @@ struct Trainer::Impl {
   void save_final_weights();
   bool is_finite(const std::vector<StageTensors>& tensors, int job);
   void finish_files();
+  bool carries() const {
+    return std::ranges::any_of(layout.model.layers, [](const NamedLayer& l) {
+      return dynamic_cast<const CarryingLayer*>(l.layer.get()) != nullptr;
+    });
+  }
+  /// The microbatches before this step that those of this step follow.
+  std::vector<CarriedRows> followed() const {
+    const std::int64_t next = position_of(done);
+    std::vector<CarriedRows> result;
+    for (std::int64_t p = next - sources.train->extent(next).follows; p < next; ++p)
+      result.push_back({p, sources.train->extent(p).samples});
+    return result;
+  }
+  void prepare_averaging();
+  void place_followers();
+  void watch_evaluation();
   void check_sizes();
   void build(const MakeBatches& make_batches);
   void resume();
@@ -377,12 +401,46 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
     return mine(whole_run ? position - position_of(start) : position % per_step);
   };
   BatchNeeds evaluation = train;
-  evaluation.mine = [=](std::int64_t position) { return mine(position % kEvaluationChunk); };
+  evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
   sources = make_batches(train, evaluation);
+  prepare_averaging();
+  place_followers();
   use_extents_of(*sources.train);
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
+}
+
+void Trainer::Impl::prepare_averaging() {
+  const double patience = value_of(options.rule, &RuleOptions::nonmonotone);
+  if (patience == 0) return;
+  if (!evaluates()) {
+    throw ConfigError("--nonmonotone waits for evaluations, and there are none during training",
+                      "give --evaluate-every N, and data with a test split");
+  }
+  averaging.emplace(static_cast<std::size_t>(patience));
+}
+
+/// A microbatch goes on where the one that it follows ended: on every stage both are of one replica.
+void Trainer::Impl::place_followers() {
+  if (!carries()) return;
+  const std::int64_t apart = sources.train->extent(position_of(1)).follows;
+  for (const PlanStage& stage : plan.stages) {
+    const auto replicas = static_cast<std::int64_t>(stage.ranks.size());
+    const std::int64_t turn = asynchronous() ? replicas : microbatches_per_step(plan);
+    if (replicas == 1 || apart % turn == 0) continue;
+    throw ConfigError(
+        "the windows of " + plan.model +
+            " follow each other, and the replicas of a stage take turns: the state of one would "
+            "be another's",
+        "use a schedule that flushes, for example --schedule 1f1b, or no replicas");
+  }
+  for (std::int64_t p = 0; p < sources.evaluation.microbatches; ++p) {
+    const std::int64_t between = sources.evaluation.batches->extent(p).follows;
+    if (between == 0) continue;
+    evaluation_chunk = static_cast<int>(between);
+    break;
+  }
 }
 
 /// Fills nothing yet: the first actions of the flow do.
@@ -545,6 +603,9 @@ void Trainer::Impl::resume() {
         if (Problems problems = load_stage(opened, plan.model, own, rule); !problems.empty())
           throw CheckpointError(to_string(problems));
         load_update_counts(opened, own, rule);
+        load_last_rate(opened, own, rule);
+        if (opened.info.averaging && opened.info.averaging->from >= 0)
+          rule.begin_averaging(opened.info.averaging->from);
       }
     }
   });
@@ -571,11 +632,16 @@ void Trainer::Impl::resume() {
     if (asynchronous() && opened.info.plan_fingerprint == plan.fingerprint())
       older_versions = load_stash(opened, *h.store);
   }
+  if (opened.info.averaging && averaging) averaging->set_state(*opened.info.averaging);
   if (opened.info.loss_scale) stages->loss_scaler().set_state(*opened.info.loss_scale);
   report.first_step = done;
   if (continues) report.saved_step = done;
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + opened.path);
   sources.train->seek(position_of(done));
+  const auto carried = together("loading " + opened.path, [&] {
+    for (const HeldStage& h : stages->held()) load_carried(opened, *h.executor, *h.store, followed());
+  });
+  if (carried) throw CheckpointError(carried->what);
 }
 
 std::int64_t Trainer::Impl::next_event() const {
@@ -724,8 +790,8 @@ bool Trainer::Impl::evaluate() {
   use_extents_of(shifted);
   RankRunner shifted_runner({*stages, shifted, world.clock, trace, status, world.device});
   for (std::int64_t next = 0; next < total && !asked;) {
-    const std::int64_t chunk = next / kEvaluationChunk * kEvaluationChunk;
-    const std::int64_t end = std::min({total, chunk + kEvaluationChunk, next + kEvaluationPiece});
+    const std::int64_t chunk = next / evaluation_chunk * evaluation_chunk;
+    const std::int64_t end = std::min({total, chunk + evaluation_chunk, next + kEvaluationPiece});
     stages->begin(shifted.by + chunk, std::vector<double>(static_cast<std::size_t>(jobs()), 0.0));
     shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
                                           static_cast<int>(end - chunk), world.communicator),
@@ -735,7 +801,7 @@ bool Trainer::Impl::evaluate() {
   }
   evaluation_stop->finish();
   stages->finish_sends();
-  evaluated += total + kEvaluationChunk;
+  evaluated += total + evaluation_chunk;
   stages->set_training(true);
   use_extents_of(*sources.train);
   StageExecutor* last_stage = stages->last();
@@ -810,6 +876,20 @@ bool Trainer::Impl::score_weights() {
   report.reached_target = options.target_score && found.values.front().second >= *options.target_score;
   report.scores.push_back(std::move(found));
   return true;
+}
+
+/// Whether the evaluation that was due lets averages begin: the same on all ranks.
+void Trainer::Impl::watch_evaluation() {
+  if (!averaging) return;
+  const double own = owns_loss() ? report.evaluations.back().values.front().second : 0;
+  const at::Tensor loss = at::full({1}, own, at::kDouble);
+  if (world.communicator.size() > 1) world.communicator.broadcast(loss, plan.stages.back().ranks.front());
+  const std::int64_t updates = done - (loss_scale() ? loss_scale()->skipped : 0);
+  if (!averaging->evaluated(*loss.const_data_ptr<double>(), updates)) return;
+  for (const HeldStage& h : stages->held()) {
+    for (const auto& rule : h.rules) rule->begin_averaging(updates);
+  }
+  if (owns_loss()) log_info("averaging begins after step=" + std::to_string(done));
 }
 
 /// By rank 0, before the others open their files: the folder becomes this run's.
@@ -888,7 +968,8 @@ bool Trainer::Impl::checkpoint() {
        .updates = done,
        .plan_fingerprint = plan.fingerprint(),
        .settings = settings,
-       .loss_scale = loss_scale()},
+       .loss_scale = loss_scale(),
+       .averaging = averaging ? std::optional(averaging->state()) : std::nullopt},
       plan.num_stages(), state, {.keep = options.keep_checkpoints, .deadline = options.checkpoint_deadline});
   if (problem) {
     ++report.failed_saves;
@@ -931,6 +1012,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
   if (evaluated_last || saves || scored) {
     rest();
     report.stopped = evaluated_last && !evaluate();
+    if (!report.stopped && evaluated_last) watch_evaluation();
     if (!report.stopped && saves) checkpoint();
     // Last, for what it takes: all else is safe by then.
     if (!report.stopped && scored) report.stopped = !score_weights();
@@ -1022,6 +1104,11 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
                         "the model has " + std::to_string(model.jobs()) + " jobs, their settings are " +
                             std::to_string(options.jobs.size()),
                         {}});
+  if (model.jobs() > 1 && std::ranges::any_of(options.jobs, [](const JobOptions& job) {
+        return value_of(job.rule, &RuleOptions::nonmonotone) > 0;
+      }))
+    problems.push_back(
+        {"--nonmonotone", "the jobs of an array begin nothing each at its own time", "run the jobs apart"});
   if (model.jobs() > 1 && LossScaler(options.precision, options.loss_scale).active())
     problems.push_back({"--loss-scale", "one scale of the loss would tie the jobs of an array together",
                         "give --precision bfloat16 or float32, or run the jobs apart"});

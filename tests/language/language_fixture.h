@@ -43,6 +43,21 @@ inline LayeredModel small_lm(double dropout, Embeddings embeddings = Embeddings:
                                .nominal_length = 7});
 }
 
+/// `dropout`: of every kind.
+inline LayeredModel small_awd(double dropout, Embeddings embeddings = Embeddings::Shared) {
+  return awd_lstm_model({.layers = 3,
+                         .features = 8,
+                         .hidden = 12,
+                         .vocabulary = kVocabulary,
+                         .dropout = dropout,
+                         .hidden_dropout = dropout,
+                         .input_dropout = dropout,
+                         .embedding_dropout = dropout,
+                         .weight_drop = dropout,
+                         .embeddings = embeddings,
+                         .nominal_length = 7});
+}
+
 inline std::unique_ptr<BatchSource> text_batches(const LayeredModel& model, int microbatch,
                                                  int microbatches) {
   const std::int64_t per_step = std::int64_t{microbatch} * microbatches;

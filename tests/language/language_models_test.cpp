@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -33,6 +34,12 @@ TEST(LanguageModels, HaveTheKnownParameterCounts) {
       {"bert_base", {}, 110'106'428},
       {"bert_large", {}, 336'226'108},
       {"transformer_lm", {}, 8'751'614},
+      {"awd_lstm", {}, 33'556'078},
+      {"awd_lstm", {{"vocabulary", "10000"}}, 24'221'600},
+      // Six layers of 1600, as PipeDream's is thought to be (0.408 GB).
+      {"awd_lstm",
+       {{"vocabulary", "10000"}, {"layers", "6"}, {"hidden", "1600"}},
+       10'000 * 401 + 4 * (1600 * 2000 + 3200) + 4 * 4 * (1600 * 3200 + 3200) + 4 * (400 * 2000 + 800)},
   };
   for (const auto& [name, options, count] : counts) {
     const auto model = make_model(name, options);
@@ -67,12 +74,45 @@ TEST(LanguageModels, GnmtHasMlperfsNamesAndShapes) {
   EXPECT_EQ(found, expected);
 }
 
+TEST(LanguageModels, AwdLstmHasTheReferencesNamesAndShapes) {
+  const LayeredModel model = awd_lstm_model({.features = 5, .hidden = 7, .vocabulary = 11});
+  std::map<std::string, Shape> expected{{"encoder.weight", {11, 5}}, {"decoder.bias", {11}}};
+  const auto lstm = [&](const std::string& name, std::int64_t in, std::int64_t hidden) {
+    expected[name + ".module.weight_ih_l0"] = {4 * hidden, in};
+    expected[name + ".module.weight_hh_l0_raw"] = {4 * hidden, hidden};
+    expected[name + ".module.bias_ih_l0"] = expected[name + ".module.bias_hh_l0"] = {4 * hidden};
+  };
+  lstm("rnns.0", 5, 7);
+  lstm("rnns.1", 7, 7);
+  lstm("rnns.2", 7, 5);
+  EXPECT_EQ(own_parameters(model), expected);
+  EXPECT_EQ(model.layers.back().tied.front().second, "encoder.weight");
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      if (layer.name == "encoder") EXPECT_EQ(spec.a, 0.1);
+      if (layer.name == "rnns.2.module") EXPECT_EQ(spec.a, 1 / std::sqrt(5.0));
+      if (layer.name == "decoder" && spec.name == "bias") EXPECT_EQ(spec.init, Init::Zeros);
+    }
+  }
+}
+
 TEST(LanguageModels, AreWholeInEveryForm) {
   std::vector<LayeredModel> models;
   for (const Embeddings embeddings : {Embeddings::Separate, Embeddings::Shared}) {
     for (const GnmtForm form : {GnmtForm::PipeDream, GnmtForm::MLPerf})
       models.push_back(gnmt_model({.hidden = 8, .vocabulary = 30, .embeddings = embeddings, .form = form}));
     models.push_back(transformer_lm_model({.embeddings = embeddings}));
+    models.push_back(awd_lstm_model({.layers = 2, .features = 6, .hidden = 9, .embeddings = embeddings}));
+    models.push_back(awd_lstm_model({.layers = 1,
+                                     .features = 6,
+                                     .dropout = 0,
+                                     .hidden_dropout = 0,
+                                     .input_dropout = 0,
+                                     .embedding_dropout = 0,
+                                     .weight_drop = 0,
+                                     .activation_penalty = 0,
+                                     .change_penalty = 0,
+                                     .embeddings = embeddings}));
   }
   models.push_back(bert_model({.layers = 2, .hidden = 16, .heads = 4, .gelu = GeluForm::Tanh}));
   for (const LayeredModel& model : models) {

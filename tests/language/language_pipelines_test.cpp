@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "runtime/base/error.h"
+#include "runtime/stage/fuse.h"
 #include "tests/language/language_fixture.h"
 
 namespace millrace {
@@ -27,8 +29,13 @@ class Language : public Pipeline {
     return plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches, kind);
   }
   static std::vector<LayeredModel> all() {
-    return {small_gnmt(kDropout), small_gnmt(kDropout, Embeddings::Shared, GnmtForm::MLPerf),
-            small_bert(kDropout), small_lm(kDropout), small_lm(kDropout, Embeddings::Shared)};
+    return {small_gnmt(kDropout),
+            small_gnmt(kDropout, Embeddings::Shared, GnmtForm::MLPerf),
+            small_bert(kDropout),
+            small_lm(kDropout),
+            small_lm(kDropout, Embeddings::Shared),
+            small_awd(kDropout),
+            small_awd(kDropout, Embeddings::Separate)};
   }
 };
 
@@ -54,7 +61,8 @@ TEST_F(Language, PipelinesThatFlushEqualOneProcessBitForBit) {
 }
 
 TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
-  for (const LayeredModel& model : {small_gnmt(kDropout), small_lm(kDropout)}) {
+  for (const LayeredModel& model :
+       {small_gnmt(kDropout), small_lm(kDropout), small_awd(kDropout, Embeddings::Separate)}) {
     for (int stages : {2, 3, 4}) {
       const Plan plan = straight(model, stages, ScheduleKind::PipeDream, 1);
       const TrainOptions settings = options(8);
@@ -69,7 +77,8 @@ TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
 }
 
 TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
-  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout)}) {
+  for (const LayeredModel& model :
+       {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout), small_awd(kDropout)}) {
     const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3));
     for (const auto& replicas : {std::vector<int>{2}, {2, 1}, {1, 2}, {2, 2}}) {
       const Outcome many =
@@ -92,7 +101,8 @@ TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
 }
 
 TEST_F(Language, RunsResumeAtTheSameSentence) {
-  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout)}) {
+  for (const LayeredModel& model :
+       {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout), small_awd(kDropout)}) {
     const Outcome whole =
         run(model, straight(model, 2, ScheduleKind::OneFOneB), options(6, UpdateRuleKind::Adam));
     TrainOptions first = options(3, UpdateRuleKind::Adam);
@@ -108,7 +118,117 @@ TEST_F(Language, RunsResumeAtTheSameSentence) {
   }
 }
 
-/// One step of two microbatches in one process: fields, weights, gradients and loss, as a file.
+/// Text of the model in windows of its own length, in rows of a microbatch.
+Evaluation windows_of(const LayeredModel& model, int microbatch) {
+  Evaluation evaluation{text_batches(model, microbatch, 1)};
+  while (evaluation.microbatches < 12 &&
+         (evaluation.microbatches == 0 || evaluation.batches->extent(evaluation.microbatches).follows > 0))
+    ++evaluation.microbatches;
+  return evaluation;
+}
+
+/// Windows go on in an evaluation, from its own beginning, in the same way under every plan, and leave what
+/// training carries alone.
+TEST_F(Language, EvaluationsCarryStatesOfTheirOwn) {
+  const LayeredModel model = small_awd(kDropout);
+  make_evaluation_ = [](const LayeredModel& m) { return windows_of(m, kMicrobatch); };
+  TrainOptions often = options(5);
+  const Outcome undisturbed = run(model, straight(model, 1, ScheduleKind::OneFOneB), often);
+  often.evaluate_every = 2;
+  const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), often);
+  expect_equal(one, undisturbed, "evaluated often");
+  ASSERT_EQ(one.reports[0].evaluations.size(), 3u);
+  for (const std::vector<int>& replicas : {std::vector<int>{1, 1, 1}, {2}, {2, 1}, {1, 3}}) {
+    const Plan plan = plan_for(model, replicas, kMicrobatches, ScheduleKind::OneFOneB);
+    const Outcome many = run(model, plan, often);
+    const auto& found = many.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].evaluations;
+    ASSERT_EQ(found.size(), 3u);
+    for (std::size_t e = 0; e < 3; ++e) {
+      for (std::size_t v = 0; v < found[e].values.size(); ++v)
+        EXPECT_NEAR(found[e].values[v].second, one.reports[0].evaluations[e].values[v].second, 1e-4)
+            << ::testing::PrintToString(replicas) << " " << found[e].values[v].first;
+    }
+  }
+}
+
+/// Windows of which none follows another.
+struct Standing final : BatchSource {
+  explicit Standing(std::unique_ptr<BatchSource> source) : inner(std::move(source)) {}
+  Batch get(std::int64_t position) override { return inner->get(position); }
+  void seek(std::int64_t position) override { inner->seek(position); }
+  BatchExtent extent(std::int64_t position) const override {
+    BatchExtent extent = inner->extent(position);
+    extent.follows = 0;
+    return extent;
+  }
+  std::unique_ptr<BatchSource> inner;
+};
+
+/// Cutting the text finer changes nothing but rounding where weights stay and nothing is dropped; where no
+/// state is carried it does.
+TEST_F(Language, WindowsThatGoOnAreOneLongWindow) {
+  TrainOptions trained = options(40, UpdateRuleKind::Adam);
+  trained.learning_rate.base = 0.02;
+  run(small_awd(0), straight(small_awd(0), 1, ScheduleKind::OneFOneB), trained);
+  const std::string weights = (folder_ / "trained.safetensors").string();
+  fs::copy_file(folder_ / "weights.safetensors", weights);
+  const auto perplexity = [&](std::int64_t length, bool carries = true) {
+    LayeredModel model = small_awd(0);
+    model.dimensions[0].nominal = length;
+    TrainOptions still = options(1);
+    still.learning_rate.base = 0;
+    still.init_from = weights;
+    make_evaluation_ = [=](const LayeredModel& m) {
+      Evaluation evaluation = windows_of(m, kMicrobatch);
+      if (!carries) evaluation.batches = std::make_unique<Standing>(std::move(evaluation.batches));
+      evaluation.microbatches = 48 / length;
+      return evaluation;
+    };
+    const Outcome outcome = run(model, straight(model, 2, ScheduleKind::OneFOneB), still);
+    const EvaluationReport& report = outcome.reports[1].evaluations.back();
+    EXPECT_EQ(report.samples, 48 * kMicrobatch);
+    for (const auto& [name, value] : report.values) {
+      if (name == "tokens.perplexity") return value;
+    }
+    return 0.0;
+  };
+  const double whole = perplexity(48);
+  EXPECT_GT(whole, 1);
+  EXPECT_NEAR(perplexity(12), whole, 1e-5 * whole);
+  EXPECT_NEAR(perplexity(4), whole, 1e-5 * whole);
+  EXPECT_GT(std::abs(perplexity(4, false) - whole), 1e-3 * whole);
+}
+
+TEST_F(Language, StatesThatWouldChangeHandsAreRefused) {
+  const LayeredModel model = small_awd(kDropout, Embeddings::Separate);
+  const auto refused = [&](const std::function<void()>& work, const std::string& part) {
+    try {
+      work();
+      ADD_FAILURE() << "not refused: " << part;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refused(
+      [&] {
+        run(model, plan_for(model, {2, 1}, 1, ScheduleKind::PipeDream), options(4), 1);
+      },
+      "the replicas of a stage take turns");
+  EXPECT_FALSE(fuse({model, model}, nullptr, {.data = JobData::Shared}));
+  // A checkpoint goes on with the rows that it has.
+  TrainOptions first = options(3);
+  first.output_dir = (folder_ / "first").string();
+  first.checkpoint_every = 3;
+  run(model, straight(model, 2, ScheduleKind::OneFOneB), first);
+  TrainOptions rest = options(6);
+  rest.resume = first.output_dir;
+  rest.resume_changes = {"all"};
+  refused([&] { run(model, straight(model, 2, ScheduleKind::OneFOneB, 2), rest, 2); },
+          "has other rows in carried/rnns.0.module/h");
+}
+
+/// One step of two microbatches in one process, after as many steps that only leave their states where the
+/// model carries any: fields of all, weights, gradients and loss, as a file.
 void write_step(const LayeredModel& model, const std::string& path, const std::shared_ptr<Device>& device) {
   at::NoGradGuard no_grad;
   constexpr int kSamples = 3, kTogether = 2;
@@ -120,19 +240,24 @@ void write_step(const LayeredModel& model, const std::string& path, const std::s
   StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device},
                          {.seed = 7, .microbatches_per_update = kTogether});
   const auto batches = text_batches(model, kSamples, kTogether);
-  executor.begin(0, 0);
   executor.set_extents([&](std::int64_t position) { return batches->extent(position); });
   NamedTensors tensors;
-  for (int m = 0; m < kTogether; ++m) {
-    const Batch batch = batches->get(m);
-    for (std::size_t f = 0; f < model.fields.size(); ++f)
-      tensors.emplace_back("field/" + std::to_string(m) + "/" + model.fields[f].name,
-                           batch.fields[f].contiguous());
-    executor.feed(MicrobatchId(m), batch);
-    executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
-    executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+  LossSums losses;
+  for (int first = 0; first <= (executor.program().carries ? kTogether : 0); first += kTogether) {
+    executor.begin(first, 0);
+    store.flat_gradient().zero_();
+    for (const TiedUse& use : store.tied()) at::Tensor(use.gradient).zero_();
+    for (int m = 0; m < kTogether; ++m) {
+      const Batch batch = batches->get(first + m);
+      for (std::size_t f = 0; f < model.fields.size(); ++f)
+        tensors.emplace_back("field/" + std::to_string(first + m) + "/" + model.fields[f].name,
+                             batch.fields[f].contiguous());
+      executor.feed(MicrobatchId(m), batch);
+      executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
+      executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
+    }
+    losses = executor.take_losses();
   }
-  const LossSums losses = executor.take_losses();
   tensors.emplace_back("loss", at::full({1}, losses.values[0].second, at::kFloat));
   for (const TiedUse& use : store.tied())
     store.add_tied_gradient(static_cast<std::size_t>(use.slot), use.gradient);
@@ -154,7 +279,9 @@ TEST_F(Language, LossAndGradientsArePyTorchs) {
        gnmt_model(
            {.layers = 4, .hidden = 16, .vocabulary = kVocabulary, .dropout = 0, .nominal_length = 20})},
       {"bert", small_bert(0)},
-      {"transformer_lm", small_lm(0)}};
+      {"transformer_lm", small_lm(0)},
+      {"awd_lstm", small_awd(0)},
+      {"awd_lstm_separate", small_awd(0, Embeddings::Separate)}};
   for (const auto& [name, model] : models)
     write_step(model, (folder_ / (std::string(name) + ".safetensors")).string(), device_);
   const std::string command = std::string(python) + " " + MILLRACE_SOURCE_DIR +

@@ -7,6 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/diff.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/eye.h>
@@ -15,6 +16,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -166,6 +168,46 @@ TEST(Orthogonality, HasTheGoldenValuesAndAutogradsGradient) {
   head->forward(orthogonal, &saved, sums);
   const bool needs[] = {true};
   EXPECT_EQ(head->backward(saved, {.share = 1}, needs)[0].abs().max().item<double>(), 0);
+}
+
+/// alpha times the mean square of one tensor and beta times that of the differences of another's steps.
+TEST(ActivationPenalty, IsTheFormulaAndItsGradient) {
+  const HeadPtr head = activation_penalty_head({.activation = 2, .change = 3});
+  auto generator = at::detail::createCPUGenerator(std::uint64_t{1});
+  for (const std::int64_t steps : {5, 1}) {
+    const at::Tensor inputs[] = {at::empty({steps, 2, 4}, at::kDouble).normal_(0, 1, generator),
+                                 at::empty({steps, 2, 4}, at::kDouble).normal_(0, 1, generator)};
+    const auto formula = [&](const at::Tensor& read, const at::Tensor& made) {
+      const at::Tensor loss = read.square().mean().mul(2);
+      return steps == 1 ? loss : loss.add(made.diff(1, 0).square().mean(), 3);
+    };
+    Saved saved;
+    std::vector<double> sums(4, 0.0);
+    head->forward(inputs, &saved, sums);
+    const std::vector<at::Tensor> leaves{inputs[0].clone().requires_grad_(),
+                                         inputs[1].clone().requires_grad_()};
+    const at::Tensor loss = formula(leaves[0], leaves[1]);
+    const auto expected = torch::autograd::grad({loss}, leaves, {}, {}, false, /*allow_unused=*/true);
+    EXPECT_EQ(sums[3], double(steps) * 2);
+    EXPECT_NEAR(sums[0] / sums[3], loss.item<double>(), 1e-12);
+    EXPECT_NEAR(sums[0], 2 * sums[1] + 3 * sums[2], 1e-12);
+    const bool needs[] = {true, true};
+    const auto ours = head->backward(saved, {.share = 0.25}, needs);
+    EXPECT_TRUE(at::allclose(ours[0], expected[0].mul(0.25), 0, 1e-14));
+    EXPECT_TRUE(at::allclose(ours[1], expected[1].defined() ? expected[1].mul(0.25) : at::zeros_like(ours[1]),
+                             0, 1e-14));
+    // One tensor that is both.
+    Saved both;
+    head->forward(std::span(inputs).first(1), &both, sums);
+    const at::Tensor leaf = inputs[0].clone().requires_grad_();
+    const auto of_both = torch::autograd::grad({formula(leaf, leaf)}, {leaf});
+    EXPECT_TRUE(
+        at::allclose(head->backward(both, {.share = 1}, std::span(needs).first(1))[0], of_both[0], 0, 1e-14));
+    // It is no part of what an evaluation says.
+    std::vector<double> evaluated(4, 0.0);
+    head->forward(inputs, nullptr, evaluated);
+    EXPECT_EQ(evaluated, (std::vector<double>{0, 0, 0, double(steps) * 2}));
+  }
 }
 
 }  // namespace

@@ -22,6 +22,8 @@
 
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/basic_layers.h"
+#include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/initialise.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
@@ -60,6 +62,75 @@ TEST(BahdanauAttention, HasTheWorkedExamplesContext) {
   // Two tokens.
   EXPECT_TRUE(at::allclose(output_of(layer, {y, e, integers({5, 6, 0}, {3, 1})}, parameters).view({2}),
                            doubles({.767014358, .232985642}, {2}), 0, 1e-9));
+}
+
+/// Windows of a sequence, each from the state that the one before left, are the sequence; its gradients are
+/// those of LibTorch's LSTM from that state.
+TEST(CarriedLstm, GoesOnWhereItEnded) {
+  const auto layer = std::static_pointer_cast<const CarryingLayer>(
+      carried_lstm({.sizes = {.in = 3, .hidden = 4}, .weight_drop = 0.5}));
+  const std::vector<at::Tensor> p = initial(layer, at::kDouble);
+  const at::Tensor x = at::randn({9, 2, 3}, at::kDouble);
+  const at::Tensor whole = output_of(lstm({.in = 3, .hidden = 4}), {x}, p);
+  std::vector<at::Tensor> state(2);
+  for (const auto& [first, length] : {std::pair{0, 4}, {4, 1}, {5, 4}}) {
+    const std::vector<at::Tensor> window{x.narrow(0, first, length)};
+    at::NoGradGuard no_grad;
+    const at::Tensor output = layer->forward_from(window, p, state, {.training = false}, nullptr);
+    EXPECT_TRUE(at::allclose(output, whole.narrow(0, first, length), 0, 1e-12)) << first;
+    EXPECT_TRUE(at::equal(state[0], output[length - 1]));
+  }
+
+  const std::vector<at::Tensor> before{at::randn({2, 4}, at::kDouble), at::randn({2, 4}, at::kDouble)};
+  constexpr std::uint64_t kSeed = 5;
+  const at::Tensor mask = dropout_mask(p[1], 0.5, kSeed), grad = at::randn({9, 2, 4}, at::kDouble);
+  std::vector<at::Tensor> leaves{x.clone().requires_grad_()};
+  for (const at::Tensor& one : p) leaves.push_back(one.clone().requires_grad_());
+  const std::vector<at::Tensor> first{before[0].unsqueeze(0), before[1].unsqueeze(0)};
+  const std::vector<at::Tensor> weights{leaves[1], leaves[2].mul(mask), leaves[3], leaves[4]};
+  const auto [output, h, c] = at::lstm(leaves[0], first, weights, true, 1, 0.0, true, false, false);
+  const auto expected = torch::autograd::grad({output}, leaves, {grad});
+  at::NoGradGuard no_grad;
+  Saved saved;
+  state = before;
+  const at::Tensor ours =
+      layer->forward_from(std::vector{x}, p, state, {.training = true, .random_seed = kSeed}, &saved);
+  EXPECT_TRUE(at::allclose(ours, output, 0, 1e-12));
+  EXPECT_TRUE(at::allclose(state[0], h[0], 0, 1e-12));
+  EXPECT_TRUE(at::allclose(state[1], c[0], 0, 1e-12));
+  std::vector<at::Tensor> grads;
+  for (const at::Tensor& one : p) grads.push_back(at::zeros_like(one));
+  const bool needs[] = {true};
+  const at::Tensor of_x = layer->backward_input(grad, p, saved, needs)[0];
+  layer->backward_weight(grad, saved, grads);
+  EXPECT_TRUE(at::allclose(of_x, expected[0], 0, 1e-12));
+  for (std::size_t i = 0; i < grads.size(); ++i)
+    EXPECT_TRUE(at::allclose(grads[i], expected[i + 1], 0, 1e-12)) << i;
+}
+
+/// A mask for all steps; rows of the embedding that a token is, or is not, everywhere.
+TEST(Dropout, IsTheSameAtEveryStepAndForEveryTokenOfAKind) {
+  at::NoGradGuard no_grad;
+  const CallContext training{.training = true, .random_seed = 3};
+  const std::vector<at::Tensor> x{at::ones({6, 4, 50})};
+  const at::Tensor locked = locked_dropout(0.4)->forward(x, {}, {}, training, nullptr);
+  for (std::int64_t t = 1; t < 6; ++t) EXPECT_TRUE(at::equal(locked[t], locked[0]));
+  EXPECT_FALSE(at::equal(locked[0][0], locked[0][1]));
+  EXPECT_NEAR(locked.mean().item<double>(), 1, 0.2);
+
+  const at::Tensor tokens = integers({0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0}, {2, 8});
+  const std::vector<at::Tensor> embedded{at::ones({2, 8, 5}), tokens};
+  const at::Tensor rows = row_dropout(8, 0.5)->forward(embedded, {}, {}, training, nullptr);
+  EXPECT_TRUE(at::equal(rows[0], rows[1].flip(0)));
+  for (std::int64_t t = 0; t < 8; ++t) {
+    const double kept = rows[0][t][0].item<double>();
+    EXPECT_TRUE(kept == 0 || kept == 2);
+    EXPECT_EQ(rows[0][t].sum().item<double>(), 5 * kept);
+  }
+  const double kept = rows.sum().item<double>();
+  EXPECT_TRUE(kept > 0 && kept < 2 * 2 * 8 * 5);
+  for (const LayerPtr& layer : {locked_dropout(0.4), row_dropout(8, 0.4)})
+    EXPECT_TRUE(at::equal(layer->forward(embedded, {}, {}, {.training = false}, nullptr), embedded[0]));
 }
 
 TEST(BidirectionalLstm, IsOneLstmEachWayOverEachSentenceAlone) {

@@ -61,7 +61,8 @@ TEST(Models, HaveTorchvisionsCounts) {
       {"pointnet_seg", 3527629, 70, 118, {{"feature-transform", "on"}}},
   };
   // Ours alone, and those over tokens: tests/language.
-  std::set<std::string> counted{"mlp", "gnmt", "gnmt_large", "bert_base", "bert_large", "transformer_lm"};
+  std::set<std::string> counted{"mlp",        "gnmt",           "gnmt_large", "bert_base",
+                                "bert_large", "transformer_lm", "awd_lstm"};
   for (const Counts& counts : models) {
     const auto model = make_model(counts.name, counts.options);
     ASSERT_TRUE(model) << to_string(model.problems());

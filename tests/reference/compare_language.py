@@ -145,9 +145,39 @@ def transformer_lm(weights, batches):
     return loss, {name: value.grad for name, value in model.named_parameters()}
 
 
+def awd_lstm(weights, batches):
+    """salesforce/awd-lstm-lm's without its dropouts: two microbatches of a window, then the next windows of the same rows."""
+    names = {name: nn.Parameter(value.clone()) for name, value in weights.items()}
+    layers = sum(name.endswith(".weight_ih_l0") for name in weights)
+    table = names["encoder.weight"]
+
+    def run(batch, states):
+        x, after = F.embedding(batch["tokens"], table), []
+        for i in range(layers):
+            prefix = f"rnns.{i}.module."
+            parameters = {part: names[prefix + part] for part in ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0")}
+            parameters["weight_hh_l0"] = names[prefix + "weight_hh_l0_raw"]
+            lstm = nn.LSTM(x.shape[2], parameters["weight_hh_l0"].shape[1])
+            x, state = torch.func.functional_call(lstm, parameters, (x, states[i]) if states else (x,))
+            after.append(state)
+        return x, x @ names.get("decoder.weight", table).T + names["decoder.bias"], after
+
+    with torch.no_grad():
+        states = [run(batch, None)[2] for batch in batches[:2]]
+    total = sum(batch["labels"].numel() for batch in batches[2:])
+    loss = 0
+    for batch, state in zip(batches[2:], states):
+        h, scores, _ = run(batch, state)
+        mean = F.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten())
+        mean = mean + 2 * h.pow(2).mean() + (h[1:] - h[:-1]).pow(2).mean()
+        loss = loss + mean * batch["labels"].numel() / total
+    loss.backward()
+    return loss, {name: value.grad for name, value in names.items()}
+
+
 def compare(name, function):
     tensors = load_file(os.path.join(folder, name + ".safetensors"))
-    weights, gradients, batches = {}, {}, [{}, {}]
+    weights, gradients, batches = {}, {}, []
     for key, value in tensors.items():
         kind, _, rest = key.partition("/")
         if kind == "weight":
@@ -155,6 +185,7 @@ def compare(name, function):
         elif kind == "gradient":
             gradients[rest] = value
         elif kind == "field":
+            batches.extend({} for _ in range(int(rest[0]) + 1 - len(batches)))
             batches[int(rest[0])][rest[2:]] = value
     loss, found = function(weights, batches)
     assert found.keys() == gradients.keys(), found.keys() ^ gradients.keys()
@@ -177,3 +208,5 @@ compare("gnmt_shared", gnmt)
 compare("gnmt_deep", gnmt)
 compare("bert", bert)
 compare("transformer_lm", transformer_lm)
+compare("awd_lstm", awd_lstm)
+compare("awd_lstm_separate", awd_lstm)

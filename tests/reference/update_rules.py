@@ -76,6 +76,8 @@ def run(case, dtype):
                "weight_decay": 0.0 if left_out else case["weight-decay"]} for left_out in (False, True)]
     optimizer = optimizer_of(case, [group for group in groups if group["params"]])
     for step in range(cases["steps"]):
+        for group in optimizer.param_groups:
+            group["lr"] = case["lr"] * case["lr_decay"] ** step
         for name, p in parameters.items():
             p.grad = shared[f"gradient/{step}/{name}"].to(dtype).clone()
         if case["clip_value"] > 0:

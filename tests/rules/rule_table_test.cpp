@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+
+#include "runtime/rules/averaging_trigger.h"
 
 namespace millrace {
 namespace {
@@ -37,6 +40,37 @@ TEST(RuleTable, RefusesNumbersOfOtherRules) {
       EXPECT_NE(problems[0].hint.find(" it"), std::string::npos) << problems[0].hint;
     }
   }
+}
+
+/// Above the least of all but the newest two, of four or more; then never again. A loss that is not finite is
+/// neither.
+TEST(AveragingTrigger, BeginsWhereAwdLstmSwitches) {
+  const auto begins_at = [](std::vector<double> losses) {
+    AveragingTrigger trigger(2);
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      // A run that goes on knows no more than the state.
+      AveragingTrigger resumed(2);
+      resumed.set_state(trigger.state());
+      if (trigger.evaluated(losses[i], 10 * std::int64_t(i)) !=
+          resumed.evaluated(losses[i], 10 * std::int64_t(i)))
+        return -2;
+      if (trigger.state().from >= 0) {
+        EXPECT_EQ(trigger.state().from, 10 * std::int64_t(i));
+        EXPECT_FALSE(trigger.evaluated(1e9, 1000));
+        return int(i);
+      }
+    }
+    EXPECT_LE(trigger.state().losses.size(), 3u);
+    return -1;
+  };
+  EXPECT_EQ(begins_at({5, 4, 3, 2, 1, 0}), -1);
+  EXPECT_EQ(begins_at({1, 2, 3}), -1);         // too few
+  EXPECT_EQ(begins_at({1, 2, 3, 4}), 3);       // above the first
+  EXPECT_EQ(begins_at({3, 1, 2, 2.5, 2}), 4);  // above 1, which is three before; 2.5 is not above 3
+  EXPECT_EQ(begins_at({3, 2, 2, 2, 2}), -1);   // not above
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(begins_at({nan, 3, 2, nan, 4, 2.5}), 4);
+  EXPECT_EQ(begins_at({nan, nan, nan, nan, nan}), -1);
 }
 
 TEST(RuleTable, StatesFollowTheOptions) {

@@ -156,6 +156,7 @@ class Pipeline : public ::testing::Test {
                               if (evaluation_microbatches_ > 0)
                                 sources.evaluation = {std::make_unique<RandomBatches>(model, kMicrobatch),
                                                       evaluation_microbatches_};
+                              if (make_evaluation_) sources.evaluation = make_evaluation_(model);
                               return sources;
                             });
             outcome.reports[r] = trainer.run();
@@ -210,6 +211,7 @@ class Pipeline : public ::testing::Test {
       make_ranks_ = local_ranks;
   std::shared_ptr<Device> device_ = make_cpu_device();
   std::int64_t evaluation_microbatches_ = 0;
+  std::function<Evaluation(const LayeredModel& model)> make_evaluation_;  ///< instead of random ones
   std::function<void(std::int64_t position)> on_batch_;  ///< of training; called by the threads of all ranks
   std::function<std::unique_ptr<BatchSource>(const LayeredModel& model)> make_batches_ =
       [this](const LayeredModel& model) {
@@ -337,6 +339,7 @@ class Reference {
     StageExecutor executor({whole_, StageId(0), store, *rule, alone_, nullptr, *device_},
                            {.seed = options_.seed, .microbatches_per_update = microbatches});
     executor.set_extents([this](std::int64_t position) { return batches_->extent(position); });
+    executor.carried_states() = std::move(carried_);
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
@@ -346,6 +349,7 @@ class Reference {
       executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
       executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
     }
+    carried_ = std::move(executor.carried_states());
     std::map<std::string, at::Tensor> grads;
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       grads[store.slots()[i].name] = store.view(store.flat_gradient(), i);
@@ -369,6 +373,7 @@ class Reference {
   std::unique_ptr<BatchSource> batches_;
   std::vector<ParameterStore> stores_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
+  CarriedStates carried_;
   Alone alone_;
   std::shared_ptr<Device> device_ = make_cpu_device();
 };

@@ -1,4 +1,5 @@
 // Update rules: torch.optim's numbers, and the same bits under every plan.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
@@ -8,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/layers/sequence_layers.h"
 #include "runtime/stage/gradient_agreement.h"
@@ -35,6 +37,7 @@ struct RuleCase {
   RuleOptions rule;
   ClipOptions clip = {};
   double lr = 0.01;
+  double lr_decay = 1;  ///< of each step
 };
 
 std::vector<RuleCase> rule_cases() {
@@ -63,6 +66,12 @@ std::vector<RuleCase> rule_cases() {
        "RMSprop",
        {.kind = Kind::RmsProp, .momentum = 0.7, .weight_decay = 0.1, .alpha = 0.9, .centered = true}},
       {"asgd", "ASGD", {.kind = Kind::Asgd, .weight_decay = 0.1, .average_start = 10}},
+      {"asgd, a rate that falls",
+       "ASGD",
+       {.kind = Kind::Asgd, .weight_decay = 0.1, .lambd = 0.05, .average_start = 10},
+       {},
+       0.5,
+       0.9},
       {"asgd without its own decay", "ASGD", {.kind = Kind::Asgd, .lambd = 0, .average_start = 0}},
   };
 }
@@ -95,6 +104,7 @@ class UpdateRules : public Pipeline {
         write_safetensors((folder_ / "shared.safetensors").string(), shared);
       }
       auto rule = make_update_rule(c.rule, store);
+      double lr = c.lr;
       for (const at::Tensor& gradient : gradients) {
         store.flat_gradient().copy_(gradient);
         if (c.clip.value > 0) store.flat_gradient().clamp_(-c.clip.value, c.clip.value);
@@ -102,7 +112,8 @@ class UpdateRules : public Pipeline {
           const double norm = norm_of(square_sums_by_slot(store, store.flat_gradient()));
           store.flat_gradient().mul_(clip_factor(norm, limit, c.rule.kind == Kind::Lamb));
         }
-        store.publish([&](const at::Tensor& w, const at::Tensor& g) { rule->apply_(w, g, {.lr = {c.lr}}); });
+        store.publish([&](const at::Tensor& w, const at::Tensor& g) { rule->apply_(w, g, {.lr = {lr}}); });
+        lr *= c.lr_decay;
       }
       const std::string file = "case" + std::to_string(list.items().size()) + ".safetensors";
       write_safetensors((folder_ / file).string(), whole_stage_state(store, *rule));
@@ -110,6 +121,7 @@ class UpdateRules : public Pipeline {
                                {"file", file},
                                {"optimizer", c.optimizer},
                                {"lr", c.lr},
+                               {"lr_decay", c.lr_decay},
                                {"clip_norm", clip_norm_of(c.rule, c.clip)},
                                {"clip_value", c.clip.value}});
       for (const RuleNumber& number : rule_numbers())
@@ -283,6 +295,92 @@ TEST_F(UpdateRules, AveragedWeightsAreEvaluated) {
   const Outcome newest = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), averaging);
   EXPECT_EQ(newest.losses, one.losses);
   EXPECT_FALSE(at::equal(newest.weights.at("a.weight"), one.weights.at("a.weight")));
+}
+
+/// NT-ASGD: plain descent, then the mean of all weights since an evaluation that was worse than the best but
+/// the newest: in any plan, and with a break anywhere.
+TEST_F(UpdateRules, AveragesBeginWhenEvaluationsSaySo) {
+  const LayeredModel model = small_model();
+  evaluation_microbatches_ = 3;
+  TrainOptions descent = options(12);
+  descent.rule.momentum = 0;
+  descent.rule.weight_decay = 0;
+  descent.learning_rate.base = 0.3;
+  descent.evaluate_every = 1;
+  const Outcome plain = train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), descent);
+  TrainOptions waiting = descent;
+  waiting.rule = {.kind = Kind::Asgd, .lambd = 0, .average_start = 0, .nonmonotone = 2};
+  waiting.checkpoint_every = 1;
+  waiting.keep_checkpoints = 0;
+  waiting.output_dir = (folder_ / "one").string();
+  const Outcome one = train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), waiting);
+  EXPECT_EQ(one.losses, plain.losses);  // what is trained is not touched
+
+  // When it is to begin, from what plain descent's evaluations were.
+  const auto& evaluations = plain.reports[0].evaluations;
+  std::int64_t begins = -1;
+  double best = INFINITY;
+  for (std::size_t e = 0; e < evaluations.size() && begins < 0; ++e) {
+    if (e > 2) best = std::min(best, evaluations[e - 3].values[0].second);
+    if (evaluations[e].values[0].second > best) begins = evaluations[e].step;
+  }
+  ASSERT_GT(begins, 3);
+  ASSERT_LT(begins, 10);
+  // torch.optim's: the second update's weight is 1 as the first's, so that the first's weights are left out.
+  const std::int64_t first_averaged = begins + 2;
+  at::Tensor mean;
+  for (std::int64_t step = first_averaged; step <= 12; ++step) {
+    const auto checkpoint = open_checkpoint(
+        (fs::path(waiting.output_dir) / "checkpoints" / printed("step-%08d", int(step))).string());
+    ASSERT_TRUE(checkpoint);
+    const at::Tensor weight = checkpoint->find("a.weight")->tensor("a.weight").to(at::kDouble);
+    mean = mean.defined() ? at::add(mean, weight) : weight.clone();
+  }
+  mean.div_(double(12 - first_averaged + 1));
+  EXPECT_TRUE(at::allclose(one.weights.at("a.weight").to(at::kDouble), mean, 0, 1e-6));
+  EXPECT_FALSE(at::equal(one.weights.at("a.weight"), plain.weights.at("a.weight")));
+  for (std::size_t e = 0; e < evaluations.size(); ++e) {
+    const bool averaged = evaluations[e].step > first_averaged;  // of one it is that
+    EXPECT_EQ(one.reports[0].evaluations[e].values[0].second != evaluations[e].values[0].second, averaged)
+        << e;
+  }
+
+  for (const std::int64_t stop : {begins - 1, begins, begins + 2}) {
+    const std::string where = (folder_ / ("stop" + std::to_string(stop))).string();
+    TrainOptions first = waiting;
+    first.steps = stop;
+    first.learning_rate.total_steps = 12;
+    first.output_dir = where;
+    train(model, plan_for(model, {1, 1}, 2, ScheduleKind::OneFOneB), first);
+    TrainOptions rest = waiting;
+    rest.output_dir.clear();
+    rest.checkpoint_every = 0;
+    rest.resume = where;
+    rest.learning_rate.total_steps = 12;
+    const Outcome resumed = train(model, plan_for(model, {1, 1, 1}, 2, ScheduleKind::GPipe), rest);
+    for (const auto& [name, tensor] : one.weights)
+      EXPECT_TRUE(at::equal(resumed.weights.at(name), tensor)) << stop << " " << name;
+  }
+  waiting.evaluate_every = 0;
+  EXPECT_THROW(train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), waiting), ConfigError);
+}
+
+/// The rate of the newest update is part of the state.
+TEST_F(UpdateRules, AveragingGoesOnWithTheRateOfTheStepBefore) {
+  const LayeredModel model = small_model();
+  TrainOptions falling = options(6, Kind::Asgd);
+  falling.learning_rate = {.base = 0.1, .policy = RatePolicy::Exponential, .total_steps = 6, .gamma = 0.01};
+  const Outcome whole = train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), falling);
+  TrainOptions first = falling;
+  first.steps = 3;
+  first.output_dir = (folder_ / "first").string();
+  first.checkpoint_every = 3;
+  train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), first);
+  TrainOptions rest = falling;
+  rest.resume = first.output_dir;
+  const Outcome resumed = train(model, plan_for(model, {1, 1}, 2, ScheduleKind::OneFOneB), rest);
+  for (const auto& [name, tensor] : whole.weights)
+    EXPECT_TRUE(at::equal(resumed.weights.at(name), tensor)) << name;
 }
 
 /// All ranks find it in the same step, before any of them updates.

@@ -56,6 +56,43 @@ TEST_F(LanguageJobs, RawTextIsLaunchedThroughAPlanAsOneProcessTrainsIt) {
   EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
 }
 
+/// States, dropout, the trigger of averages: the same weights through three stages, and with a break.
+TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
+  write_pairs("train", 80);
+  write_pairs("valid", 20);
+  ASSERT_EQ(run("data text vocab train.de -o words").code, 0);
+  fs::create_directory(folder_ / "text");
+  for (const std::string split : {"train", "valid"}) {
+    const Ran encoded = run("data text encode " + split + ".de -v words -o text/" + split + ".tokens");
+    ASSERT_EQ(encoded.code, 0) << encoded.output;
+  }
+  const std::pair<const char*, const char*> settings[] = {
+      {"model", "awd_lstm"}, {"embedding-features", "8"}, {"hidden", "12"},  {"vocabulary", "16"},
+      {"length", "5"},       {"microbatch", "2"},         {"data", "text"},  {"microbatches", "2"},
+      {"rule", "asgd"},      {"nonmonotone", "1"},        {"lr", "4"},       {"evaluate-every", "2"},
+      {"lambd", "0"},        {"average-start", "0"},      {"clip-norm", "1"}};
+  std::string flags, job;
+  for (const auto& [key, value] : settings) {
+    flags += std::string(" --") + key + " " + value;
+    job += std::string(key) + ": " + value + "\n";
+  }
+  const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
+  ASSERT_EQ(one.code, 0) << one.output;
+  EXPECT_NE(one.output.find("tokens.perplexity"), std::string::npos) << one.output;
+  EXPECT_NE(one.output.find("averaging begins"), std::string::npos) << one.output;
+  write("job.yaml", job +
+                        "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n"
+                        "output-dir: run\n");
+  const Ran three = run("launch job.yaml");
+  ASSERT_EQ(three.code, 0) << three.output;
+  EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
+  const Ran first = run("train" + flags + " --steps 9 --output-dir first --checkpoint-at-end");
+  ASSERT_EQ(first.code, 0) << first.output;
+  const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
+  ASSERT_EQ(rest.code, 0) << rest.output;
+  EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+}
+
 // Times are of the data's own microbatches, and the profile, the plan and both commands say of which.
 TEST_F(LanguageJobs, AProfileOfTheDataHoldsForItsLengths) {
   write_pairs("train", 100);

@@ -1,0 +1,33 @@
+// A layer that goes on where it ended: what it leaves behind a microbatch it gets back with the microbatch
+// whose samples follow (BatchExtent::follows), as an LSTM over running text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/layers/layer.h"
+
+namespace millrace {
+
+struct CarriedSpec {
+  std::string name;  ///< "h"
+  Shape row;         ///< of one sample; of a microbatch [B, row...]: rows may be cut and joined
+};
+
+class CarryingLayer : public Layer {
+ public:
+  virtual std::vector<CarriedSpec> carried() const = 0;
+  /// As forward. `state` has a tensor for each of carried(): what was left before, undefined where the
+  /// samples begin; it becomes what this microbatch leaves. No gradient flows back through it.
+  virtual at::Tensor forward_from(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                                  std::span<at::Tensor> state, const CallContext& context,
+                                  Saved* saved) const = 0;
+  /// From the beginning.
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                     std::span<at::Tensor>, const CallContext& context, Saved* saved) const final {
+    std::vector<at::Tensor> state(carried().size());
+    return forward_from(inputs, parameters, state, context, saved);
+  }
+};
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// When a run of NT-ASGD begins to average its weights. LibTorch-free.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace millrace {
+
+/// What a checkpoint keeps of an AveragingTrigger.
+struct AveragingState {
+  std::vector<double> losses;  ///< the least of all but the newest, then the newest, oldest first
+  std::int64_t from = -1;      ///< updates done when averaging began; -1: it has not
+};
+
+/// Non-monotonically triggered averaging (arXiv 1708.02182, algorithm 1): it begins when the loss of an
+/// evaluation is above the least of all but the newest `patience` before it. Every rank has one and tells it
+/// the same, so all agree. Not thread-safe.
+class AveragingTrigger {
+ public:
+  explicit AveragingTrigger(std::size_t patience) : patience_(patience) {}
+  /// After each evaluation, with the updates done. True: averaging begins now.
+  bool evaluated(double loss, std::int64_t updates);
+
+  const AveragingState& state() const { return state_; }
+  void set_state(AveragingState state) { state_ = std::move(state); }
+
+ private:
+  std::size_t patience_;
+  AveragingState state_;
+};
+
+}  // namespace millrace
