@@ -4,9 +4,10 @@
 namespace millrace {
 
 std::vector<const char*> shape_flags() {
-  return {"stages",          "replicas",    "chunks",       "forward",  "backward",     "backward-input",
-          "backward-weight", "reduce",      "update",       "transfer", "latency",      "activation-bytes",
-          "bandwidth",       "stash-bytes", "weight-bytes", "sweep",    "update-every", "placement"};
+  return {"stages",         "replicas",         "chunks",    "forward",     "backward",
+          "backward-input", "backward-weight",  "reduce",    "update",      "transfer",
+          "latency",        "activation-bytes", "bandwidth", "stash-bytes", "weight-bytes",
+          "sweep",          "update-every",     "placement", "arrays"};
 }
 
 std::vector<Flag> simulation_subject_flags() {
@@ -33,6 +34,12 @@ std::vector<Flag> simulation_subject_flags() {
        .value = "loop|v",
        .help = "Of auto-order's stages: s on place s mod p, or along a V (chunks 2).",
        .fallback = "loop",
+       .group = shape},
+      {.name = "arrays",
+       .value = "N",
+       .help =
+           "Independent trainings of --microbatches each, which go through the pipeline one after the other.",
+       .fallback = "1",
        .group = shape},
       {.name = "update-every",
        .value = "N",

@@ -177,6 +177,13 @@ void read_bytes_of_plan(const Plan& plan, SimulationSubject& subject) {
   }
 }
 
+/// `shape` is one array's.
+PipelineShape with_arrays(PipelineShape shape, int arrays) {
+  shape.arrays = arrays;
+  shape.microbatches *= arrays;
+  return shape;
+}
+
 Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, const LayerGraph* graph) {
   Problems problems =
       about_file(arguments.string("plan"), graph == nullptr ? validate(plan) : validate(plan, *graph));
@@ -202,7 +209,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
   if (graph != nullptr) {
     const CostModel model(*graph, *cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
-    subject.shape = model.shape_of(stages, microbatches);
+    subject.shape = with_arrays(model.shape_of(stages, microbatches), plan.arrays);
     subject.costs = model.costs_of(stages, subject.shape, plan.schedule);
     for (const StageMemory& memory : model.memory_of(stages)) {
       subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters + memory.lowered));
@@ -210,7 +217,7 @@ Result<SimulationSubject> subject_of(Arguments& arguments, const Plan& plan, con
       subject.options.stash_bytes.push_back(static_cast<double>(memory.stash()));
     }
   } else {
-    subject.shape = shape_of(plan, microbatches);
+    subject.shape = with_arrays(shape_of(plan, microbatches), plan.arrays);
     subject.costs = predicted_costs(plan, subject.shape, *cluster);
   }
   read_bytes_of_plan(plan, subject);
@@ -278,6 +285,8 @@ SimulationSubject subject_from_flags(Arguments& arguments, ScheduleKind kind, in
   SimulationSubject subject;
   subject.kind = kind;
   subject.shape = shape_from_flags(arguments, kind, stages, microbatches, problems);
+  subject.shape = with_arrays(std::move(subject.shape),
+                              static_cast<int>(arguments.integer("arrays", 1, kMostSimulatedArrays)));
   read_costs(arguments, subject, problems);
   return subject;
 }
@@ -286,7 +295,7 @@ Result<SimulationSubject> subject_from_file(Arguments& arguments, int& code) {
   code = static_cast<int>(ExitCode::Usage);
   Problems problems;
   for (const char* flag : {"stages", "microbatches", "chunks", "schedule", "placement", "update-every",
-                           "stash-limit", "sweep"}) {
+                           "stash-limit", "sweep", "arrays"}) {
     if (arguments.has(flag))
       problems.push_back({long_name(flag), "the schedule file says it", "leave it out"});
   }

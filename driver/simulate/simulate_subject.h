@@ -13,6 +13,7 @@ namespace millrace {
 
 constexpr std::int64_t kMostSimulatedRanks = 4096;
 constexpr std::int64_t kMostSimulatedMicrobatches = 1 << 20;
+constexpr std::int64_t kMostSimulatedArrays = 1024;
 
 struct SimulationSubject {
   ScheduleKind kind = ScheduleKind::OneFOneB;
@@ -25,7 +26,7 @@ struct SimulationSubject {
 };
 
 /// A pipeline of `stages` places with `microbatches`; the rest from --replicas, --chunks, --placement,
-/// --update-every, --stash-limit and the cost flags.
+/// --arrays (each of `microbatches`), --update-every, --stash-limit and the cost flags.
 /// One value of a cost is that of a rank's layers and is divided among its chunks; a list has one for each
 /// stage.
 SimulationSubject subject_from_flags(Arguments& arguments, ScheduleKind kind, int stages, int microbatches,
