@@ -255,6 +255,11 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
     }
   }
   if (!problems.empty()) return problems;
+  // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
+  if (const auto whole = fuse(models, std::make_shared<KernelChoices>(spec.kernels, choosing_clock()),
+                              {.unfused = spec.unfused});
+      arrays > 1 && !whole)
+    return whole.problems();
   spec.of_jobs = jobs;
   spec.own_data = !read_the_same(spec, 0, jobs.size());
   spec.networks.clear();
