@@ -15,12 +15,9 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from compare_peers import checked, environment, spread  # noqa: E402
+from side_by_side import checked, figure, spread, steps_of_ranks, write_job
 
 CASES = {
     "gnmt small": {"model": "gnmt", "layers": 2, "hidden": 256, "vocabulary": 8000, "length": 24, "microbatch": 32},
@@ -35,10 +32,6 @@ SKIPPED_STEPS = 2
 STEPS = 8
 
 
-def figure(step_lists):
-    return max(statistics.median(steps[SKIPPED_STEPS:]) for steps in step_lists)
-
-
 def run_torch(opts, case, mode, folder):
     peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_language.py")
     out = os.path.join(folder, "torch.rank")
@@ -48,15 +41,15 @@ def run_torch(opts, case, mode, folder):
     words += [peer, "--microbatches", MICROBATCHES, "--steps", STEPS, "--out", out]
     for key, value in case.items():
         words += ["--" + key, value]
-    checked([str(w) for w in words], environment(), folder, "torch")
-    return figure([json.load(open(path))["step_s"] for path in glob.glob(out + "*.json")])
+    checked(words, folder, "torch")
+    return figure([json.load(open(path))["step_s"] for path in glob.glob(out + "*.json")], SKIPPED_STEPS)
 
 
 def layer_names(opts, case, folder):
     """Of the model, in its order: those that a plan of one stage has."""
     profile = os.path.join(folder, "profile.json")
     words = [opts.millrace, "profile", "--repetitions", "1", "--blocks", "1", "--warmup", "0", "--out", profile]
-    checked([str(w) for w in words + model_flags(case)], environment(), folder, "profile")
+    checked([str(w) for w in words + model_flags(case)], folder, "profile")
     return [node["name"] for node in json.load(open(profile))["layers"]]
 
 
@@ -93,7 +86,7 @@ def write_pairs(opts, case, folder):
             for _ in range(8 * MICROBATCHES * case["microbatch"]):
                 file.write(" ".join(draw.choice(words) for _ in range(own)) + "\n")
         command = [opts.millrace, "data", "text", "encode", text, "-o", text + ".tokens", "-v", vocabulary]
-        checked(command, environment(), folder, "encode")
+        checked(command, folder, "encode")
     return f"{folder}:src-tgt"
 
 
@@ -111,23 +104,14 @@ def run_millrace(opts, case, mode, folder, layers, data):
         path = os.path.join(folder, "plan.json")
         with open(path, "w") as file:
             json.dump(plan, file)
-        job = os.path.join(folder, "job.yaml")
         given = iter(flags + ["--plan", path])
-        with open(job, "w") as file:
-            for flag in given:
-                value = "true" if flag == "--no-evaluation" else next(given)
-                file.write(f"{flag[2:]}: {value}\n")
+        keys = {flag[2:]: "true" if flag == "--no-evaluation" else next(given) for flag in given}
+        job = write_job(folder, keys)
         words += ["launch", job]
     else:
         words += ["train", "--microbatches", MICROBATCHES] + flags
-    checked([str(w) for w in words], environment(), folder, "millrace")
-    logs = []
-    for path in sorted(glob.glob(os.path.join(out, "steps.rank*.jsonl"))):
-        records = [json.loads(line) for line in open(path)]
-        logs.append([record["step_s"] for record in records if "step_s" in record])
-    if not logs or any(len(steps) != STEPS for steps in logs):
-        sys.exit(f"compare_language: {out} does not have {STEPS} steps of each rank")
-    return figure(logs)
+    checked(words, folder, "millrace")
+    return figure(steps_of_ranks(out, 2 if mode == "1f1b" else 1, STEPS), SKIPPED_STEPS)
 
 
 def compare(opts, name, case, mode, layers, data):

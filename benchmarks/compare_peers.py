@@ -12,15 +12,14 @@ import glob
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
+
+from side_by_side import checked, figure, spread, steps_of_ranks, write_job
 
 DEPTH = 8
 MICROBATCHES = 8
 CLASSES = 10
 SKIPPED_STEPS = 10  # caches, allocator and the first connections
-TIMEOUT_S = 300
 
 
 def pairs(first, last):
@@ -42,32 +41,14 @@ def plan_of(mode):
     }
 
 
-def figure(step_lists):
-    """The median step of the slower rank."""
-    return max(statistics.median(steps[SKIPPED_STEPS:]) for steps in step_lists)
-
-
-def checked(command, environment, folder, name):
-    with open(os.path.join(folder, name + ".log"), "w+") as log:
-        code = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=TIMEOUT_S).returncode
-        if code != 0:
-            # Whole: torchrun's own closing lines are long and do not say why, the rank's first ones do.
-            log.seek(0)
-            sys.exit(f"{log.read()}compare_peers: {name} ended with exit code {code}; its output is above")
-
-
-def environment():
-    return dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-
-
 def run_torch(opts, mode, width, microbatch, folder):
     peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")
     out = os.path.join(folder, "torch.rank")
     words = [opts.torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", peer]
     words += ["--mode", mode, "--width", width, "--microbatch", microbatch, "--microbatches", MICROBATCHES]
     words += ["--depth", DEPTH, "--classes", CLASSES, "--steps", opts.steps, "--out", out]
-    checked([str(w) for w in words], environment(), folder, "torch")
-    return figure([json.load(open(path))["step_s"] for path in glob.glob(out + "*.json")])
+    checked(words, folder, "torch")
+    return figure([json.load(open(path))["step_s"] for path in glob.glob(out + "*.json")], SKIPPED_STEPS)
 
 
 def run_millrace(opts, mode, width, microbatch, folder):
@@ -75,40 +56,10 @@ def run_millrace(opts, mode, width, microbatch, folder):
     plan = os.path.join(folder, "plan.json")
     with open(plan, "w") as file:
         json.dump(plan_of(mode), file)
-    job = os.path.join(folder, "job.yaml")
-    keys = {
-        "model": "mlp",
-        "width": width,
-        "depth": DEPTH,
-        "classes": CLASSES,
-        "plan": plan,
-        "data": "synthetic:1024",
-        "microbatch": microbatch,
-        "steps": opts.steps,
-        "lr": 0.001,
-        "momentum": 0,
-        "threads": 1,
-        "no-evaluation": "true",
-        "trace-steps": 0,
-        "print-every": 1000,
-        "output-dir": out,
-        "overwrite": "true",
-    }
-    with open(job, "w") as file:
-        file.writelines(f"{key}: {value}\n" for key, value in keys.items())
-    checked([opts.millrace, "launch", job], environment(), folder, "launch")
-    logs = []
-    for path in sorted(glob.glob(os.path.join(out, "steps.rank*.jsonl"))):
-        records = [json.loads(line) for line in open(path)]
-        logs.append([record["step_s"] for record in records if "step_s" in record])
-    if len(logs) != 2 or any(len(steps) != opts.steps for steps in logs):
-        sys.exit(f"compare_peers: {out} does not have {opts.steps} steps of two ranks")
-    return figure(logs)
-
-
-def spread(seconds):
-    low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
-    return f"{middle * 1e3:.2f} ({low * 1e3:.2f}-{high * 1e3:.2f})"
+    job = write_job(folder, {"model": "mlp", "width": width, "depth": DEPTH, "classes": CLASSES, "plan": plan, "data": "synthetic:1024",
+                             "microbatch": microbatch, "steps": opts.steps, "lr": 0.001, "output-dir": out})
+    checked([opts.millrace, "launch", job], folder, "launch")
+    return figure(steps_of_ranks(out, 2, opts.steps), SKIPPED_STEPS)
 
 
 def main():

@@ -13,9 +13,10 @@ import glob
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from side_by_side import checked, figure, spread, steps_of_ranks, write_job
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exported_peer.py")
 SPLITS = {
@@ -25,20 +26,6 @@ SPLITS = {
 }
 MICROBATCH, MICROBATCHES = 8, 8  # exported_peer.py's
 SKIPPED_STEPS = 3
-TIMEOUT_S = 1800
-
-
-def checked(words, folder, name):
-    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-    with open(os.path.join(folder, name + ".log"), "w+") as log:
-        code = subprocess.run([str(w) for w in words], env=environment, stdout=log, stderr=log, timeout=TIMEOUT_S).returncode
-        if code != 0:
-            log.seek(0)
-            sys.exit(f"{log.read()}exported: {name} ended with exit code {code}; its output is above")
-
-
-def figure(lists):
-    return max(statistics.median(steps[SKIPPED_STEPS:]) for steps in lists)
 
 
 def losses_agree(a, b, name, what):
@@ -60,7 +47,7 @@ def run_torch(opts, name, ranks, split, folder):
         checked([opts.torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, PEER, "pipeline", name,
                  out, "--steps", opts.steps, "--split", split], folder, "torch")
     found = [json.load(open(path)) for path in sorted(glob.glob(out + "*.json"))]
-    return figure([run["step_s"] for run in found]), found[-1]["loss"]
+    return figure([run["step_s"] for run in found], SKIPPED_STEPS), found[-1]["loss"]
 
 
 def plan(opts, name, ranks, folder):
@@ -77,27 +64,13 @@ def plan(opts, name, ranks, folder):
 def run_millrace(opts, name, ranks, folder):
     out = os.path.join(folder, "run")
     archive = os.path.join(folder, name)
-    words = [opts.millrace, "launch", os.path.join(folder, "job.yaml")]
     keys = {"model": archive + ".pt2", "data": f"arrays:{archive}.npz", "microbatch": MICROBATCH, "microbatches": MICROBATCHES,
-            "steps": opts.steps, "lr": 0.001, "momentum": 0, "threads": 1, "no-evaluation": "true", "trace-steps": 0,
-            "print-every": 1000, "output-dir": out, "overwrite": "true"}
+            "steps": opts.steps, "lr": 0.001, "output-dir": out}
     if ranks > 1:
         keys["plan"] = plan(opts, name, ranks, folder)
-    with open(os.path.join(folder, "job.yaml"), "w") as file:
-        file.writelines(f"{key}: {value}\n" for key, value in keys.items())
-    checked(words, folder, "launch")
-    logs = []
-    for path in sorted(glob.glob(os.path.join(out, "steps.rank*.jsonl"))):
-        records = [json.loads(line) for line in open(path)]
-        logs.append([record["step_s"] for record in records if "step_s" in record])
-    if len(logs) != ranks or any(len(steps) != opts.steps for steps in logs):
-        sys.exit(f"exported: {out} does not have {opts.steps} steps of {ranks} ranks")
-    return figure(logs), json.load(open(os.path.join(out, "summary.json")))["losses"]
-
-
-def spread(seconds):
-    low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
-    return f"{middle * 1e3:.1f} ({low * 1e3:.1f}-{high * 1e3:.1f})"
+    checked([opts.millrace, "launch", write_job(folder, keys)], folder, "launch")
+    logs = steps_of_ranks(out, ranks, opts.steps)
+    return figure(logs, SKIPPED_STEPS), json.load(open(os.path.join(out, "summary.json")))["losses"]
 
 
 def main():
@@ -128,7 +101,7 @@ def main():
                     millrace_s.append(seconds)
                     losses_agree(losses[:1], ours[:1], name, f"{name} on {ranks}")
                 ratio = statistics.median(torch_s) / statistics.median(millrace_s)
-                print(f"| {name} | {ranks} | {spread(torch_s)} | {spread(millrace_s)} | {ratio:.2f} |", flush=True)
+                print(f"| {name} | {ranks} | {spread(torch_s, 1)} | {spread(millrace_s, 1)} | {ratio:.2f} |", flush=True)
                 results.append({"model": name, "ranks": ranks, "split": split, "torch_s": torch_s, "millrace_s": millrace_s,
                                 "ratio": ratio})
                 if opts.out:

@@ -1,5 +1,6 @@
 // BERT for pre-training: a post-norm encoder, a head for masked tokens and one for the next sentence.
 
+#include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
 #include "runtime/layers/attention_layers.h"
@@ -10,29 +11,28 @@ namespace {
 
 constexpr double kBertDeviation = 0.02, kBertEpsilon = 1e-12;
 
-class BertBuilder {
+class BertBuilder : Chain {
  public:
-  BertBuilder(LayeredModel& model, const BertOptions& options) : model_(model), o_(options) {}
+  BertBuilder(LayeredModel& model, const BertOptions& options) : Chain(model), o_(options) {}
 
   void embeddings() {
     const std::string name = "bert.embeddings.";
-    const std::string words = then(name + "word_embeddings", embed(o_.vocabulary, 0), {"input_ids"});
-    const std::string types = then(name + "token_type_embeddings", embed(2, -1), {"token_type_ids"});
-    then(name + "add", add(), {words, types});
+    const std::string words = then(name + "word_embeddings", embed(o_.vocabulary, 0), "input_ids");
+    const std::string types = then(name + "token_type_embeddings", embed(2, -1), "token_type_ids");
+    join(name + "add", add(), {words, types});
     then(name + "position_embeddings", learned_positions(o_.positions, o_.hidden, kBertDeviation));
     then(name + "LayerNorm", norm());
-    drop(name + "dropout");
+    drop(name + "dropout", o_.dropout);
   }
 
   void encoder_layer(std::int64_t i) {
-    const std::string name = "bert.encoder.layer." + std::to_string(i) + ".", input = last_;
+    const std::string name = "bert.encoder.layer." + std::to_string(i) + ".", input = last();
     const std::string self = name + "attention.self.";
-    for (const char* part : {"query", "key", "value"})
-      then(self + part, dense(o_.hidden, o_.hidden), {input});
-    then(self + "attention", self_attention({.heads = o_.heads, .dropout = o_.dropout, .masked = true}),
+    for (const char* part : {"query", "key", "value"}) then(self + part, dense(o_.hidden, o_.hidden), input);
+    join(self + "attention", self_attention({.heads = o_.heads, .dropout = o_.dropout, .masked = true}),
          {self + "query", self + "key", self + "value", "input_ids"});
     output(name + "attention.output.", o_.hidden, input);
-    const std::string middle = last_;
+    const std::string middle = last();
     then(name + "intermediate.dense", dense(o_.hidden, o_.feed_forward));
     then(name + "intermediate.gelu", gelu(o_.gelu));
     output(name + "output.", o_.feed_forward, middle);
@@ -40,35 +40,27 @@ class BertBuilder {
 
   /// Returns the scores of masked tokens [B, P, V], and of the next sentence [B, 2].
   std::pair<std::string, std::string> heads() {
-    const std::string encoded = last_, transform = "cls.predictions.transform.";
+    const std::string encoded = last(), transform = "cls.predictions.transform.";
     then("bert.pooler.first_token", first_token());
     then("bert.pooler.dense", dense(o_.hidden, o_.hidden));
     then("bert.pooler.tanh", tanh_layer());
     const std::string next = then("cls.seq_relationship", dense(o_.hidden, 2));
-    then("cls.predictions.gather", gather_positions(), {encoded, "masked_positions"});
+    join("cls.predictions.gather", gather_positions(), {encoded, "masked_positions"});
     then(transform + "dense", dense(o_.hidden, o_.hidden));
     then(transform + "gelu", gelu(o_.gelu));
     then(transform + "LayerNorm", norm());
     // Its bias is cls.predictions.bias; its weight is the word embedding.
     const std::string tokens = then("cls.predictions", dense(o_.hidden, o_.vocabulary));
-    model_.layers.back().tied = {{"weight", "bert.embeddings.word_embeddings.weight"}};
+    tie("weight", "bert.embeddings.word_embeddings.weight");
     return {tokens, next};
   }
 
  private:
-  std::string then(const std::string& name, LayerPtr layer, std::vector<std::string> inputs = {}) {
-    if (inputs.empty()) inputs = {last_};
-    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
-    return last_ = name;
-  }
-  void drop(const std::string& name) {
-    if (o_.dropout > 0) then(name, dropout(o_.dropout));
-  }
   /// LayerNorm(residual + dropout(dense(x))).
   void output(const std::string& name, std::int64_t in, const std::string& residual) {
     then(name + "dense", dense(in, o_.hidden));
-    drop(name + "dropout");
-    then(name + "add", add(), {last_, residual});
+    drop(name + "dropout", o_.dropout);
+    join(name + "add", add(), {last(), residual});
     then(name + "LayerNorm", norm());
   }
   LayerPtr embed(std::int64_t vocabulary, std::int64_t padding) const {
@@ -80,9 +72,7 @@ class BertBuilder {
   }
   LayerPtr norm() const { return layer_norm(o_.hidden, kBertEpsilon); }
 
-  LayeredModel& model_;
   const BertOptions& o_;
-  std::string last_;
 };
 
 /// Masked positions of a sequence of `length`: 15 %, as the instances of pre-training have them.

@@ -24,6 +24,14 @@ class Chain {
     model_.layers.push_back({name, std::move(layer), std::move(inputs)});
     return last_ = name;
   }
+  /// Appends a dropout layer, none for a probability of 0.
+  void drop(std::string name, double probability) {
+    if (probability > 0) then(std::move(name), dropout(probability));
+  }
+  /// The layer appended last has another layer's parameter as its own (NamedLayer::tied).
+  void tie(std::string parameter, std::string to) {
+    model_.layers.back().tied = {{std::move(parameter), std::move(to)}};
+  }
   const std::string& last() const { return last_; }
   /// What is appended next reads this tensor: the end of a branch.
   void go_back_to(std::string tensor) { last_ = std::move(tensor); }

@@ -1,4 +1,5 @@
 // GNMT: an encoder of LSTMs (the first in both directions), a decoder of LSTMs that attends to it.
+#include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
 #include "runtime/layers/attention_layers.h"
@@ -10,62 +11,53 @@ namespace {
 
 constexpr double kMlperfRange = 0.1;
 
-class GnmtBuilder {
+class GnmtBuilder : Chain {
  public:
   GnmtBuilder(LayeredModel& model, const GnmtOptions& options)
-      : model_(model), o_(options), mlperf_(options.form == GnmtForm::MLPerf) {}
+      : Chain(model), o_(options), mlperf_(options.form == GnmtForm::MLPerf) {}
 
   /// Returns the encoder's output.
   std::string encoder() {
     embedder("encoder", "source");
-    if (mlperf_) drop("encoder.embedder.dropout");
-    then("encoder.rnn_layers.0", bidirectional_lstm(sizes(o_.hidden)), {last_, "source"});
+    if (mlperf_) drop("encoder.embedder.dropout", o_.dropout);
+    join("encoder.rnn_layers.0", bidirectional_lstm(sizes(o_.hidden)), {last(), "source"});
     for (std::int64_t i = 1; i < o_.layers; ++i) {
-      const std::string name = "encoder.rnn_layers." + std::to_string(i), residual = last_;
-      drop(name + ".dropout");
-      then(name, lstm(sizes(i == 1 ? 2 * o_.hidden : o_.hidden)), {last_});
-      if (i > 1) then(name + ".add", add(), {last_, residual});
+      const std::string name = "encoder.rnn_layers." + std::to_string(i), residual = last();
+      drop(name + ".dropout", o_.dropout);
+      then(name, lstm(sizes(i == 1 ? 2 * o_.hidden : o_.hidden)));
+      if (i > 1) join(name + ".add", add(), {last(), residual});
     }
-    return last_;
+    return last();
   }
 
   void decoder(const std::string& encoded) {
     embedder("decoder", "target");
-    if (o_.embeddings == Embeddings::Shared)
-      model_.layers.back().tied = {{"weight", "encoder.embedder.weight"}};
-    if (mlperf_) drop("decoder.embedder.dropout");
-    then("decoder.att_rnn.rnn", lstm(sizes(o_.hidden)), {last_});
-    const std::string query = last_;
+    if (o_.embeddings == Embeddings::Shared) tie("weight", "encoder.embedder.weight");
+    if (mlperf_) drop("decoder.embedder.dropout", o_.dropout);
+    then("decoder.att_rnn.rnn", lstm(sizes(o_.hidden)));
+    const std::string query = last();
     const std::string context =
-        then("decoder.att_rnn.attn",
+        join("decoder.att_rnn.attn",
              bahdanau_attention({.features = o_.hidden, .range = mlperf_ ? kMlperfRange : 0}),
              {query, encoded, "source"});
-    last_ = query;
+    go_back_to(query);
     for (std::int64_t j = 0; j + 1 < o_.layers; ++j) {
-      const std::string name = "decoder.rnn_layers." + std::to_string(j), residual = last_;
-      if (!mlperf_) drop(name + ".dropout");
-      then(name + ".concatenate", concat_features(), {last_, context});
-      if (mlperf_) drop(name + ".dropout");
-      then(name, lstm(sizes(2 * o_.hidden)), {last_});
-      if (j > 0) then(name + ".add", add(), {last_, residual});
+      const std::string name = "decoder.rnn_layers." + std::to_string(j), residual = last();
+      if (!mlperf_) drop(name + ".dropout", o_.dropout);
+      join(name + ".concatenate", concat_features(), {last(), context});
+      if (mlperf_) drop(name + ".dropout", o_.dropout);
+      then(name, lstm(sizes(2 * o_.hidden)));
+      if (j > 0) join(name + ".add", add(), {last(), residual});
     }
     then("decoder.classifier.classifier",
          mlperf_
              ? linear(o_.hidden, o_.vocabulary, {Init::Uniform, kMlperfRange, Init::Uniform, kMlperfRange})
-             : linear(o_.hidden, o_.vocabulary),
-         {last_});
+             : linear(o_.hidden, o_.vocabulary));
   }
 
-  const std::string& last() const { return last_; }
+  using Chain::last;
 
  private:
-  std::string then(const std::string& name, LayerPtr layer, std::vector<std::string> inputs) {
-    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
-    return last_ = name;
-  }
-  void drop(const std::string& name) {
-    if (o_.dropout > 0) then(name, dropout(o_.dropout), {last_});
-  }
   void embedder(const std::string& side, const std::string& field) {
     then(side + ".embedder",
          embedding({.vocabulary = o_.vocabulary,
@@ -73,16 +65,14 @@ class GnmtBuilder {
                     .range = mlperf_ ? kMlperfRange : 0,
                     .padding = 0,
                     .zero_padding = !mlperf_}),
-         {field});
+         field);
   }
   LstmOptions sizes(std::int64_t in) const {
     return {.in = in, .hidden = o_.hidden, .range = mlperf_ ? kMlperfRange : 0, .zero_hidden_bias = mlperf_};
   }
 
-  LayeredModel& model_;
   const GnmtOptions& o_;
   bool mlperf_;
-  std::string last_;
 };
 
 Result<LayeredModel> make_gnmt(const std::string& name, const ModelOptions& options) {

@@ -1,6 +1,7 @@
 // A causal transformer over words, as PyTorch's word_language_model example has it.
 #include <cmath>
 
+#include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
 #include "runtime/layers/attention_layers.h"
@@ -11,22 +12,22 @@ namespace {
 
 constexpr double kTransformerRange = 0.1;
 
-class TransformerBuilder {
+class TransformerBuilder : Chain {
  public:
-  TransformerBuilder(LayeredModel& model, const TransformerLmOptions& options) : model_(model), o_(options) {}
+  TransformerBuilder(LayeredModel& model, const TransformerLmOptions& options) : Chain(model), o_(options) {}
 
   void embed() {
     then("encoder",
          embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kTransformerRange}),
-         {"tokens"});
+         "tokens");
     then("pos_encoder", sinusoidal_positions(o_.features, std::sqrt(double(o_.features))));
-    drop("pos_encoder.dropout");
+    drop("pos_encoder.dropout", o_.dropout);
   }
 
   void layer(std::int64_t i) {
     const std::string name = "transformer_encoder.layers." + std::to_string(i) + ".",
                       self = name + "self_attn";
-    const std::string input = last_;
+    const std::string input = last();
     // Xavier's bound for [3F, F].
     then(self, linear(o_.features, 3 * o_.features,
                       {.weight = Init::Uniform, .weight_a = std::sqrt(6.0 / double(4 * o_.features))},
@@ -37,10 +38,10 @@ class TransformerBuilder {
          linear(o_.features, o_.features,
                 {.weight = Init::Uniform, .weight_a = 1 / std::sqrt(double(o_.features))}));
     close(name, "1", input);
-    const std::string middle = last_;
+    const std::string middle = last();
     then(name + "linear1", linear(o_.features, o_.feed_forward));
     then(name + "relu", relu());
-    drop(name + "dropout");
+    drop(name + "dropout", o_.dropout);
     then(name + "linear2", linear(o_.feed_forward, o_.features));
     close(name, "2", middle);
   }
@@ -48,29 +49,19 @@ class TransformerBuilder {
   std::string decode() {
     then("decoder",
          linear(o_.features, o_.vocabulary, {.weight = Init::Uniform, .weight_a = kTransformerRange}));
-    if (o_.embeddings == Embeddings::Shared) model_.layers.back().tied = {{"weight", "encoder.weight"}};
-    return last_;
+    if (o_.embeddings == Embeddings::Shared) tie("weight", "encoder.weight");
+    return last();
   }
 
  private:
-  std::string then(const std::string& name, LayerPtr layer, std::vector<std::string> inputs = {}) {
-    if (inputs.empty()) inputs = {last_};
-    model_.layers.push_back({name, std::move(layer), std::move(inputs)});
-    return last_ = name;
-  }
-  void drop(const std::string& name) {
-    if (o_.dropout > 0) then(name, dropout(o_.dropout));
-  }
   /// norm(residual + dropout(x)).
   void close(const std::string& name, const std::string& number, const std::string& residual) {
-    drop(name + "dropout" + number);
-    then(name + "add" + number, add(), {last_, residual});
+    drop(name + "dropout" + number, o_.dropout);
+    join(name + "add" + number, add(), {last(), residual});
     then(name + "norm" + number, layer_norm(o_.features));
   }
 
-  LayeredModel& model_;
   const TransformerLmOptions& o_;
-  std::string last_;
 };
 
 Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {

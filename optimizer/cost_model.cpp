@@ -538,6 +538,32 @@ Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, c
   return (*second - *first) / (longer - shorter) * microbatches;
 }
 
+double CostModel::length_share(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs) {
+  constexpr int kMostSteps = 64;
+  const std::vector<double> factors = graph_.length_factors();
+  const auto measured = static_cast<int>(factors.size());
+  if (measured < 2) return 1;
+  // Steps after which all have come equally often.
+  const int per_step = shape.microbatches;
+  int steps = std::min(kMostSteps, std::lcm(measured, per_step) / per_step);
+  if (is_asynchronous(kind)) {
+    shape.microbatches = std::lcm(asynchronous_run(shape).second, measured);
+    steps = 1;
+  }
+  const Result<const Schedule*> schedule = prepared(kind, shape, costs);
+  if (!schedule) return 1;
+  const double alike = simulate(**schedule, shape, costs, conditions_).makespan;
+  SimulationOptions options = conditions_;
+  double sum = 0;
+  for (int step = 0; step < steps; ++step) {
+    options.microbatch_share = factors;
+    std::ranges::rotate(options.microbatch_share,
+                        options.microbatch_share.begin() + step * per_step % measured);
+    sum += simulate(**schedule, shape, costs, options).makespan;
+  }
+  return alike > 0 ? sum / steps / alike : 1;
+}
+
 /// Backward goes from the last layer to the first and frees what each has saved; so the most that it needs on
 /// top of the whole stash is not always the most that a layer needs.
 Bytes CostModel::workspace_of(std::vector<int> nodes) const {
@@ -658,6 +684,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                            const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
   ScheduleCosts costs = costs_of(stages, shape, kind);
+  const ScheduleCosts all_costs = costs;
   StepBreakdown parts;
   double before = 0;
   const auto without = [&](std::vector<double>* term, double& part) -> Problems {
@@ -675,6 +702,8 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                                              {&costs.update, &parts.update_s}}) {
     if (Problems problems = without(term, *part); !problems.empty()) return problems;
   }
+  parts.lengths_s = parts.step_s * (length_share(kind, shape, all_costs) - 1);
+  parts.step_s += parts.lengths_s;
   const std::map<int, double> busy = busy_seconds(kind, microbatches, stages, costs);
   double busiest = 0;
   double rate = 0;
@@ -694,8 +723,10 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
 }
 
 Plan CostModel::predict(const Plan& plan) {
-  const Result<StepEstimate> estimate = this->estimate(plan.schedule, plan.microbatches, stages_of(plan));
+  const std::vector<CutStage> stages = stages_of(plan);
+  const Result<StepEstimate> estimate = this->estimate(plan.schedule, plan.microbatches, stages);
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
+  const PipelineShape shape = with_updates(plan.schedule, shape_of(stages, plan.microbatches));
   Plan result = plan;
   for (std::size_t s = 0; s < result.stages.size(); ++s) {
     result.stages[s].forward_s = estimate->forward_s[s];
@@ -704,7 +735,8 @@ Plan CostModel::predict(const Plan& plan) {
     result.stages[s].peak_bytes = estimate->peak_bytes[s];
   }
   result.crossings = estimate->crossings;
-  result.predicted_step_s = estimate->step_s;
+  result.predicted_step_s =
+      estimate->step_s * length_share(plan.schedule, shape, costs_of(stages, shape, plan.schedule));
   if (graph_fingerprint_.empty()) graph_fingerprint_ = graph_.fingerprint();
   if (cluster_fingerprint_.empty()) cluster_fingerprint_ = cluster_.fingerprint();
   result.graph_fingerprint = graph_fingerprint_;

@@ -68,6 +68,7 @@ struct StepBreakdown {
   double update_s = 0;    ///< what the updates add
   double reduce_s = 0;    ///< what the all-reduces add
   double transfer_s = 0;  ///< what the transfers add
+  double lengths_s = 0;   ///< what microbatches of different lengths add to as many alike
   double step_s = 0;
 };
 
@@ -152,6 +153,10 @@ class CostModel {
   /// `kind` says which pass of the last backward the all-reduces overlap, and whose updates copy the weights.
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                          ScheduleKind kind) const;
+  /// How much longer a step takes with the profile's microbatches, each as long as it is and in their order,
+  /// than with as many that all take the mean: in a pipeline a long one makes others wait. 1 where all are
+  /// alike.
+  double length_share(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs);
   /// The hosts whose ports messages share.
   const SimulationOptions& conditions() const { return conditions_; }
 

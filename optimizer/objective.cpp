@@ -23,8 +23,9 @@ double step_in_a_run(const Plan& plan, CostModel& model) {
   const PipelineShape shape = shape_of(plan);
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
   if (!schedule) return plan.predicted_step_s;
-  return steady_step(*schedule, shape, model.costs_of(model.stages_of(plan), shape, plan.schedule),
-                     model.conditions());
+  const ScheduleCosts costs = model.costs_of(model.stages_of(plan), shape, plan.schedule);
+  return steady_step(*schedule, shape, costs, model.conditions()) *
+         model.length_share(plan.schedule, shape, costs);
 }
 
 void predict_runs(PlannerAnswer& answer, CostModel& model) {

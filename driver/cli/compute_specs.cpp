@@ -389,8 +389,27 @@ CommandSpec profile_spec(ProfileFlags& f) {
        .target = into::choice(f.options.precision, "precision")},
       {.name = "data",
        .value = "PATH",
-       .help = "Accepted for symmetry with train; profiling uses random data.",
+       .help = "Measure with microbatches of this data set (as train --data takes it) instead of random ones "
+               "of the "
+               "model's nominal lengths, and measure what loading one takes.",
+       .group = "Data",
        .target = into::text(f.data)},
+      {.name = "microbatches",
+       .value = "N",
+       .help = "With --data: microbatches of a step of the run that is planned. A data set that sorts a "
+               "step's samples "
+               "by length makes other microbatches of them.",
+       .group = "Data",
+       .target = into::integer(f.microbatches, 1, 1 << 20)},
+      {.name = "measured-microbatches",
+       .value = "N",
+       .help = "With --data, of a model whose microbatches differ in length: how many are measured at least, "
+               "in whole steps "
+               "spread evenly from the shortest of an epoch to the longest. Times are means over them, "
+               "memory is the "
+               "longest's; the planner lets them follow each other as they do here.",
+       .group = "Data",
+       .target = into::integer(f.measured_microbatches, 1, 1000)},
       {.name = "threads",
        .value = "N",
        .help = "Intra-op threads, as the run will use.",

@@ -69,7 +69,9 @@ inline constexpr int kMostProfileRanks = 1024;
 struct ProfileFlags {
   ModelFlags model;
   ProfileOptions options{.microbatch = 8};
-  std::string data = "synthetic";  ///< not used
+  std::string data;  ///< measure with its microbatches; empty: random ones
+  int microbatches = 1;
+  int measured_microbatches = 12;
   int threads = 1;
   ComputeDevice device = ComputeDevice::Cpu;
   std::string out;

@@ -275,6 +275,8 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
     std::printf("the profile's %d blocks differ by +-%.1f %%: no prediction is closer\n",
                 graph.measured.blocks, plan.predicted_spread * 100);
   }
+  if (const std::string lengths = graph.lengths_text(); !lengths.empty())
+    std::printf("the profile holds for microbatches of %s\n", lengths.c_str());
   if (graph.data_s > 0) {
     const double loading = graph.data_s * plan.microbatches;
     std::printf("loading: %.3f ms a microbatch, beside the computation and not in the step%s\n",

@@ -15,7 +15,13 @@ struct Term {
 };
 constexpr Term kTerms[] = {{"compute", &StepBreakdown::compute_s}, {"imbalance", &StepBreakdown::imbalance_s},
                            {"bubble", &StepBreakdown::bubble_s},   {"update", &StepBreakdown::update_s},
-                           {"reduce", &StepBreakdown::reduce_s},   {"transfer", &StepBreakdown::transfer_s}};
+                           {"reduce", &StepBreakdown::reduce_s},   {"transfer", &StepBreakdown::transfer_s},
+                           {"lengths", &StepBreakdown::lengths_s}};
+
+/// Nothing is said of lengths where all microbatches are alike.
+bool is_shown(const Term& term, const StepBreakdown& parts) {
+  return term.seconds != &StepBreakdown::lengths_s || parts.lengths_s != 0;
+}
 
 int stages_per_rank(const Plan& plan) {
   std::size_t places = 0;
@@ -38,7 +44,9 @@ double per_microbatch(const PlanCandidate& candidate) {
 Json parts_json(const StepBreakdown& parts) {
   Json json = Json::object();
   json["step_s"] = parts.step_s;
-  for (const Term& term : kTerms) json[std::string(term.name) + "_s"] = parts.*term.seconds;
+  for (const Term& term : kTerms) {
+    if (is_shown(term, parts)) json[std::string(term.name) + "_s"] = parts.*term.seconds;
+  }
   return json;
 }
 
@@ -169,6 +177,7 @@ std::string explanation_text(const PlannerAnswer& answer, const std::vector<Sens
   text += printed("step %.3f ms =", answer.plan.predicted_step_s * 1e3);
   bool first = true;
   for (const Term& term : kTerms) {
+    if (!is_shown(term, answer.parts)) continue;
     text += std::string(first ? " " : " + ") + term.name + printed(" %.3f", answer.parts.*term.seconds * 1e3);
     first = false;
   }
@@ -249,6 +258,8 @@ std::string side_by_side(const std::vector<std::string>& names, const std::vecto
   row("ranks of the stages", [](const PlanCandidate& p) { return replicas_text(p.plan); });
   row("step ms", [&](const PlanCandidate& p) { return ms(p.plan.predicted_step_s); });
   for (const Term& term : kTerms) {
+    if (std::ranges::none_of(plans, [&](const PlanCandidate& p) { return is_shown(term, p.parts); }))
+      continue;
     row(std::string("  ") + term.name + " ms",
         [&](const PlanCandidate& p) { return ms(p.parts.*term.seconds); });
   }

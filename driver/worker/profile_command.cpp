@@ -2,15 +2,18 @@
 // with --network it measures links.
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
+#include "driver/cli/command_support.h"
 #include "driver/launch/network_launch.h"
 #include "driver/worker/profile_network.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/median.h"
 #include "runtime/train/profiler.h"
 
 namespace millrace {
@@ -30,6 +33,10 @@ void print_table(const LayerGraph& graph) {
   }
   std::printf("total: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
               forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+  if (const std::string lengths = graph.lengths_text(); !lengths.empty())
+    std::printf("holds for microbatches of %s: means over %zu of them\n", lengths.c_str(),
+                graph.microbatches.size());
+  if (graph.data_s > 0) std::printf("loading one microbatch: %.3f ms\n", graph.data_s * 1e3);
   std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%\n", graph.measured.ranks,
               graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
 }
@@ -37,7 +44,8 @@ void print_table(const LayerGraph& graph) {
 /// Times as the mean over the ranks that measured at once. Collective.
 void take_mean(LayerGraph& graph, Communicator& communicator) {
   std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
-                              &graph.measured.spread};
+                              &graph.data_s, &graph.measured.spread};
+  for (MeasuredMicrobatch& one : graph.microbatches) values.push_back(&one.seconds);
   for (LayerNode& node : graph.nodes)
     for (double* value : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s})
       values.push_back(value);
@@ -47,6 +55,64 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   communicator.all_reduce(sums, "times of the layers")->wait();
   for (std::size_t i = 0; i < values.size(); ++i) *values[i] = sum[i] / communicator.size();
   graph.measured.ranks = communicator.size();
+}
+
+/// Median seconds to load one of the first microbatches.
+double loading_seconds(BatchSource& source, std::int64_t positions, Clock& clock) {
+  constexpr std::int64_t kLoads = 8;
+  std::vector<double> seconds;
+  for (std::int64_t p = 0; p < std::min(kLoads, positions); ++p) {
+    const TimePoint start = clock.now();
+    source.get(p);
+    seconds.push_back(Seconds(clock.now() - start).count());
+  }
+  return median(seconds);
+}
+
+struct DataToMeasure {
+  ProfileBatches batches;
+  double loading_s = 0;  ///< of a microbatch
+};
+
+/// Of --data.
+Result<DataToMeasure> data_to_measure(const ProfileFlags& flags, const LayeredModel& model,
+                                      const Additions& own, Clock& clock, Device& device, bool log_notes) {
+  constexpr std::int64_t kMostSteps = 1 << 14;
+  const auto set = make_dataset({.path = flags.data,
+                                 .fields = model.fields,
+                                 .seed = flags.options.seed,
+                                 .dimensions = model.dimensions,
+                                 .per_step = std::int64_t{flags.options.microbatch} * flags.microbatches},
+                                own.datasets);
+  if (!set) return set.problems();
+  if (!*set) return Problem{"--data", flags.data + " has nothing to train on", {}};
+  if (log_notes) {
+    for (const std::string& note : (*set)->notes()) log_warning(note);
+  }
+  LoaderOptions options{.microbatch = flags.options.microbatch,
+                        .microbatches_per_step = flags.microbatches,
+                        .seed = flags.options.seed,
+                        .workers = 0};
+  options.read_for(model);
+  const auto source = make_loader(*set, options);
+  if (!source) return source.problems();
+  const std::int64_t steps = std::min(kMostSteps, steps_per_epoch(**set, options));
+  DataToMeasure data{.loading_s = loading_seconds(**source, steps * flags.microbatches, clock)};
+  if (model.dimensions.empty())  // all alike
+    data.batches = spread_batches(model, **source, 1, 1, 1, device);
+  else
+    data.batches =
+        spread_batches(model, **source, steps, flags.microbatches, flags.measured_microbatches, device);
+  return data;
+}
+
+Problems data_flags_without_data(const ProfileFlags& flags, const Arguments& given) {
+  Problems problems;
+  for (const char* flag : {"microbatches", "measured-microbatches"}) {
+    if (flags.data.empty() && given.has(flag))
+      problems.push_back({long_name(flag), "says nothing without --data", "give --data PATH"});
+  }
+  return problems;
 }
 
 }  // namespace
@@ -64,6 +130,8 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       return report_problems(problems, ExitCode::Usage);
     if (flags.model.name.empty())
       return report_problems({{"--model", "is required", "for example --model vgg16"}}, ExitCode::Usage);
+    if (const Problems problems = data_flags_without_data(flags, *parsed); !problems.empty())
+      return report_problems(problems, ExitCode::Usage);
     if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
     const Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
     if (!model) return report_problems(model.problems(), ExitCode::Usage);
@@ -82,7 +150,14 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       flags.options.before_block = [&] { joined.communicator->barrier(); };
     }
     SteadyClock clock;
-    LayerGraph graph = profile_model(*model, flags.options, clock, **device);
+    DataToMeasure data;
+    if (!flags.data.empty()) {
+      auto found = data_to_measure(flags, *model, own, clock, **device, place->rank == 0);
+      if (!found) return report_problems(found.problems(), ExitCode::InputData);
+      data = *std::move(found);
+    }
+    LayerGraph graph = profile_model(*model, flags.options, clock, **device, std::move(data.batches));
+    graph.data_s = data.loading_s;
     if (joined.communicator) {
       joined.communicator->barrier();  // nobody leaves while others still measure
       take_mean(graph, *joined.communicator);

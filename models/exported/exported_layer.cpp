@@ -12,15 +12,11 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/head.h"
+#include "runtime/layers/recorded.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-std::string text_of(const Shape& shape) {
-  std::string text = "[";
-  for (std::int64_t d : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(d);
-  return text + "]";
-}
 
 class ExportedLayer final : public MultiLayer {
  public:
@@ -71,10 +67,8 @@ class ExportedLayer final : public MultiLayer {
     // it.
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
-    for (const at::Tensor& input : inputs)
-      graph->inputs.push_back(input.is_floating_point() ? input.detach().requires_grad_(true) : input);
-    for (const at::Tensor& parameter : parameters)
-      graph->parameters.push_back(parameter.detach().requires_grad_(true));
+    for (const at::Tensor& input : inputs) graph->inputs.push_back(leaf_of(input));
+    for (const at::Tensor& parameter : parameters) graph->parameters.push_back(leaf_of(parameter));
     pass.pending = &graph->pending;
     graph->outputs = parts_.calls->run(given(graph->inputs, graph->parameters, buffers), pass);
     std::vector<at::Tensor> outputs = plain(graph->outputs);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/layers/recorded.h"
 
 namespace millrace {
 namespace {
@@ -27,11 +28,9 @@ class AutogradLayer final : public Layer {
     if (!saved) return layer_->forward(inputs, parameters, buffers, context, nullptr);
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
-    for (const at::Tensor& input : inputs)
-      graph->leaves.push_back(input.is_floating_point() ? input.detach().requires_grad_(true) : input);
+    for (const at::Tensor& input : inputs) graph->leaves.push_back(leaf_of(input));
     graph->inputs = inputs.size();
-    for (const at::Tensor& parameter : parameters)
-      graph->leaves.push_back(parameter.detach().requires_grad_(true));
+    for (const at::Tensor& parameter : parameters) graph->leaves.push_back(leaf_of(parameter));
     const std::span<const at::Tensor> leaves(graph->leaves);
     graph->output = layer_->forward(leaves.first(inputs.size()), leaves.subspan(inputs.size()), buffers,
                                     context, nullptr);
@@ -42,20 +41,9 @@ class AutogradLayer final : public Layer {
 
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
-    at::AutoGradMode with_grad(true);
     auto graph = std::static_pointer_cast<Graph>(std::exchange(saved.extra, nullptr));
     MILLRACE_CHECK(graph, "backward of a " << kind() << " without its forward");
-    // Integers have no gradient: theirs stay undefined.
-    std::vector<at::Tensor> leaves;
-    for (const at::Tensor& leaf : graph->leaves) {
-      if (leaf.requires_grad()) leaves.push_back(leaf);
-    }
-    auto found = torch::autograd::grad({graph->output}, leaves, {grad}, /*retain_graph=*/false,
-                                       /*create_graph=*/false, /*allow_unused=*/true);
-    std::vector<at::Tensor> gradients;
-    std::size_t next = 0;
-    for (const at::Tensor& leaf : graph->leaves)
-      gradients.push_back(leaf.requires_grad() ? std::move(found[next++]) : at::Tensor());
+    std::vector<at::Tensor> gradients = gradients_of(graph->output, grad, graph->leaves);
     const auto split = gradients.begin() + static_cast<std::ptrdiff_t>(graph->inputs);
     saved.tensors.assign(split, gradients.end());
     gradients.erase(split, gradients.end());
@@ -79,6 +67,26 @@ class AutogradLayer final : public Layer {
 };
 
 }  // namespace
+
+at::Tensor leaf_of(const at::Tensor& input) {
+  return input.is_floating_point() ? input.detach().requires_grad_(true) : input;
+}
+
+std::vector<at::Tensor> gradients_of(const at::Tensor& output, const at::Tensor& grad,
+                                     const std::vector<at::Tensor>& leaves) {
+  at::AutoGradMode with_grad(true);
+  std::vector<at::Tensor> wanted;
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.requires_grad()) wanted.push_back(leaf);
+  }
+  auto found = torch::autograd::grad({output}, wanted, {grad}, /*retain_graph=*/false,
+                                     /*create_graph=*/false, /*allow_unused=*/true);
+  std::vector<at::Tensor> gradients;
+  std::size_t next = 0;
+  for (const at::Tensor& leaf : leaves)
+    gradients.push_back(leaf.requires_grad() ? std::move(found[next++]) : at::Tensor());
+  return gradients;
+}
 
 LayerPtr through_autograd(LayerPtr layer) {
   return std::make_shared<AutogradLayer>(std::move(layer));

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <sstream>
 
 #include <ATen/ops/_adaptive_avg_pool2d.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
@@ -33,19 +32,10 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-std::string text_of(const Shape& shape) {
-  std::ostringstream out;
-  out << c10::IntArrayRef(shape);
-  return out.str();
-}
-
-[[noreturn]] void bad_shape(const std::string& layer, const Shape& found, const std::string& expected) {
-  throw ConfigError(layer + " got input " + text_of(found) + ", expected " + expected);
-}
 
 /// fan_in, fan_out of a weight -> specs of weight and bias.
 std::vector<ParameterSpec> weight_and_bias(Shape weight, std::int64_t fan_in, std::int64_t fan_out,
@@ -103,7 +93,7 @@ class Linear final : public Layer {
   std::vector<ParameterSpec> parameters() const override { return specs_; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() < 2 || inputs[0].back() != in_)
-      bad_shape("linear", inputs[0], "[B, ..., " + std::to_string(in_) + "]");
+      throw_bad_shape("linear", inputs[0], "[B, ..., " + std::to_string(in_) + "]");
     Shape shape = inputs[0];
     shape.back() = out_;
     return shape;
@@ -161,13 +151,14 @@ class Conv2d final : public Layer {
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    if (x.size() != 4 || x[1] != o_.in) bad_shape("conv2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
+    if (x.size() != 4 || x[1] != o_.in)
+      throw_bad_shape("conv2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
     const std::int64_t height = x[2] + 2 * o_.padding.height - o_.kernel.height;
     const std::int64_t width = x[3] + 2 * o_.padding.width - o_.kernel.width;
     if (height < 0 || width < 0) {
-      bad_shape("conv2d", x,
-                "at least " + std::to_string(o_.kernel.height) + " x " + std::to_string(o_.kernel.width) +
-                    " pixels with padding");
+      throw_bad_shape("conv2d", x,
+                      "at least " + std::to_string(o_.kernel.height) + " x " +
+                          std::to_string(o_.kernel.width) + " pixels with padding");
     }
     return {x[0], o_.out, height / o_.stride + 1, width / o_.stride + 1};
   }
@@ -222,7 +213,7 @@ class BatchNorm2d final : public Layer {
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 4 || inputs[0][1] != channels_)
-      bad_shape("batch_norm2d", inputs[0], "[B, " + std::to_string(channels_) + ", H, W]");
+      throw_bad_shape("batch_norm2d", inputs[0], "[B, " + std::to_string(channels_) + ", H, W]");
     return inputs[0];
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
@@ -428,7 +419,7 @@ class MaxPool2d final : public Layer {
     // One window that does not fit whole is enough where it counts.
     const std::int64_t least = kernel_ - 2 * padding_ - (ceil_ ? stride_ - 1 : 0);
     if (x.size() != 4 || x[2] < least || x[3] < least)
-      bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
+      throw_bad_shape("max_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
     const auto size = [&](std::int64_t n) {
       const std::int64_t left = n + 2 * padding_ - kernel_;
       const std::int64_t windows = (left + (ceil_ ? stride_ - 1 : 0)) / stride_ + 1;
@@ -467,7 +458,7 @@ class AdaptiveAvgPool2d final : public Layer {
   }
   bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
-    if (inputs[0].size() != 4) bad_shape("adaptive_avg_pool2d", inputs[0], "[B, C, H, W]");
+    if (inputs[0].size() != 4) throw_bad_shape("adaptive_avg_pool2d", inputs[0], "[B, C, H, W]");
     return {inputs[0][0], inputs[0][1], height_, width_};
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
@@ -514,7 +505,7 @@ class Add final : public Layer {
   bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs.size() != 2 || inputs[0] != inputs[1])
-      bad_shape("add", inputs.back(), "two inputs of shape " + text_of(inputs[0]));
+      throw_bad_shape("add", inputs.back(), "two inputs of shape " + text_of(inputs[0]));
     return inputs[0];
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,

@@ -1,6 +1,5 @@
 // Softmax cross-entropy on integer targets: the head of classifiers.
 #include <array>
-#include <sstream>
 
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
@@ -13,15 +12,10 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/head.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-std::string text_of(const Shape& shape) {
-  std::ostringstream out;
-  out << c10::IntArrayRef(shape);
-  return out.str();
-}
 
 void check_target(std::int64_t label, std::int64_t classes) {
   if (label >= 0 && label < classes) return;

@@ -1,7 +1,5 @@
 #include "runtime/layers/image_layers.h"
 
-#include <sstream>
-
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/avg_pool2d_backward.h>
 #include <ATen/ops/cat.h>
@@ -15,15 +13,10 @@
 #include <ATen/ops/sum.h>
 
 #include "runtime/base/error.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-[[noreturn]] void refuse(const std::string& layer, const Shape& found, const std::string& expected) {
-  std::ostringstream text;
-  text << layer << " got input " << c10::IntArrayRef(found) << ", expected " << expected;
-  throw ConfigError(text.str());
-}
 
 class AvgPool2d final : public Layer {
  public:
@@ -40,7 +33,7 @@ class AvgPool2d final : public Layer {
     const Shape& x = inputs[0];
     const std::int64_t least = o_.kernel - 2 * o_.padding;
     if (x.size() != 4 || x[2] < least || x[3] < least)
-      refuse("avg_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
+      throw_bad_shape("avg_pool2d", x, "[B, C, H, W] with H, W >= " + std::to_string(least));
     const auto size = [&](std::int64_t n) { return (n - least) / o_.stride + 1; };
     return {x[0], x[1], size(x[2]), size(x[3])};
   }
@@ -68,11 +61,11 @@ class Concat final : public Layer {
   bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape shape = inputs[0];
-    if (shape.size() < 2) refuse("concat", shape, "[B, C, ...]");
+    if (shape.size() < 2) throw_bad_shape("concat", shape, "[B, C, ...]");
     for (const Shape& input : inputs.subspan(1)) {
       Shape same = input;
       if (same.size() == shape.size()) same[1] = shape[1];
-      if (same != shape) refuse("concat", input, "the first input's shape but for the channels");
+      if (same != shape) throw_bad_shape("concat", input, "the first input's shape but for the channels");
       shape[1] += input[1];
     }
     return shape;
@@ -106,9 +99,9 @@ class ScaleChannels final : public Layer {
   bool folds() const override { return true; }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    if (x.size() != 4) refuse("scale_channels", x, "[B, C, H, W]");
+    if (x.size() != 4) throw_bad_shape("scale_channels", x, "[B, C, H, W]");
     if (inputs.size() != 2 || inputs[1] != Shape{x[0], x[1], 1, 1})
-      refuse("scale_channels", inputs.back(), "a second input [B, C, 1, 1]");
+      throw_bad_shape("scale_channels", inputs.back(), "a second input [B, C, 1, 1]");
     return x;
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,

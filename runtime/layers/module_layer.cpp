@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <mutex>
 
 #include "runtime/base/check.h"
+#include "runtime/layers/recorded.h"
 
 namespace millrace {
 namespace {
@@ -114,8 +114,7 @@ class ModuleLayer final : public Layer {
     }
     at::AutoGradMode with_grad(true);
     auto graph = std::make_shared<Graph>();
-    for (const at::Tensor& input : inputs)
-      graph->inputs.push_back(input.is_floating_point() ? input.detach().requires_grad_(true) : input);
+    for (const at::Tensor& input : inputs) graph->inputs.push_back(leaf_of(input));
     graph->output = call(*instance, graph->inputs, context);
     graph->instance = std::move(instance);
     at::Tensor output = graph->output.detach().contiguous();
@@ -125,26 +124,14 @@ class ModuleLayer final : public Layer {
 
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
-    at::AutoGradMode with_grad(true);
     auto graph = std::static_pointer_cast<Graph>(std::exchange(saved.extra, nullptr));
     MILLRACE_CHECK(graph, "backward of a " << kind() << " without its forward");
-    std::vector<at::Tensor> leaves;
-    for (const at::Tensor& input : graph->inputs) {
-      if (input.requires_grad()) leaves.push_back(input);
-    }
-    const auto& parameters = graph->instance->parameters;
-    for (const at::Tensor& parameter : parameters) {
-      if (parameter.requires_grad()) leaves.push_back(parameter);
-    }
-    auto found = torch::autograd::grad({graph->output}, leaves, {grad}, /*retain_graph=*/false,
-                                       /*create_graph=*/false, /*allow_unused=*/true);
-    std::size_t next = 0;
-    std::vector<at::Tensor> gradients;
-    for (const at::Tensor& input : graph->inputs)
-      gradients.push_back(input.requires_grad() ? std::move(found[next++]) : at::Tensor());
-    saved.tensors.clear();
-    for (const at::Tensor& parameter : parameters)
-      saved.tensors.push_back(parameter.requires_grad() ? std::move(found[next++]) : at::Tensor());
+    std::vector<at::Tensor> leaves = graph->inputs;
+    leaves.insert(leaves.end(), graph->instance->parameters.begin(), graph->instance->parameters.end());
+    std::vector<at::Tensor> gradients = gradients_of(graph->output, grad, leaves);
+    const auto split = gradients.begin() + static_cast<std::ptrdiff_t>(graph->inputs.size());
+    saved.tensors.assign(split, gradients.end());
+    gradients.erase(split, gradients.end());
     graph->output.reset();
     put_back(std::move(graph->instance));
     return gradients;

@@ -1,4 +1,4 @@
-// What layers say of inputs that do not fit.
+// Shapes in messages: what layers say of inputs that do not fit.
 #pragma once
 
 #include <sstream>
@@ -9,11 +9,16 @@
 
 namespace millrace {
 
+/// "[8, 3, 32, 32]".
+inline std::string text_of(const Shape& shape) {
+  std::ostringstream out;
+  out << c10::IntArrayRef(shape);
+  return out.str();
+}
+
 [[noreturn]] inline void throw_bad_shape(const std::string& layer, const Shape& found,
                                          const std::string& expected) {
-  std::ostringstream out;
-  out << layer << " got input " << c10::IntArrayRef(found) << ", expected " << expected;
-  throw ConfigError(out.str());
+  throw ConfigError(layer + " got input " + text_of(found) + ", expected " + expected);
 }
 
 }  // namespace millrace

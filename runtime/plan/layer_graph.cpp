@@ -1,6 +1,7 @@
 #include "runtime/plan/layer_graph.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <queue>
 #include <set>
@@ -45,6 +46,37 @@ LayerNode node_from(const Json& json, Problems& problems) {
   return node;
 }
 
+/// {"dimensions": ["length"], "microbatches": [{"lengths": [18], "seconds": 0.1}, ...]}
+void read_lengths(const Json& json, LayerGraph& graph, Problems& problems) {
+  ObjectReader in(json, problems);
+  graph.dimensions = in.strings("dimensions");
+  const Json* microbatches = in.array("microbatches");
+  in.finish();
+  if (!microbatches) return;
+  for (const Json& one : microbatches->items()) {
+    ObjectReader m(one, problems);
+    MeasuredMicrobatch made{.seconds = m.within("seconds", 0, kMostLayerSeconds)};
+    const Json* lengths = m.array("lengths");
+    m.finish();
+    if (!lengths) continue;
+    for (const Json& length : lengths->items()) {
+      if (length.kind() != Json::Kind::Int || length.as_int() < 0) {
+        problems.push_back({length.where(), "is not a length", {}});
+        return;
+      }
+      made.lengths.push_back(length.as_int());
+    }
+    if (made.lengths.size() != graph.dimensions.size()) {
+      problems.push_back({lengths->where(),
+                          "has " + std::to_string(made.lengths.size()) + " lengths, there are " +
+                              std::to_string(graph.dimensions.size()) + " dimensions",
+                          {}});
+      return;
+    }
+    graph.microbatches.push_back(std::move(made));
+  }
+}
+
 Measured measured_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   Measured measured{.ranks = in.whole("ranks", 1, 1 << 20, 1),
@@ -75,6 +107,7 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
                    .data_s = in.within("data_s", 0, kMostLayerSeconds, 0)};
   if (const Json* measured = in.optional_object("measured"))
     graph.measured = measured_from(*measured, problems);
+  if (const Json* lengths = in.optional_object("lengths")) read_lengths(*lengths, graph, problems);
   const Json* layers = in.array("layers");
   const Json* edges = in.array("edges");
   in.finish();
@@ -149,9 +182,47 @@ std::string LayerGraph::to_json() const {
     json["measured"] =
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
   }
+  if (!microbatches.empty()) {
+    Json names = Json::array(), all = Json::array();
+    for (const std::string& name : dimensions) names.push_back(name);
+    for (const MeasuredMicrobatch& one : microbatches) {
+      Json lengths = Json::array();
+      for (const std::int64_t length : one.lengths) lengths.push_back(length);
+      all.push_back(Json::object({{"lengths", std::move(lengths)}, {"seconds", one.seconds}}));
+    }
+    json["lengths"] = Json::object({{"dimensions", std::move(names)}, {"microbatches", std::move(all)}});
+  }
   json["layers"] = std::move(layers);
   json["edges"] = std::move(edge_list);
   return json.dump(1) + "\n";
+}
+
+std::vector<double> LayerGraph::length_factors() const {
+  double sum = 0;
+  for (const MeasuredMicrobatch& one : microbatches) sum += one.seconds;
+  if (sum <= 0) return {1.0};
+  std::vector<double> factors;
+  for (const MeasuredMicrobatch& one : microbatches)
+    factors.push_back(one.seconds * static_cast<double>(microbatches.size()) / sum);
+  return factors;
+}
+
+std::string LayerGraph::lengths_text() const {
+  std::string text;
+  for (std::size_t d = 0; d < dimensions.size() && !microbatches.empty(); ++d) {
+    std::int64_t least = microbatches.front().lengths[d], most = least;
+    double sum = 0;
+    for (const MeasuredMicrobatch& one : microbatches) {
+      least = std::min(least, one.lengths[d]);
+      most = std::max(most, one.lengths[d]);
+      sum += static_cast<double>(one.lengths[d]);
+    }
+    char mean[32];
+    std::snprintf(mean, sizeof mean, "%.1f", sum / static_cast<double>(microbatches.size()));
+    text += (text.empty() ? "" : ", ") + dimensions[d] + " " + std::to_string(least);
+    if (most > least) text += ".." + std::to_string(most) + " (mean " + mean + ")";
+  }
+  return text;
 }
 
 Status LayerGraph::save(const std::string& path) const {

@@ -41,6 +41,12 @@ struct Measured {
       0;  ///< half the distance between the slowest and the fastest block, as a share of the median
 };
 
+/// A microbatch that the times were measured with, of a model whose microbatches differ in length.
+struct MeasuredMicrobatch {
+  std::vector<std::int64_t> lengths;  ///< by LayerGraph::dimensions
+  double seconds = 0;                 ///< forward and backward of all layers, and the loss
+};
+
 /// A directed acyclic graph with unique node names; nodes are stored in execution (topological) order
 /// when written by our profiler. Pure value.
 struct LayerGraph {
@@ -55,6 +61,10 @@ struct LayerGraph {
   double update_copy_s_per_byte = 0;
   double data_s = 0;  ///< to load one microbatch, beside the computation; 0: not known
   Measured measured;
+  std::vector<std::string> dimensions;  ///< what the model's microbatches differ in; empty: nothing
+  /// As they follow each other in steps. Times, and the bytes of edges and activations, are means over them;
+  /// what is kept and worked in is the longest microbatch's of the data.
+  std::vector<MeasuredMicrobatch> microbatches;
   std::vector<LayerNode> nodes;
   std::vector<LayerEdge> edges;
 
@@ -63,6 +73,12 @@ struct LayerGraph {
   static Result<LayerGraph> parse(std::string_view json, const std::string& name);
   std::string to_json() const;
   Status save(const std::string& path) const;
+
+  /// How long each of `microbatches` takes as a multiple of their mean; {1} if there are none or their times
+  /// are not known.
+  std::vector<double> length_factors() const;
+  /// "source_length 8..41 (mean 17.3)": for which lengths the profile holds; empty without dimensions.
+  std::string lengths_text() const;
 
   /// Node indices, every producer before its consumers; ties by index. Problem on a cycle.
   Result<std::vector<int>> topological_order() const;

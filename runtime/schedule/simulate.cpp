@@ -150,7 +150,10 @@ class Simulator {
   double duration(std::size_t r, const Action& a) const {
     if (const double own = own_seconds(r, ranks_[r].at); own >= 0) return own;
     const std::size_t s = index(a.stage);
-    double seconds = 0;
+    double seconds = 0, share = 1;
+    if (!options_.microbatch_share.empty() && is_compute(a.op))
+      share = options_.microbatch_share[static_cast<std::size_t>(a.microbatch.value) %
+                                        options_.microbatch_share.size()];
     switch (a.op) {
       case Op::Forward:
         seconds = cost(costs_.forward, s);
@@ -167,7 +170,7 @@ class Simulator {
       default:
         seconds = cost(costs_.update, s);
     }
-    return seconds * at_or(options_.slowdown, r, 1) *
+    return seconds * share * at_or(options_.slowdown, r, 1) *
            noise(s * 16 + static_cast<std::uint64_t>(a.op), static_cast<std::uint64_t>(a.microbatch.value));
   }
 

@@ -4,16 +4,11 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
+
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
-
-std::string text_of(const Shape& shape) {
-  std::ostringstream text;
-  text << c10::IntArrayRef(shape);
-  return text.str();
-}
 
 std::string of_job(const std::string& name, std::size_t job) {
   return name + "@" + std::to_string(job);

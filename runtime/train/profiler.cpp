@@ -22,10 +22,20 @@ struct LayerSamples {
   Samples forward, backward_input, backward_weight;
 };
 
+/// Of one of the microbatches measured.
+struct BatchSamples {
+  Samples loss;
+  std::vector<LayerSamples> layers;
+};
+
+std::int64_t elements_of(const Shape& shape) {
+  std::int64_t elements = 1;
+  for (std::int64_t d : shape) elements *= d;
+  return elements;
+}
+
 Bytes bytes_of(const TensorSpec& spec) {
-  auto bytes = static_cast<Bytes>(c10::elementSize(spec.dtype));
-  for (std::int64_t d : spec.shape) bytes *= d;
-  return bytes;
+  return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
 }
 
 /// One microbatch through the whole model as one stage, by the program that training runs.
@@ -33,8 +43,7 @@ class Pass final : private LayerObserver {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
        Device& device)
-      : samples(layout.model.layers.size()),
-        saved_bytes(layout.model.layers.size()),
+      : saved_bytes(layout.model.layers.size()),
         workspace_bytes(layout.model.layers.size()),
         program_(compile_stage(layout, StageId(0))),
         runner_(program_, store, options.seed),
@@ -43,14 +52,12 @@ class Pass final : private LayerObserver {
         device_(device),
         growth_(layout.model.layers.size()) {
     runner_.set_observer(this);
-    for (const auto& made : layout.makes) {
-      Bytes& bytes = output_bytes_.emplace_back();
-      for (int t : made) bytes += bytes_of(layout.tensors[static_cast<std::size_t>(t)].spec);
-    }
   }
 
-  void run(const Batch& batch, bool counted) {
+  /// `counted`: times go there; null: memory is measured, `output_bytes` by layer.
+  void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {}) {
     counted_ = counted;
+    output_bytes_ = output_bytes;
     slot_.clear();
     slot_.values.resize(static_cast<std::size_t>(program_.num_places));
     slot_.gradients.resize(static_cast<std::size_t>(program_.num_places));
@@ -63,8 +70,6 @@ class Pass final : private LayerObserver {
     runner_.backward_layer_by_layer(slot_, store_.current());
   }
 
-  Samples loss;
-  std::vector<LayerSamples> samples;
   std::vector<Bytes> saved_bytes, workspace_bytes;
 
  private:
@@ -76,14 +81,17 @@ class Pass final : private LayerObserver {
 
   void after(Phase phase, std::size_t step) override {
     device_.synchronize();
-    LayerSamples& s = samples[step];
-    Samples& into = phase == Phase::Forward         ? s.forward
-                    : phase == Phase::BackwardInput ? s.backward_input
-                                                    : s.backward_weight;
-    if (counted_) into.push_back(Seconds(clock_.now() - start_).count());
-    if (phase == Phase::Forward && !counted_) growth_[step] = device_.memory().current - memory_before_;
+    if (counted_) {
+      LayerSamples& s = counted_->layers[step];
+      Samples& into = phase == Phase::Forward         ? s.forward
+                      : phase == Phase::BackwardInput ? s.backward_input
+                                                      : s.backward_weight;
+      into.push_back(Seconds(clock_.now() - start_).count());
+      return;
+    }
+    if (phase == Phase::Forward) growth_[step] = device_.memory().current - memory_before_;
     // The gradient that came in is there before, and counts as the layer's.
-    if (phase != Phase::Forward && !counted_)
+    if (phase != Phase::Forward)
       workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
   }
 
@@ -101,7 +109,7 @@ class Pass final : private LayerObserver {
       runner_.add_gradients(slot_, head, head.head->backward(saved, {}, needs));
     }
     device_.synchronize();
-    if (counted_) loss.push_back(Seconds(clock_.now() - start).count());
+    if (counted_) counted_->loss.push_back(Seconds(clock_.now() - start).count());
   }
 
   /// Bytes that a microbatch keeps until its backward, each storage at the first layer that keeps it; weights
@@ -128,12 +136,12 @@ class Pass final : private LayerObserver {
   ParameterStore& store_;
   Clock& clock_;
   Device& device_;
-  bool counted_ = false;
+  BatchSamples* counted_ = nullptr;
   TimePoint start_{};
   std::int64_t memory_before_ = 0;
   LayerSlot slot_;
-  std::vector<Bytes> output_bytes_;  ///< by layer
-  std::vector<Bytes> growth_;        ///< by layer: memory after its forward less that before
+  std::span<const Bytes> output_bytes_;  ///< by layer
+  std::vector<Bytes> growth_;            ///< by layer: memory after its forward less that before
 };
 
 /// What a version's copy of a layer's parameters in a lower precision takes.
@@ -175,16 +183,43 @@ UpdateSeconds update_seconds_per_byte(ParameterStore& store, std::size_t num_lay
   return {median(in_place) / bytes, median(kept) / bytes};
 }
 
-/// Of all layers and the loss in one block: medians of its passes.
-double block_total(const Pass& pass, std::size_t first) {
+/// Of all layers and the loss: medians of the passes from `first` on.
+double total_of(const BatchSamples& batch, std::size_t first = 0) {
   const auto of = [&](const Samples& samples) {
     if (samples.empty()) return 0.0;  // a layer without weights
     return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
   };
-  double total = of(pass.loss);
-  for (const LayerSamples& s : pass.samples)
+  double total = of(batch.loss);
+  for (const LayerSamples& s : batch.layers)
     total += of(s.forward) + of(s.backward_input) + of(s.backward_weight);
   return total;
+}
+
+/// The mean over the microbatches of what `of` says of each.
+template <class Of>
+double mean(const std::vector<BatchSamples>& batches, Of of) {
+  double sum = 0;
+  for (const BatchSamples& batch : batches) sum += of(batch);
+  return sum / static_cast<double>(batches.size());
+}
+
+/// Bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
+std::vector<Bytes> tensor_bytes(const StageLayout& layout, const BatchExtent& extent) {
+  std::vector<Bytes> bytes;
+  std::vector<Shape> shapes = tensor_shapes(layout, extent);
+  for (std::size_t t = 0; t < shapes.size(); ++t)
+    bytes.push_back(bytes_of({.shape = std::move(shapes[t]), .dtype = layout.tensors[t].spec.dtype}));
+  return bytes;
+}
+
+/// What each layer makes, of tensors with these bytes.
+std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
+  std::vector<Bytes> bytes;
+  for (const auto& made : layout.makes) {
+    Bytes& sum = bytes.emplace_back();
+    for (int t : made) sum += tensors[static_cast<std::size_t>(t)];
+  }
+  return bytes;
 }
 
 /// Half the distance between the slowest and the fastest, as a share of the median.
@@ -211,55 +246,116 @@ Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device&
   return batch;
 }
 
+ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, std::int64_t steps,
+                              int microbatches_per_step, int count, Device& device) {
+  const std::int64_t per_step = microbatches_per_step;
+  const auto elements_at = [&](std::int64_t position) {
+    const BatchExtent extent = source.extent(position);
+    std::int64_t elements = 0;
+    for (const FieldSpec& field : model.fields) elements += elements_of(field_shape(field, extent));
+    return elements;
+  };
+  struct Step {
+    std::int64_t elements = 0, first = 0;
+  };
+  std::vector<Step> all;
+  std::int64_t longest = 0, most = -1;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    Step& step = all.emplace_back(Step{.first = s * per_step});
+    for (std::int64_t m = 0; m < per_step; ++m) {
+      const std::int64_t elements = elements_at(step.first + m);
+      step.elements += elements;
+      if (elements > most) most = elements, longest = step.first + m;
+    }
+  }
+  std::ranges::stable_sort(all, {}, &Step::elements);
+  const auto one = [&](std::int64_t position) {
+    source.seek(position);
+    ProfileBatches::One made{.extent = source.extent(position), .batch = source.get(position)};
+    for (at::Tensor& field : made.batch.fields) field = device.upload(std::move(field));
+    return made;
+  };
+  ProfileBatches batches;
+  const std::int64_t chosen = std::min(steps, (count + per_step - 1) / per_step);
+  for (std::int64_t i = 0; i < chosen; ++i) {
+    const Step& step = all[static_cast<std::size_t>((2 * i + 1) * steps / (2 * chosen))];
+    for (std::int64_t m = 0; m < per_step; ++m) batches.timed.push_back(one(step.first + m));
+  }
+  if (steps > 0) batches.longest = one(longest);
+  return batches;
+}
+
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
-                         Device& device) {
+                         Device& device, ProfileBatches batches) {
   at::NoGradGuard no_grad;
   const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
   Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
   if (!made) throw ConfigError(to_string(made.problems()));
   const StageLayout& layout = *made;
   ParameterStore store(layout, StageId(0), options.seed, device.where());
-  const Batch batch = random_batch(model, layout.nominal, device);
+  if (batches.timed.empty())
+    batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
+  const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
 
   Pass pass(layout, store, options, clock, device);
-  for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(batch, false);
+  const std::vector<Bytes> longest_bytes = output_bytes(layout, tensor_bytes(layout, longest.extent));
+  for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(longest.batch, nullptr, longest_bytes);
+  std::vector<BatchSamples> samples(batches.timed.size());
+  for (BatchSamples& of : samples) of.layers.resize(model.layers.size());
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
-    const std::size_t first = pass.loss.size();
-    for (int i = 0; i < options.repetitions; ++i) pass.run(batch, true);
-    totals.push_back(block_total(pass, first));
+    const std::size_t first = samples.front().loss.size();
+    for (int i = 0; i < options.repetitions; ++i) {
+      for (std::size_t b = 0; b < samples.size(); ++b) pass.run(batches.timed[b].batch, &samples[b]);
+    }
+    totals.push_back(mean(samples, [&](const BatchSamples& batch) { return total_of(batch, first); }));
   }
 
   LayerGraph graph{.model = model.name,
                    .microbatch = options.microbatch,
                    .device = device.name(),
                    .precision = to_string(options.precision)};
-  graph.loss_s = median(pass.loss);
+  std::vector<Bytes> mean_bytes(layout.tensors.size(), 0);
+  for (const ProfileBatches::One& one : batches.timed) {
+    const std::vector<Bytes> bytes = tensor_bytes(layout, one.extent);
+    for (std::size_t t = 0; t < bytes.size(); ++t) mean_bytes[t] += bytes[t];
+  }
+  for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
+  const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
+  if (!model.dimensions.empty()) {
+    for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
+    for (std::size_t b = 0; b < samples.size(); ++b)
+      graph.microbatches.push_back({batches.timed[b].extent.lengths, total_of(samples[b])});
+  }
+  graph.loss_s = mean(samples, [](const BatchSamples& batch) { return median(batch.loss); });
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const NamedLayer& layer = model.layers[i];
-    LayerSamples& s = pass.samples[i];
-    const auto seconds = [](const Samples& samples) { return samples.empty() ? 0.0 : median(samples); };
-    Bytes parameter_bytes = 0, activation_bytes = 0;
+    const auto seconds = [&](Samples LayerSamples::*phase) {
+      return mean(samples, [&](const BatchSamples& batch) {
+        const Samples& of = batch.layers[i].*phase;
+        return of.empty() ? 0.0 : median(of);
+      });
+    };
+    Bytes parameter_bytes = 0;
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       if (!spec.is_buffer && !layer.is_tied(spec)) parameter_bytes += bytes_of({.shape = spec.shape});
     }
-    for (int t : layout.makes[i])
-      activation_bytes += bytes_of(layout.tensors[static_cast<std::size_t>(t)].spec);
     graph.nodes.push_back({.name = layer.name,
                            .kind = layer.layer->kind(),
-                           .forward_s = seconds(s.forward),
-                           .backward_input_s = seconds(s.backward_input),
-                           .backward_weight_s = seconds(s.backward_weight),
+                           .forward_s = seconds(&LayerSamples::forward),
+                           .backward_input_s = seconds(&LayerSamples::backward_input),
+                           .backward_weight_s = seconds(&LayerSamples::backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = lowered_bytes(layout, layer),
-                           .activation_bytes = activation_bytes,
+                           .activation_bytes = mean_outputs[i],
                            .saved_bytes = pass.saved_bytes[i],
                            .workspace_bytes = pass.workspace_bytes[i]});
     for (int t : layout.reads[i]) {
       const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
       if (tensor.layer >= 0)
-        graph.edges.push_back({tensor.layer, static_cast<int>(i), tensor.name, bytes_of(tensor.spec)});
+        graph.edges.push_back(
+            {tensor.layer, static_cast<int>(i), tensor.name, mean_bytes[static_cast<std::size_t>(t)]});
     }
   }
   if (options.before_block) options.before_block();

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/device/device.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/stage/layered_model.h"
 #include "runtime/stage/update_rule.h"
+#include "runtime/train/batch_source.h"
 #include "runtime/train/profile_options.h"
 
 namespace millrace {
@@ -16,12 +19,29 @@ namespace millrace {
 /// A batch of random values, integers within their limits: on `device`.
 Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device);
 
+/// Microbatches to measure with instead of random data of the model's nominal lengths.
+struct ProfileBatches {
+  struct One {
+    BatchExtent extent;
+    Batch batch;  ///< all fields
+  };
+  std::vector<One> timed;
+  std::optional<One> longest;  ///< for the bytes of memory; else the last of `timed`
+};
+
+/// At least `count` microbatches of the first `steps` steps of `source` (or all there are): whole steps,
+/// evenly spread from the shortest to the longest (by the elements of their fields), as they follow each
+/// other in the steps; and the longest microbatch. Throws DataError.
+ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, std::int64_t steps,
+                              int microbatches_per_step, int count, Device& device);
+
 /// Forward, input gradient and weight gradient of each layer, the loss, the update rule and what it takes
 /// more when the version before must be kept, in seconds for one microbatch of random data; bytes of
 /// parameters, outputs, and of what backward keeps (each storage once). Each of them is waited for: kernels
 /// of `device` do not overlap. Runs on the calling thread with its intra-op threads. Throws ConfigError if
 /// the shapes do not fit.
+/// Times and bytes of messages are means over `batches.timed`, memory is that of the longest.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
-                         Device& device);
+                         Device& device, ProfileBatches batches = {});
 
 }  // namespace millrace

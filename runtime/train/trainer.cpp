@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <numeric>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -91,12 +90,6 @@ LossSums joined(std::vector<LossSums> arrays) {
   }
   all.values = values_of_jobs(all.jobs);
   return all;
-}
-
-int lcm_of_replicas(const Plan& plan) {
-  int result = 1;
-  for (const PlanStage& stage : plan.stages) result = std::lcm(result, static_cast<int>(stage.ranks.size()));
-  return result;
 }
 
 /// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
@@ -210,6 +203,8 @@ struct Trainer::Impl {
   TrainOptions options;
   std::vector<StageLayout> layouts;  // by array
   LayeredModel model;                // of all jobs
+  std::int64_t round =
+      1;  ///< steps in which every replica has its turn as often: all events come after whole ones
   std::unique_ptr<RankStages> stages;
   std::vector<BatchSources> sources;  // by array
   SpanRing trace;
@@ -252,7 +247,9 @@ struct Trainer::Impl {
         plan(std::move(p)),
         options(std::move(o)),
         layouts(layouts_or_throw(arrays, plan, options)),
-        model(with_all_jobs(arrays)) {}
+        model(with_all_jobs(arrays)) {
+    if (updates_after_each()) round = shape_of(plan).round();
+  }
 
   const StageLayout& layout() const { return layouts.front(); }
   int num_arrays() const { return static_cast<int>(layouts.size()); }
@@ -290,11 +287,9 @@ struct Trainer::Impl {
     return result;
   }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
-  /// Steps in which every replica has its turn as often: all events come after whole ones.
-  std::int64_t round() const { return updates_after_each() ? lcm_of_replicas(plan) : 1; }
   /// `step`, or the first one after it that ends a round.
   std::int64_t end_of_round(std::int64_t step) const {
-    return start + (step - start + round() - 1) / round() * round();
+    return start + (step - start + round - 1) / round * round;
   }
   std::int64_t last_step() const { return end_of_round(options.steps); }
   std::int64_t limit() const {
@@ -302,7 +297,7 @@ struct Trainer::Impl {
   }
   bool evaluates() const { return sources.front().evaluation.microbatches > 0 && options.evaluate_every > 0; }
   bool is_due(std::int64_t every, std::int64_t step) const {
-    return every > 0 && step > start && step / every > (step - round()) / every;
+    return every > 0 && step > start && step / every > (step - round) / every;
   }
 
   /// What this rank writes: of the stages whose first replica it is, array after array.
@@ -435,7 +430,7 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
     sources.push_back(arrays[static_cast<std::size_t>(array)].make_batches(train, evaluation));
     use_extents_of(*sources.back().train, array);
   }
-  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round()));
+  stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
 }
@@ -458,7 +453,7 @@ void Trainer::Impl::open_flow() {
   }
   if (last_step() != options.steps && owns_loss())
     log_warning("--steps " + std::to_string(options.steps) + " ends within a round of " +
-                std::to_string(round()) + " minibatches, which the replicas share: the run ends after " +
+                std::to_string(round) + " minibatches, which the replicas share: the run ends after " +
                 std::to_string(last_step()));
 }
 

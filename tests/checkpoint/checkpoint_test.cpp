@@ -16,6 +16,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
+#include "runtime/comm/rank_threads.h"
 
 namespace millrace {
 namespace {
@@ -30,13 +31,6 @@ class Checkpoints : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  /// `body` on every rank of `ranks`.
-  static void on_ranks(int ranks, milliseconds deadline, const std::function<void(Communicator&)>& body) {
-    auto communicators = make_local_communicators(ranks, deadline);
-    std::vector<std::jthread> threads;
-    for (auto& c : communicators) threads.emplace_back([&body, &c] { body(*c); });
-  }
-
   static at::Tensor values(double first) { return at::arange(1000, at::kFloat).add_(first); }
 
   CheckpointInfo info(const std::string& run, std::int64_t step) const {
@@ -46,7 +40,7 @@ class Checkpoints : public ::testing::Test {
   /// Stage s of step n holds n + s, n + s + 1, ...; the same problem on both ranks.
   std::optional<RankProblem> save(const std::string& run, std::int64_t step, int keep = 3) {
     std::optional<RankProblem> problems[2];
-    on_ranks(2, milliseconds(10'000), [&](Communicator& world) {
+    run_as_threads(make_local_communicators(2, milliseconds(10'000)), [&](Communicator& world) {
       const int stage = world.rank().value;
       problems[stage] = save_checkpoint(
           world, folder_.string(), info(run, step), 2,
@@ -266,7 +260,7 @@ TEST_F(Checkpoints, AllRanksTakeTheSameOneWhoeverCannotReadIt) {
   damaged.back() ^= 1;
   write(shard(2, 1), damaged);
   std::int64_t steps[2] = {};
-  on_ranks(2, milliseconds(10'000), [&](Communicator& world) {
+  run_as_threads(make_local_communicators(2, milliseconds(10'000)), [&](Communicator& world) {
     // Rank 0 needs only the whole shard, rank 1 only the damaged one.
     const int me = world.rank().value;
     steps[me] =
@@ -276,7 +270,7 @@ TEST_F(Checkpoints, AllRanksTakeTheSameOneWhoeverCannotReadIt) {
   EXPECT_EQ(steps[0], 1);
   EXPECT_EQ(steps[1], 1);
   int refused = 0;
-  on_ranks(2, milliseconds(10'000), [&](Communicator& world) {
+  run_as_threads(make_local_communicators(2, milliseconds(10'000)), [&](Communicator& world) {
     try {
       open_checkpoint_together(world, step_folder(2).string(), {"w" + std::to_string(world.rank().value)},
                                milliseconds(10'000));
@@ -303,7 +297,7 @@ TEST_F(Checkpoints, NonFiniteTensorsAreNamed) {
 TEST_F(Checkpoints, WorkMayTakeLongerThanAMessage) {
   const auto start = std::chrono::steady_clock::now();
   int through = 0;
-  on_ranks(3, milliseconds(400), [&](Communicator& world) {
+  run_as_threads(make_local_communicators(3, milliseconds(400)), [&](Communicator& world) {
     const auto problem = run_together(world, milliseconds(60'000), "work", [&] {
       if (world.rank().value == 1) std::this_thread::sleep_for(milliseconds(1500));
     });
@@ -316,7 +310,7 @@ TEST_F(Checkpoints, WorkMayTakeLongerThanAMessage) {
 
 TEST_F(Checkpoints, WorkHasADeadlineOfItsOwn) {
   int late = 0;
-  on_ranks(3, milliseconds(10'000), [&](Communicator& world) {
+  run_as_threads(make_local_communicators(3, milliseconds(10'000)), [&](Communicator& world) {
     try {
       run_together(world, milliseconds(300), "work", [&] {
         if (world.rank().value == 2) std::this_thread::sleep_for(milliseconds(1200));
@@ -330,7 +324,7 @@ TEST_F(Checkpoints, WorkHasADeadlineOfItsOwn) {
 }
 
 TEST_F(Checkpoints, TheFirstRankThatFailsIsNamedOnAll) {
-  on_ranks(3, milliseconds(10'000), [&](Communicator& world) {
+  run_as_threads(make_local_communicators(3, milliseconds(10'000)), [&](Communicator& world) {
     const auto problem = run_together(world, milliseconds(10'000), "work", [&] {
       if (world.rank().value > 0)
         throw ConfigError("trouble of " + std::to_string(world.rank().value), "do this");

@@ -404,8 +404,34 @@ TEST_P(EveryChunkedSchedule, IsPlannedAsItRuns) {
     tight.memory_per_rank = std::max(tight.memory_per_rank, stage.peak_bytes);
   EXPECT_TRUE(plan_layers(graph, cluster, tight));
   double parts = answer->parts.compute_s + answer->parts.imbalance_s + answer->parts.bubble_s;
-  parts += answer->parts.update_s + answer->parts.reduce_s + answer->parts.transfer_s;
+  parts +=
+      answer->parts.update_s + answer->parts.reduce_s + answer->parts.transfer_s + answer->parts.lengths_s;
   EXPECT_NEAR(parts, plan.predicted_step_s, 1e-12);
+}
+
+// Two equal stages, two microbatches of 1 and 3 times a unit: by hand, under GPipe, stage 0 is done with both
+// forwards after 4 units, stage 1 (which waits for the long one) after 7; backwards the same. Alike: 2 + 2 +
+// 2 = 6 each way.
+TEST(Lengths, ALongMicrobatchMakesOthersWait) {
+  LayerGraph graph{.model = "m"};
+  for (const char* name : {"a", "b"})
+    graph.nodes.push_back({.name = name, .forward_s = 2, .backward_input_s = 1, .backward_weight_s = 1});
+  graph.edges = {{0, 1, "t", 0}};
+  const ClusterSpec cluster = ClusterSpec::local(2);
+  const Plan plan = uniform_plan("m", {"a", "b"}, 2, 1, 2, ScheduleKind::GPipe);
+  const Plan one = uniform_plan("m", {"a", "b"}, 1, 1, 2, ScheduleKind::GPipe);
+  const double alike = predict(plan, graph, cluster).predicted_step_s;
+  const double alone = predict(one, graph, cluster).predicted_step_s;
+  graph.dimensions = {"length"};
+  graph.microbatches = {{{10}, 1}, {{30}, 3}};
+  EXPECT_DOUBLE_EQ(predict(one, graph, cluster).predicted_step_s, alone);
+  const double uneven = predict(plan, graph, cluster).predicted_step_s;
+  EXPECT_NEAR(uneven / alike, 14.0 / 12.0, 1e-5);  // a message takes a little
+  CostModel model(graph, cluster, {});
+  const Result<StepBreakdown> parts = model.breakdown(plan.schedule, 2, model.stages_of(plan));
+  ASSERT_TRUE(parts);
+  EXPECT_NEAR(parts->lengths_s, uneven - alike, 1e-9);
+  EXPECT_NEAR(parts->step_s, uneven, 1e-9);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryChunkedSchedule,

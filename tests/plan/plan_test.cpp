@@ -96,6 +96,31 @@ TEST(LayerGraph, RejectsCyclesDuplicatesAndDanglingEdges) {
   EXPECT_FALSE(graph(layer("a"), R"({"from":"a","to":"x"})"));
 }
 
+TEST(LayerGraph, KeepsTheLengthsItHoldsFor) {
+  LayerGraph graph{.model = "m", .dimensions = {"source", "target"}};
+  graph.nodes = {{.name = "a", .forward_s = 1}};
+  EXPECT_EQ(graph.lengths_text(), "");
+  EXPECT_EQ(graph.length_factors(), std::vector<double>{1.0});
+  graph.microbatches = {{{8, 9}, 1.0}, {{12, 9}, 3.0}};
+  EXPECT_EQ(graph.lengths_text(), "source 8..12 (mean 10.0), target 9");
+  EXPECT_EQ(graph.length_factors(), (std::vector<double>{0.5, 1.5}));
+  const Result<LayerGraph> again = LayerGraph::parse(graph.to_json(), "p");
+  ASSERT_TRUE(again) << to_string(again.problems());
+  EXPECT_EQ(again->to_json(), graph.to_json());
+  for (const auto& [from, to, said] :
+       {std::tuple("[\n     8,\n     9\n    ]", "[8]", "has 1 lengths, there are 2 dimensions"),
+        std::tuple("[\n     8,\n     9\n    ]", "[8, -1]", "is not a length"),
+        std::tuple("\"seconds\": 1", "\"seconds\": -1", "seconds")}) {
+    std::string text = graph.to_json();
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << text;
+    text.replace(at, std::string(from).size(), to);
+    const Result<LayerGraph> bad = LayerGraph::parse(text, "p");
+    ASSERT_FALSE(bad) << to;
+    EXPECT_NE(to_string(bad.problems()).find(said), std::string::npos) << to_string(bad.problems());
+  }
+}
+
 TEST(ClusterSpec, RoundTripsAndChecks) {
   const ClusterSpec local = ClusterSpec::local(4);
   const auto read = ClusterSpec::parse(local.to_yaml(), "c");

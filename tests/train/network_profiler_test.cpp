@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -12,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/rank_threads.h"
 
 namespace millrace {
 namespace {
@@ -72,30 +72,6 @@ class EmulatedCommunicator final : public Communicator {
   LinkFrom link_;
 };
 
-/// One thread a rank; throws what the first failing rank threw.
-void on_ranks(int size, milliseconds deadline, const std::function<void(Communicator&)>& body) {
-  auto communicators = make_local_communicators(size, deadline);
-  std::mutex mutex;
-  std::exception_ptr first;
-  {
-    std::vector<std::jthread> threads;
-    for (auto& communicator : communicators) {
-      threads.emplace_back([&, c = communicator.get()] {
-        try {
-          body(*c);
-        } catch (const std::exception& error) {
-          {
-            std::lock_guard lock(mutex);
-            if (!first) first = std::current_exception();
-          }
-          c->abort(error.what());
-        }
-      });
-    }
-  }
-  if (first) std::rethrow_exception(first);
-}
-
 TEST(NetworkProfiler, FindsTheLatencyAndBandwidthOfEveryPairAndDirection) {
   const LinkFrom link = [](int from, int to) {
     return ClusterLink{1e8 * (1 + from) * (1 + 2 * to), 1e-5 * (1 + from + to)};
@@ -103,7 +79,7 @@ TEST(NetworkProfiler, FindsTheLatencyAndBandwidthOfEveryPairAndDirection) {
   VirtualClock clock;
   std::mutex mutex;
   std::vector<NetworkMeasurement> answers;
-  on_ranks(4, milliseconds(20'000), [&](Communicator& inner) {
+  run_as_threads(make_local_communicators(4, milliseconds(20'000)), [&](Communicator& inner) {
     EmulatedCommunicator communicator(inner, clock, link);
     const auto device = make_cpu_device();
     const NetworkMeasurement answer = profile_network(
@@ -137,7 +113,7 @@ TEST(NetworkProfiler, FindsTheLatencyAndBandwidthOfEveryPairAndDirection) {
 
 TEST(NetworkProfiler, ASlowLinkEndsTheSweepEarly) {
   VirtualClock clock;
-  on_ranks(2, milliseconds(20'000), [&](Communicator& inner) {
+  run_as_threads(make_local_communicators(2, milliseconds(20'000)), [&](Communicator& inner) {
     EmulatedCommunicator communicator(inner, clock, [](int, int) { return ClusterLink{1e5, 0.1}; });
     const auto device = make_cpu_device();
     const NetworkMeasurement answer = profile_network(
@@ -151,7 +127,7 @@ TEST(NetworkProfiler, ASlowLinkEndsTheSweepEarly) {
 TEST(NetworkProfiler, ARankThatIsGoneEndsTheOthersByTheDeadline) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    on_ranks(3, milliseconds(300), [&](Communicator& communicator) {
+    run_as_threads(make_local_communicators(3, milliseconds(300)), [&](Communicator& communicator) {
       if (communicator.rank() == RankId(2)) return;  // never comes
       SteadyClock clock;
       const auto device = make_cpu_device();

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/rank_threads.h"
 #include "runtime/comm/store.h"
 #include "tests/train/pipeline_fixture.h"
 
@@ -10,20 +11,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Runs `body` on every rank, as threads.
-void on_ranks(int size, const std::function<void(Communicator&)>& body) {
-  auto ranks = make_local_communicators(size, milliseconds(20'000));
-  std::vector<std::jthread> threads;
-  for (auto& c : ranks) threads.emplace_back([&body, &c] { body(*c); });
-}
-
 TEST(StopVote, AnyRanksRequestCountsAndAllEndAfterTheSameStep) {
   for (const int size : {1, 2, 3, 5}) {
     for (int asked = 0; asked < size; ++asked) {
       for (const StopReach reach :
            {StopReach{}, StopReach{.lag = 4, .ahead = 3}, {.lag = 2, .ahead = 1, .multiple = 6}}) {
         std::vector<std::int64_t> ends(static_cast<std::size_t>(size), -1);
-        on_ranks(size, [&](Communicator& c) {
+        run_as_threads(make_local_communicators(size, milliseconds(20'000)), [&](Communicator& c) {
           const int me = c.rank().value;
           StopFlag flag{false};
           StopVote vote(c, &flag, reach);
@@ -49,7 +43,7 @@ TEST(StopVote, AnyRanksRequestCountsAndAllEndAfterTheSameStep) {
 }
 
 TEST(StopVote, WithoutAFlagNothingIsSaid) {
-  on_ranks(3, [&](Communicator& c) {
+  run_as_threads(make_local_communicators(3, milliseconds(20'000)), [&](Communicator& c) {
     StopVote vote(c, nullptr, {});
     for (int i = 1; i < 10; ++i) vote.completed(i);
     EXPECT_EQ(vote.limit(), StopVote::kNever);

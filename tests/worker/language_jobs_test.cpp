@@ -56,6 +56,50 @@ TEST_F(LanguageJobs, RawTextIsLaunchedThroughAPlanAsOneProcessTrainsIt) {
   EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
 }
 
+// Times are of the data's own microbatches, and the profile, the plan and both commands say of which.
+TEST_F(LanguageJobs, AProfileOfTheDataHoldsForItsLengths) {
+  write_pairs("train", 100);
+  ASSERT_EQ(run("data text vocab train.de train.en -o words").code, 0);
+  fs::create_directory(folder_ / "pairs");
+  ASSERT_EQ(
+      run("data text encode train.de train.en -v words -o pairs/train.de.tokens -o pairs/train.en.tokens")
+          .code,
+      0);
+  const std::string profile =
+      "profile --model gnmt --layers 2 --hidden 16 --vocabulary 16 --length 12 --microbatch 4 --repetitions "
+      "1 "
+      "--blocks 1 --out profile.json ";
+  const Ran ran = run(profile + "--data pairs:de-en --microbatches 3 --measured-microbatches 7");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("holds for microbatches of source_length"), std::string::npos) << ran.output;
+  const Result<LayerGraph> graph = LayerGraph::load((folder_ / "profile.json").string());
+  ASSERT_TRUE(graph) << to_string(graph.problems());
+  EXPECT_EQ(graph->microbatches.size(), 9u);  // whole steps
+  EXPECT_EQ(graph->length_factors().size(), 9u);
+  EXPECT_GT(graph->data_s, 0);
+  std::int64_t least = 100, most = 0;
+  for (const MeasuredMicrobatch& one : graph->microbatches) {
+    ASSERT_EQ(one.lengths.size(), 2u);
+    EXPECT_GT(one.seconds, 0);
+    least = std::min(least, one.lengths[0]);
+    most = std::max(most, one.lengths[0]);
+  }
+  EXPECT_LT(least, most);
+  EXPECT_LE(most, 9);  // 7 words, begin and end
+  const Ran plan =
+      run("plan --profile profile.json --stages 2 --straight --microbatches 3 --schedule 1f1b --out "
+          "plan.json --explain");
+  ASSERT_EQ(plan.code, 0) << plan.output;
+  EXPECT_NE(plan.output.find("the profile holds for microbatches of source_length"), std::string::npos)
+      << plan.output;
+  EXPECT_NE(plan.output.find("+ lengths "), std::string::npos) << plan.output;
+
+  EXPECT_EQ(run(profile + "--measured-microbatches 3").code, 2);
+  const Ran missing = run(profile + "--data nothing:de-en");
+  EXPECT_EQ(missing.code, 3) << missing.output;
+  EXPECT_NE(missing.output.find("nothing"), std::string::npos) << missing.output;
+}
+
 TEST_F(LanguageJobs, WhatThereIsNotIsSaidBeforeAnyRankStarts) {
   for (const auto& [data, missing] :
        {std::pair("pairs:de-en", "pairs: is not there"),
