@@ -57,7 +57,8 @@ int replicas_of(const RunData& run, int stage) {
 /// Microbatches that a rank of `stage` runs between two lines of its log.
 double microbatches_per_line(const RunData& run, int stage) {
   if (!run.plan || counts_minibatches(run)) return 1;
-  return std::max(1.0, static_cast<double>(run.plan->microbatches) / replicas_of(run, stage));
+  return std::max(1.0,
+                  static_cast<double>(run.plan->microbatches) * run.plan->arrays / replicas_of(run, stage));
 }
 
 // ---- simulated schedule
@@ -92,6 +93,8 @@ Result<Simulation> simulation_of(const RunData& run, int microbatches) {
     costs = predicted_costs(plan, shape, cluster);
   }
   shape.update_every = shape_of(plan).update_every;
+  shape.arrays = plan.arrays;
+  shape.microbatches *= plan.arrays;
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
   if (!schedule) return schedule.problems();
   if (Problems problems = check(*schedule, shape, Transport::Buffered); !problems.empty()) return problems;

@@ -148,6 +148,15 @@ CommandSpec train_spec(TrainFlags& f) {
        .help = "Jobs of the array; 0: as many as the lists have values.",
        .group = "Job array",
        .target = into::integer(f.jobs, 0, 1024)},
+      {.name = "arrays",
+       .value = "N",
+       .help =
+           "Arrays that the jobs are divided into, of equal size as far as possible: they go through the "
+           "pipeline one after the other, with no flush in between, and each keeps what it computes no "
+           "longer "
+           "than its own backward. As many as jobs: every job by itself. 0: the plan's (without a plan 1).",
+       .group = "Job array",
+       .target = into::integer(f.arrays, 0, 1024)},
       {.name = "kernels",
        .value = choices_of<ArrayKernels>(),
        .help =

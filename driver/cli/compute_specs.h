@@ -57,6 +57,7 @@ struct TrainFlags {
   // -- a job array: driver/cli/job_lists.h takes the lists --
   bool fused = false;
   int jobs = 0;
+  int arrays = 0;  ///< that the jobs are divided into; 0: as the plan says
   ArrayKernels kernels = ArrayKernels::Auto;
   std::vector<std::string> unfused;
   bool explain = false;

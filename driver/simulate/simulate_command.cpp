@@ -104,10 +104,15 @@ std::vector<Cause> causes_of(const SimulationSubject& subject, const Simulation&
   return causes;
 }
 
+std::string microbatches_of(const PipelineShape& shape) {
+  const std::string of_each = std::to_string(shape.microbatches / shape.arrays) + " microbatches";
+  return shape.arrays == 1 ? of_each : std::to_string(shape.arrays) + " arrays of " + of_each;
+}
+
 void print_text(const SimulationSubject& subject, const Simulation& simulation,
                 std::optional<double> in_a_run, bool critical) {
-  std::printf("%s, %d stages, %d microbatches: makespan %.9g s", to_string(subject.kind).c_str(),
-              subject.shape.num_stages(), subject.shape.microbatches, simulation.makespan);
+  std::printf("%s, %d stages, %s: makespan %.9g s", to_string(subject.kind).c_str(),
+              subject.shape.num_stages(), microbatches_of(subject.shape).c_str(), simulation.makespan);
   if (in_a_run) std::printf(", %.9g s in a run of many", *in_a_run);
   std::printf("\n");
   const bool bytes = !simulation.peak_bytes.empty();
@@ -171,6 +176,7 @@ Json to_json(const SimulationSubject& subject, const Simulation& simulation, std
                             {"microbatches", subject.shape.microbatches},
                             {"makespan_s", simulation.makespan},
                             {"ranks", ranks}});
+  if (subject.shape.arrays > 1) json["arrays"] = subject.shape.arrays;
   if (in_a_run) json["steady_step_s"] = *in_a_run;
   if (!simulation.link_bytes.empty()) {
     Json links = Json::array();
@@ -193,8 +199,7 @@ Json to_json(const SimulationSubject& subject, const Simulation& simulation, std
 std::string title_of(const SimulationSubject& subject) {
   const int ranks = subject.shape.num_ranks();
   return to_string(subject.kind) + " · " + std::to_string(subject.shape.num_stages()) + " stages on " +
-         std::to_string(ranks) + (ranks == 1 ? " rank · " : " ranks · ") +
-         std::to_string(subject.shape.microbatches) + " microbatches";
+         std::to_string(ranks) + (ranks == 1 ? " rank · " : " ranks · ") + microbatches_of(subject.shape);
 }
 
 /// --write-csv, if given.

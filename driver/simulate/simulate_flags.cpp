@@ -30,6 +30,12 @@ std::vector<Flag> simulation_subject_flags(SimulateFlags& f) {
        .help = "Of auto-order's stages: s on place s mod p, or along a V (chunks 2).",
        .group = shape,
        .target = into::choice(f.placement, "placement")},
+      {.name = "arrays",
+       .value = "N",
+       .help =
+           "Independent trainings of --microbatches each, which go through the pipeline one after the other.",
+       .group = shape,
+       .target = into::integer(f.arrays, 1, kMostSimulatedArrays)},
       {.name = "update-every",
        .value = "N",
        .help = "Microbatches of each update of pipedream-2bw (default: the fewest it can).",

@@ -161,6 +161,13 @@ void read_bytes_of_plan(const Plan& plan, SimulationSubject& subject) {
   }
 }
 
+/// `shape` is one array's.
+PipelineShape with_arrays(PipelineShape shape, int arrays) {
+  shape.arrays = arrays;
+  shape.microbatches *= arrays;
+  return shape;
+}
+
 Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments& given, const Plan& plan,
                                      const LayerGraph* graph) {
   Problems problems = about_file(*flags.plan, graph == nullptr ? validate(plan) : validate(plan, *graph));
@@ -184,7 +191,7 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
   if (graph != nullptr) {
     const CostModel model(*graph, *cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
-    subject.shape = model.shape_of(stages, microbatches);
+    subject.shape = with_arrays(model.shape_of(stages, microbatches), plan.arrays);
     subject.costs = model.costs_of(stages, subject.shape, plan.schedule);
     for (const StageMemory& memory : model.memory_of(stages)) {
       subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters + memory.lowered));
@@ -192,7 +199,7 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
       subject.options.stash_bytes.push_back(static_cast<double>(memory.stash()));
     }
   } else {
-    subject.shape = shape_of(plan, microbatches);
+    subject.shape = with_arrays(shape_of(plan, microbatches), plan.arrays);
     subject.costs = predicted_costs(plan, subject.shape, *cluster);
   }
   read_bytes_of_plan(plan, subject);
@@ -261,7 +268,7 @@ SimulationSubject subject_from_flags(const SimulateFlags& flags, const Arguments
                                      int stages, int microbatches, Problems& problems) {
   SimulationSubject subject;
   subject.kind = kind;
-  subject.shape = shape_from_flags(flags, kind, stages, microbatches, problems);
+  subject.shape = with_arrays(shape_from_flags(flags, kind, stages, microbatches, problems), flags.arrays);
   read_costs(flags, given, subject, problems);
   return subject;
 }
@@ -270,7 +277,7 @@ Result<SimulationSubject> subject_from_file(const SimulateFlags& flags, const Ar
   code = static_cast<int>(ExitCode::Usage);
   Problems problems;
   for (const char* flag : {"stages", "microbatches", "chunks", "schedule", "placement", "update-every",
-                           "stash-limit", "sweep"}) {
+                           "stash-limit", "sweep", "arrays"}) {
     if (given.has(flag)) problems.push_back({long_name(flag), "the schedule file says it", "leave it out"});
   }
   const int replicas =

@@ -14,6 +14,7 @@ namespace millrace {
 
 constexpr std::int64_t kMostSimulatedRanks = 4096;
 constexpr std::int64_t kMostSimulatedMicrobatches = 1 << 20;
+constexpr std::int64_t kMostSimulatedArrays = 1024;
 
 struct SimulationSubject {
   ScheduleKind kind = ScheduleKind::OneFOneB;
@@ -45,6 +46,7 @@ struct SimulateFlags {
   std::vector<int> replicas{1};
   std::optional<int> chunks, update_every;
   Placement placement = Placement::Loop;
+  int arrays = 1;  ///< of `microbatches` each
   std::vector<double> stash_limit;
   // -- costs --
   ScheduleCosts costs{.forward = {1},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "data/dataset.h"
@@ -57,20 +58,20 @@ void ignore_size_limit_signal() {
 
 /// Everything the flags say, with the files they name loaded.
 struct TrainSpec : TrainFlags {
-  LayeredModel network;
-  LayeredModel alone{};  ///< one job's: what data sets are read for
-  /// Of a job array: what each job was told, the lists that it was told in, and what its layers choose.
+  std::vector<LayeredModel> networks;  ///< by array; one, unless jobs are divided into several
+  LayeredModel alone{};                ///< one job's: what data sets are read for
+  /// Of job arrays: what each job was told, and the lists that it was told in.
   std::vector<TrainFlags> of_jobs{};
   std::vector<std::pair<std::string, std::vector<std::string>>> lists{};
-  std::shared_ptr<KernelChoices> choices{};
+  /// What layers choose, by the jobs of an array.
+  std::map<std::size_t, std::shared_ptr<KernelChoices>> choices{};
+  bool own_data = false;  ///< jobs read different batches
 
   std::uint64_t data_seed_of(std::size_t job) const {
     const TrainFlags& flags = of_jobs.empty() ? *this : of_jobs[job];
     return flags.data_seed.value_or(flags.options.seed);
   }
-  /// Jobs that read the same are one reader.
-  bool has_own_data() const { return network.fields.size() != alone.fields.size(); }
-  std::size_t readers() const { return has_own_data() ? of_jobs.size() : 1; }
+  std::size_t readers() const { return own_data ? of_jobs.size() : 1; }
   Plan pipeline;
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
   std::shared_ptr<const BleuText> bleu_text{};
@@ -141,6 +142,10 @@ Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::opti
                       : given ? Result<Plan>(*std::move(given))
                               : plan_without_file(f, model);
   if (!plan) return plan;
+  if (f.arrays > 0 && f.arrays != plan->arrays) {
+    plan->arrays = f.arrays;
+    plan->predicted_step_s = plan->predicted_run_step_s = 0;  // was of another number
+  }
   if (f.microbatches > 0 && updates_after_each(plan->schedule))
     log_warning("--microbatches has no effect on " + to_string(plan->schedule) +
                 ", which updates after every minibatch of --microbatch samples");
@@ -235,8 +240,21 @@ SteadyClock& choosing_clock() {
   return clock;
 }
 
-/// Makes a job array of the model, with what each job was told.
-Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
+bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  for (std::size_t job = first + 1; job < end; ++job)
+    if (spec.data_seed_of(job) != spec.data_seed_of(first)) return false;
+  return true;
+}
+
+/// Makes `arrays` job arrays of the model, with what each job was told; the first ones have a job more where
+/// they cannot be equal.
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::size_t arrays) {
+  if (arrays > jobs.size()) {
+    return {
+        {"--arrays",
+         std::to_string(jobs.size()) + " jobs cannot be divided into " + std::to_string(arrays) + " arrays",
+         "give at most " + std::to_string(jobs.size())}};
+  }
   std::vector<LayeredModel> models(jobs.size(), spec.alone);
   Problems problems;
   if (models_differ(jobs)) {
@@ -248,17 +266,27 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
         models[b] = *std::move(own);
     }
   }
-  spec.of_jobs = jobs;
-  bool same_data = true;
-  for (std::size_t b = 1; b < jobs.size(); ++b)
-    same_data = same_data && spec.data_seed_of(b) == spec.data_seed_of(0);
-  spec.choices = std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
   if (!problems.empty()) return problems;
-  Result<LayeredModel> array =
-      fuse(std::move(models), spec.choices,
-           {.data = same_data ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
-  if (!array) return array.problems();
-  spec.network = *std::move(array);
+  // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
+  if (const auto whole = fuse(models, std::make_shared<KernelChoices>(spec.kernels, choosing_clock()),
+                              {.unfused = spec.unfused});
+      arrays > 1 && !whole)
+    return whole.problems();
+  spec.of_jobs = jobs;
+  spec.own_data = !read_the_same(spec, 0, jobs.size());
+  spec.networks.clear();
+  for (std::size_t array = 0, first = 0, end; array < arrays; ++array, first = end) {
+    end = first + jobs.size() / arrays + (array < jobs.size() % arrays);
+    auto& choices = spec.choices[end - first];
+    if (!choices) choices = std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
+    Result<LayeredModel> fused = fuse(
+        {models.begin() + static_cast<std::ptrdiff_t>(first),
+         models.begin() + static_cast<std::ptrdiff_t>(end)},
+        choices,
+        {.data = read_the_same(spec, first, end) ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
+    if (!fused) return fused.problems();
+    spec.networks.push_back(*std::move(fused));
+  }
   for (const TrainFlags& job : jobs) {
     const TrainOptions& o = job.options;
     spec.options.jobs.push_back(
@@ -289,17 +317,19 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
     append(problems, model.problems());
     return problems;
   }
-  TrainSpec spec{flags, *model, *model};
+  TrainSpec spec{flags, {*model}, *model};
   spec.own = own;
   TrainOptions& o = spec.options;
-  const Problems fusing = jobs.size() > 1 ? fuse_jobs(spec, jobs) : Problems();
-  if (!fusing.empty()) {
-    Problems problems = flag_problems;
-    append(problems, fusing);
-    return problems;
-  }
-  Result<Plan> plan = plan_from(spec, spec.network, o.schedule);
+  Result<Plan> plan = plan_from(spec, *model, o.schedule);
+  const int arrays = plan ? plan->arrays : std::max(1, flags.arrays);
   Problems problems = flag_problems;
+  if (jobs.size() > 1) {
+    append(problems, fuse_jobs(spec, jobs, static_cast<std::size_t>(arrays)));
+    if (problems.size() > flag_problems.size()) return problems;
+  } else if (arrays > 1) {
+    problems.push_back({"--arrays", "a single job is not divided into " + std::to_string(arrays) + " arrays",
+                        "give --fused and a list of values, for example --lr 0.1 0.2"});
+  }
   if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
     problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
                         "only with --schedule pipedream or pipedream-vsync"});
@@ -423,24 +453,32 @@ class JobBatches final : public BatchSource {
   std::vector<std::unique_ptr<BatchSource>> jobs_;
 };
 
-/// The part of `all` that is of reader `reader`.
+/// The part of `all` that is of reader `reader` of the array.
 BatchNeeds needs_of(const BatchNeeds& all, std::size_t reader, std::size_t fields) {
   const auto first = all.fields.begin() + static_cast<std::ptrdiff_t>(reader * fields);
   return {.fields = {first, first + static_cast<std::ptrdiff_t>(fields)}, .mine = all.mine};
 }
 
-MakeBatches batches_for(const TrainSpec& spec, const Datasets& sets) {
-  if (!spec.has_own_data()) return batches_of(sets.train, sets.test, loader_options(spec));
-  return [&spec, &sets](const BatchNeeds& train, const BatchNeeds& evaluation) {
+/// Of the jobs from `first` on, of one array.
+MakeBatches batches_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& array,
+                        std::size_t first) {
+  if (array.fields.size() == spec.alone.fields.size()) {
+    const std::size_t reader = spec.own_data ? first : 0;
+    return batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
+                      loader_options(spec, reader));
+  }
+  const std::size_t jobs = static_cast<std::size_t>(array.jobs());
+  return [&spec, &sets, first, jobs](const BatchNeeds& train, const BatchNeeds& evaluation) {
     std::vector<std::unique_ptr<BatchSource>> trains, evaluations;
     BatchSources all;
-    for (std::size_t reader = 0; reader < sets.trains.size(); ++reader) {
+    for (std::size_t reader = first; reader < first + jobs; ++reader) {
       const std::size_t fields = spec.alone.fields.size();
       if (sets.trains[reader]->size() != sets.train->size())
         throw DataError("the data sets of job 0 and job " + std::to_string(reader) + " differ in size");
       const auto make = batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
                                    loader_options(spec, reader));
-      BatchSources own = make(needs_of(train, reader, fields), needs_of(evaluation, reader, fields));
+      BatchSources own =
+          make(needs_of(train, reader - first, fields), needs_of(evaluation, reader - first, fields));
       trains.push_back(std::move(own.train));
       if (own.evaluation.batches) evaluations.push_back(std::move(own.evaluation.batches));
       all.evaluation.microbatches = own.evaluation.microbatches;
@@ -504,15 +542,17 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
   return jobs;
 }
 
-Json kernels_of(const KernelChoices& choices) {
+Json kernels_of(const TrainSpec& spec) {
   Json rows = Json::array();
-  for (const KernelChoice& choice : choices.all())
-    rows.push_back(Json::object({{"layer", choice.layer},
-                                 {"kind", choice.kind},
-                                 {"inputs", choice.inputs},
-                                 {"kernel", choice.fused ? "fused" : "loop"},
-                                 {"loop_s", choice.loop_s},
-                                 {"fused_s", choice.fused_s}}));
+  for (const auto& [jobs, choices] : spec.choices) {
+    for (const KernelChoice& choice : choices->all())
+      rows.push_back(Json::object({{"layer", choice.layer},
+                                   {"kind", choice.kind},
+                                   {"inputs", choice.inputs},
+                                   {"kernel", choice.fused ? "fused" : "loop"},
+                                   {"loop_s", choice.loop_s},
+                                   {"fused_s", choice.fused_s}}));
+  }
   return rows;
 }
 
@@ -528,7 +568,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
   for (double loss : report.losses) losses.push_back(loss);
   const std::optional<LossScaleState>& scale = report.loss_scale;
   Json summary = Json::object({{"format", "millrace-summary-1"},
-                               {"model", spec.network.name},
+                               {"model", spec.alone.name},
                                {"data", spec.data},
                                {"ranks", spec.pipeline.num_ranks()},
                                {"stages", spec.pipeline.num_stages()},
@@ -579,7 +619,8 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
   }
   if (!spec.of_jobs.empty()) {
     summary["jobs"] = jobs_of(spec, report);
-    summary["kernels"] = kernels_of(*spec.choices);
+    summary["arrays"] = spec.pipeline.arrays;
+    summary["kernels"] = kernels_of(spec);
   }
   return summary;
 }
@@ -661,7 +702,11 @@ void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
                     ? ""
                     : (", not finite from step " + std::to_string(job.nonfinite_step) + " on").c_str());
   }
-  if (spec.explain && spec.choices) print_kernels(*spec.choices);
+  if (!spec.explain) return;
+  for (const auto& [jobs, choices] : spec.choices) {
+    if (spec.choices.size() > 1) std::printf("arrays of %zu jobs\n", jobs);
+    print_kernels(*choices);
+  }
 }
 
 /// The trained weights in an archive as the model's: what --save-weights FILE.pt2 asks for.
@@ -689,8 +734,14 @@ ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& c
   std::unique_ptr<WeightsScore> score;
   if (spec.bleu_text)
     score = make_bleu_score(spec.bleu_text, communicator, spec.threads, spec.options.output_dir);
-  Trainer trainer({communicator, clock, device}, spec.network, spec.pipeline, spec.options,
-                  batches_for(spec, sets), std::move(score));
+  std::vector<TrainedArray> arrays;
+  std::size_t first_job = 0;
+  for (const LayeredModel& network : spec.networks) {
+    arrays.push_back({network, batches_for(spec, sets, network, first_job)});
+    first_job += static_cast<std::size_t>(network.jobs());
+  }
+  Trainer trainer({communicator, clock, device}, std::move(arrays), spec.pipeline, spec.options,
+                  std::move(score));
   RunReport report = trainer.run();
   write_archive(spec, report, communicator.rank());
   publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
@@ -782,12 +833,16 @@ void check_initial_weights(const TrainSpec& spec) {
 
 int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
   check_initial_weights(spec);
-  std::printf("model %s, %lld parameters; data %s\n", spec.network.name.c_str(),
-              static_cast<long long>(spec.network.num_parameters()), sets.train->describe().c_str());
+  std::int64_t parameters = 0;
+  for (const LayeredModel& network : spec.networks) parameters += network.num_parameters();
+  std::printf("model %s, %lld parameters; data %s\n", spec.alone.name.c_str(),
+              static_cast<long long>(parameters), sets.train->describe().c_str());
   std::printf("schedule %s, %d ranks, %d microbatches of %d samples, %lld steps\n",
               to_string(spec.pipeline.schedule).c_str(), spec.pipeline.num_ranks(),
               spec.pipeline.microbatches, spec.options.microbatch,
               static_cast<long long>(spec.options.steps));
+  if (spec.pipeline.arrays > 1)
+    std::printf("%zu jobs in %d arrays, in turn\n", spec.of_jobs.size(), spec.pipeline.arrays);
   for (int s = 0; s < spec.pipeline.num_stages(); ++s) {
     const PlanStage& stage = spec.pipeline.stages[s];
     std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(),
@@ -844,7 +899,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     for (std::size_t job = 0; job < spec->of_jobs.size(); ++job) {
       JobOptions& mine = spec->options.jobs[job];
       mine.learning_rate = in_steps(mine.learning_rate, spec->of_jobs[job].rate_in_epochs, steps);
-      const Dataset& set = *sets->trains[spec->has_own_data() ? job : 0];
+      const Dataset& set = *sets->trains[spec->own_data ? job : 0];
       mine.settings.emplace_back("data", set.fingerprint());
       for (const auto& setting : set.recorded()) mine.settings.push_back(setting);
     }

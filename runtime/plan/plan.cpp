@@ -131,6 +131,7 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
     in.problem("versions", "schedule " + to_string(plan.schedule) + " does not go with versions " + versions,
                "use " + expected);
   plan.microbatches = in.whole("microbatches", 1, kMostFileMicrobatches);
+  plan.arrays = in.whole("arrays", 1, kMostFileArrays, 1);
   if (const Json* stages = in.array("stages")) {
     for (const Json& stage : stages->items()) plan.stages.push_back(stage_from(stage, problems));
   }
@@ -179,6 +180,7 @@ std::string Plan::to_json() const {
                             {"versions", versions_of(schedule)},
                             {"microbatches", microbatches},
                             {"predicted_step_s", predicted_step_s}});
+  if (arrays > 1) json["arrays"] = arrays;
   if (predicted_run_step_s > 0) json["predicted_run_step_s"] = predicted_run_step_s;
   if (predicted_spread > 0) json["predicted_spread"] = predicted_spread;
   json["stages"] = std::move(stage_list);

@@ -62,6 +62,9 @@ struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   int microbatches = 1;  ///< per update; ignored by PipeDream's schedules that update after each
+  /// Independent trainings, each of `microbatches`, that go through the pipeline one after the other in a
+  /// step: sub-arrays of a job array (docs/fusion.md).
+  int arrays = 1;
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
   double predicted_step_s = 0;      ///< of a step by itself; 0: unknown
@@ -83,7 +86,8 @@ struct Plan {
 
 /// Every problem of the plan by itself: no stages, a stage without layers or ranks, a rank in two stages
 /// (unless the schedule allows chunks; never twice in one) or missing from 0..n-1, a layer twice,
-/// microbatches < 1, replicas > microbatches, schedule/version mismatch.
+/// microbatches < 1, replicas > microbatches, schedule/version mismatch; of several arrays an asynchronous
+/// schedule, or microbatches that do not divide among the replicas.
 Problems validate(const Plan& plan);
 /// The above, and: layers unknown to the graph or missing from the plan (nearest name as hint), stage order
 /// against the graph's edges (an edge to an earlier stage), more stages than layers.

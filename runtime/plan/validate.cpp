@@ -48,6 +48,16 @@ Problems validate(const Plan& plan) {
   if (plan.microbatches < 1)
     problems.push_back(
         {"microbatches", "is " + std::to_string(plan.microbatches) + ", must be at least 1", {}});
+  if (plan.arrays < 1)
+    problems.push_back({"arrays", "is " + std::to_string(plan.arrays) + ", must be at least 1", {}});
+  if (plan.arrays > 1 && is_asynchronous(plan.schedule))
+    problems.push_back({"arrays",
+                        "several arrays fill the pipeline one after the other, which " +
+                            to_string(plan.schedule) + " keeps full by itself",
+                        "use a schedule that flushes, for example 1f1b, or one array"});
+  if (plan.arrays > 1 && plan.schedule == ScheduleKind::Custom)
+    problems.push_back(
+        {"arrays", "a schedule that is read from a file ends with one update", "use one array"});
   std::set<std::string> layers;
   std::set<RankId> ranks;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -72,6 +82,13 @@ Problems validate(const Plan& plan) {
                               std::to_string(plan.microbatches) + " microbatches",
                           "use at least as many microbatches as replicas"});
     }
+    if (plan.arrays > 1 && !stage.ranks.empty() &&
+        plan.microbatches % static_cast<int>(stage.ranks.size()) != 0)
+      problems.push_back({stage_name(s),
+                          "the " + std::to_string(plan.microbatches) +
+                              " microbatches of each array do not divide among " +
+                              std::to_string(stage.ranks.size()) + " replicas",
+                          "with several arrays use a multiple of the replicas"});
   }
   int expected = 0;
   for (RankId rank : ranks) {

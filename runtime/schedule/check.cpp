@@ -24,6 +24,8 @@ class Checker {
     }
     sent_.assign(messages_.size(), 0);
     received_.assign(messages_.size(), 0);
+    if (shape_.arrays < 1 || shape_.microbatches % shape_.arrays != 0)
+      return {{"", "the microbatches do not divide among the arrays", {}}};
     versions_ = forward_versions(schedule_, shape_);
     cells_.assign(
         static_cast<std::size_t>(shape_.num_stages()) * static_cast<std::size_t>(shape_.microbatches),
@@ -39,9 +41,9 @@ class Checker {
   struct Cell {
     bool forward = false, input = false, weight = false;
   };
-  /// One stage on the rank being read.
+  /// One stage of one array on the rank being read.
   struct StageState {
-    std::int64_t newest = -1;  ///< last microbatch whose gradients wait for the update
+    std::int64_t newest = -1;  ///< last microbatch whose gradients wait for the update, or did
     int pending = 0;           ///< microbatches whose gradients wait for the update
     bool reduced = false;
     int updates = 0;
@@ -51,6 +53,17 @@ class Checker {
     return static_cast<std::size_t>(stage.value) * static_cast<std::size_t>(shape_.microbatches) +
            static_cast<std::size_t>(microbatch.value);
   }
+  StageState& state(const Action& a) { return state(a.stage.value, shape_.array_of(a.microbatch)); }
+  StageState& state(int stage, int array) {
+    return states_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(shape_.arrays) +
+                   static_cast<std::size_t>(array)];
+  }
+  /// Over all arrays: those of a stage come in their order, on every replica alike.
+  struct StageOrder {
+    std::int64_t newest_gradient = -1;
+    int reduced = -1, updated = -1;  ///< the last array
+  };
+  StageOrder& order(const Action& a) { return orders_[static_cast<std::size_t>(a.stage.value)]; }
   Cell& cell(StageId stage, MicrobatchId microbatch) { return cells_[index(stage, microbatch)]; }
   void fail(std::size_t rank, const Action& action, std::string what) {
     if (problems_.size() < kMostProblems)
@@ -58,7 +71,9 @@ class Checker {
   }
 
   void rank(std::size_t r) {
-    states_.assign(static_cast<std::size_t>(shape_.num_stages()), StageState{});
+    states_.assign(static_cast<std::size_t>(shape_.num_stages()) * static_cast<std::size_t>(shape_.arrays),
+                   StageState{});
+    orders_.assign(static_cast<std::size_t>(shape_.num_stages()), StageOrder{});
     const RankId self(static_cast<int>(r));
     for (const Action& a : schedule_.ranks[r]) {
       if (a.stage.value < 0 || a.stage.value >= shape_.num_stages() || a.microbatch.value < 0 ||
@@ -77,13 +92,13 @@ class Checker {
     for (int s = 0; s < shape_.num_stages(); ++s) {
       if (std::ranges::find(shape_.ranks_of_stage[static_cast<std::size_t>(s)], self) !=
           shape_.ranks_of_stage[static_cast<std::size_t>(s)].end())
-        finish(r, s);
+        for (int array = 0; array < shape_.arrays; ++array) finish(r, s, array);
     }
   }
 
   void compute(std::size_t r, const Action& a) {
     Cell& done = cell(a.stage, a.microbatch);
-    StageState& state = states_[static_cast<std::size_t>(a.stage.value)];
+    StageState& state = this->state(a);
     if (a.op != Op::Forward && batch_of(a) != state.updates)
       fail(r, a,
            "batch " + std::to_string(batch_of(a)) + " after " + std::to_string(state.updates) +
@@ -107,8 +122,10 @@ class Checker {
       if (!done.input) fail(r, a, "comes before its input gradient");
       if (done.weight) fail(r, a, "appears twice");
       if (state.reduced) fail(r, a, "comes after the reduce");
-      if (a.microbatch.value < state.newest && schedule_.kind != ScheduleKind::Custom)
-        fail(r, a, "comes after the weight gradient of microbatch " + std::to_string(state.newest));
+      std::int64_t& newest = order(a).newest_gradient;
+      if (a.microbatch.value < newest && schedule_.kind != ScheduleKind::Custom)
+        fail(r, a, "comes after the weight gradient of microbatch " + std::to_string(newest));
+      newest = std::max(newest, a.microbatch.value);
       done.weight = true;
       ++state.pending;
       state.newest = std::max(state.newest, a.microbatch.value);
@@ -127,13 +144,17 @@ class Checker {
   }
 
   void apply(std::size_t r, const Action& a) {
-    StageState& state = states_[static_cast<std::size_t>(a.stage.value)];
+    StageState& state = this->state(a);
     const bool replicated = shape_.replicas(a.stage) > 1;
     if (state.pending == 0) fail(r, a, "there are no gradients to apply");
     if (asynchronous_ && state.pending != per_update(a.stage) / shape_.replicas(a.stage))
       fail(r, a, "has the gradients of " + std::to_string(state.pending) + " microbatches");
     if (a.microbatch.value != state.newest)
       fail(r, a, "the last gradient is of microbatch " + std::to_string(state.newest));
+    int& last = a.op == Op::Reduce ? order(a).reduced : order(a).updated;
+    const int array = shape_.array_of(a.microbatch);
+    if (array < last) fail(r, a, "comes after that of array " + std::to_string(last));
+    last = std::max(last, array);
     if (a.op == Op::Reduce) {
       if (!replicated) fail(r, a, "the stage has one replica");
       if (state.reduced) fail(r, a, "appears twice");
@@ -169,9 +190,10 @@ class Checker {
     }
   }
 
-  void finish(std::size_t r, int stage) {
-    const StageState& state = states_[static_cast<std::size_t>(stage)];
-    const std::string where = "rank " + std::to_string(r) + ", stage " + std::to_string(stage);
+  void finish(std::size_t r, int stage, int array) {
+    const StageState& state = this->state(stage, array);
+    const std::string where = "rank " + std::to_string(r) + ", stage " + std::to_string(stage) +
+                              (shape_.arrays > 1 ? ", array " + std::to_string(array) : "");
     if (state.pending > 0) problems_.push_back({where, "gradients are left without an update", {}});
     if (!asynchronous_ && state.updates != 1)
       problems_.push_back(
@@ -251,6 +273,7 @@ class Checker {
   std::vector<int> sent_, received_;
   std::vector<Cell> cells_;
   std::vector<StageState> states_;
+  std::vector<StageOrder> orders_;  // by stage
 };
 
 Problems deadlock(const Schedule& schedule, const PipelineShape& shape, Transport transport,

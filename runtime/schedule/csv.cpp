@@ -471,6 +471,9 @@ Result<std::string> schedule_csv(const Schedule& schedule, const PipelineShape& 
         {"",
          "PyTorch's schedules end with one update, " + to_string(schedule.kind) + " updates in the middle",
          {}});
+  if (shape.arrays > 1)
+    problems.push_back({"", "PyTorch's schedules end with one update, several arrays have one each",
+                        "write it with one array"});
   for (const auto& ranks : shape.ranks_of_stage) {
     if (ranks.size() == 1) continue;
     problems.push_back(

@@ -99,20 +99,38 @@ void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
 }  // namespace
 
 void finish_step(const PipelineShape& shape, Order& order) {
-  std::vector<std::int64_t> last(static_cast<std::size_t>(shape.num_stages()), -1);
-  std::set<StageId> reduced;
-  for (const Action& a : order) {
-    if (a.op == Op::Reduce) reduced.insert(a.stage);
-    std::int64_t& newest = last[static_cast<std::size_t>(a.stage.value)];
+  /// Of one array on this rank.
+  struct Ends {
+    std::map<int, std::int64_t> newest;  ///< by stage: the last microbatch
+    std::size_t last = 0;                ///< place of its last action
+  };
+  std::map<int, Ends> arrays;
+  std::set<std::pair<int, StageId>> reduced;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Action& a = order[i];
+    const int array = shape.array_of(a.microbatch);
+    if (a.op == Op::Reduce) reduced.insert({array, a.stage});
+    Ends& ends = arrays[array];
+    ends.last = i;
+    auto& newest = ends.newest.try_emplace(a.stage.value, -1).first->second;
     newest = std::max(newest, a.microbatch.value);
   }
-  for (int s = 0; s < shape.num_stages(); ++s) {
-    const std::int64_t microbatch = last[static_cast<std::size_t>(s)];
-    if (microbatch < 0) continue;
-    if (shape.replicas(StageId(s)) > 1 && !reduced.contains(StageId(s)))
-      order.push_back(computation(Op::Reduce, s, microbatch));
-    order.push_back(computation(Op::Update, s, microbatch));
+  std::map<std::size_t, Order> after;  // by place
+  for (const auto& [array, ends] : arrays) {
+    Order& end = after[ends.last];
+    for (const auto& [stage, microbatch] : ends.newest) {
+      if (shape.replicas(StageId(stage)) > 1 && !reduced.contains({array, StageId(stage)}))
+        end.push_back(computation(Op::Reduce, stage, microbatch));
+      end.push_back(computation(Op::Update, stage, microbatch));
+    }
   }
+  Order with;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    with.push_back(order[i]);
+    if (const auto end = after.find(i); end != after.end())
+      with.insert(with.end(), end->second.begin(), end->second.end());
+  }
+  order = std::move(with);
 }
 
 Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations) {

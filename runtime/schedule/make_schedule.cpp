@@ -77,6 +77,30 @@ Problems basic_problems(const PipelineShape& shape) {
   return problems;
 }
 
+/// Before anything asks for the array of a microbatch.
+Problems array_problems(ScheduleKind kind, const PipelineShape& shape) {
+  if (shape.arrays == 1) return {};
+  if (shape.arrays < 1 || shape.microbatches < shape.arrays || shape.microbatches % shape.arrays != 0)
+    return {{"",
+             std::to_string(shape.microbatches) + " microbatches do not divide among " +
+                 std::to_string(shape.arrays) + " arrays",
+             "each array has as many"}};
+  if (is_asynchronous(kind))
+    return {{"", to_string(kind) + " keeps the pipeline full by itself: several arrays have no place in it",
+             "use a schedule that flushes, for example 1f1b"}};
+  Problems problems;
+  const int of_each = shape.microbatches / shape.arrays;
+  for (int s = 0; s < shape.num_stages(); ++s) {
+    if (const int replicas = shape.replicas(StageId(s)); replicas > 0 && of_each % replicas != 0)
+      problems.push_back({name(s),
+                          "the " + std::to_string(of_each) +
+                              " microbatches of each array do not divide among " + std::to_string(replicas) +
+                              " replicas",
+                          "with several arrays use a multiple of the replicas"});
+  }
+  return problems;
+}
+
 Problems asynchronous_problems(ScheduleKind kind, const PipelineShape& shape) {
   Problems problems;
   const auto must_divide = [&](const std::string& where, int by, const std::string& what, int count) {
@@ -172,6 +196,7 @@ std::vector<Order> by_place(const Generator& generator, const PipelineShape& sha
 
 Result<Schedule> buffered_schedule(ScheduleKind kind, const PipelineShape& shape) {
   if (Problems problems = basic_problems(shape); !problems.empty()) return problems;
+  if (Problems problems = array_problems(kind, shape); !problems.empty()) return problems;
   if (kind == ScheduleKind::AutoOrder) {
     const std::vector<double> unit(static_cast<std::size_t>(shape.num_stages()), 1);
     return list_schedule(shape, {.forward = unit, .backward_input = unit, .backward_weight = unit});

@@ -305,7 +305,7 @@ Result<double> replayed_step(const Plan& plan, const PipelineShape& shape, const
   SimulationOptions options{.peaks = false};
   // The averaged steps are microbatches [from, from + count) of the run that is simulated, where `of_step`
   // are of a step; `traced` of them were, as a step is rounded up to whole turns.
-  std::int64_t from = 0, of_step = updates_after_each(plan.schedule) ? 1 : plan.microbatches;
+  std::int64_t from = 0, of_step = updates_after_each(plan.schedule) ? 1 : plan.microbatches * plan.arrays;
   const std::int64_t traced = of_step;
   if (is_asynchronous(plan.schedule)) {
     // The messages of microbatches before and after cross the borders: they take the mean times.

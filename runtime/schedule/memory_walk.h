@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Of the action's stage on its rank.
+/// Of the action's stage and array on its rank.
 struct MemoryStep {
   int stash = 0;     ///< change of the stashed microbatches: +1 at the forward, -1 at the weight gradient
   int versions = 0;  ///< change of the live weight versions: +1 where an update leaves an old one in use

@@ -21,7 +21,7 @@ std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape&
   for (std::size_t r = 0; r < schedule.ranks.size(); ++r) {
     double bytes = 0;
     for (StageId stage : stages[r])
-      bytes += bytes_of(options.weight_bytes, stage) + bytes_of(options.state_bytes, stage);
+      bytes += shape.arrays * (bytes_of(options.weight_bytes, stage) + bytes_of(options.state_bytes, stage));
     double peak = bytes;
     walk_memory(schedule.ranks[r], shape, versions, [&](const Action& a, const MemoryStep& step) {
       bytes += step.stash * bytes_of(options.stash_bytes, a.stage) +

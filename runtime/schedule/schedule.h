@@ -61,6 +61,10 @@ struct PipelineShape {
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<StageLink> links;  ///< empty: the chain 0->1->2...
   int update_every = 0;          ///< PipeDream-2BW: microbatches per update; 0: least_update_every
+  /// Independent trainings of equal shape that fill the pipeline one after the other, with no flush between
+  /// them: array k has microbatches [k n, (k + 1) n), n = microbatches / arrays, weights and an update of its
+  /// own on every stage. Flushing schedules; n is a multiple of the replicas of every stage.
+  int arrays = 1;
 
   int num_stages() const { return static_cast<int>(ranks_of_stage.size()); }
   int num_ranks() const;  ///< distinct ranks
@@ -68,6 +72,9 @@ struct PipelineShape {
   /// Microbatches after which every replica of every stage has had as many as the others of its stage.
   int round() const;
   RankId rank_of(StageId stage, MicrobatchId microbatch) const;
+  int array_of(MicrobatchId microbatch) const {
+    return arrays == 1 ? 0 : static_cast<int>(microbatch.value / (microbatches / arrays));
+  }
   std::vector<StageLink> all_links() const;  ///< `links`, or the chain
   /// Whether the tensors of `link` stay on one rank for `microbatch`.
   bool is_local(const StageLink& link, MicrobatchId microbatch) const;
@@ -81,7 +88,8 @@ PipelineShape chain_shape(int stages, int microbatches, int replicas = 1);
 PipelineShape interleaved_shape(int p, int v, int microbatches, int replicas = 1);
 /// 2p stages, stages r and 2p-1-r together: first and last stage share a rank. arXiv 2405.15362.
 PipelineShape v_shape(int p, int microbatches, int replicas = 1);
-/// The shape of a plan for `microbatches` (its own count if 0); links from its crossings.
+/// The shape of a plan for `microbatches` of one array (0: its own count, of all its arrays); links from its
+/// crossings.
 PipelineShape shape_of(const Plan& plan, int microbatches = 0);
 
 /// Of an asynchronous schedule: microbatches after which its order is the same again.
@@ -103,10 +111,12 @@ enum class Transport {
 /// Pure; docs/schedules.md describes each order, its idle time, memory and source. The result is valid under
 /// `transport` (made for Rendezvous: under both), and both ends of a pair of ranks have its messages in one
 /// order (pair_order.h). In the asynchronous schedules `microbatches` counts those of the whole run. Flushing
-/// schedules end with Reduce and Update of each stage of the rank, in stage order.
+/// schedules end with Reduce and Update of each stage of the rank, in stage order; those of an array that is
+/// not the last come after the rank's last gradient of it.
 /// Problem if the shape does not fit: no stages, replicas > microbatches, chunks where the schedule has none,
 /// unequal replicas in schedules with chunks, another placement than the schedule's, an asynchronous count
-/// that is not a multiple of the replicas (2BW: of update_every). Custom has no generator.
+/// that is not a multiple of the replicas (2BW: of update_every), several arrays in an asynchronous schedule
+/// or of other microbatches than they can have. Custom has no generator.
 /// AutoOrder: list_schedule with F = I = W and no cap.
 Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape,
                                Transport transport = Transport::Buffered);
@@ -138,9 +148,9 @@ int least_update_every(const PipelineShape& shape);
 
 /// The weight version that the forward (and so the backward) of a microbatch uses. Index: stage *
 /// shape.microbatches + microbatch. A version counts the updates of its stage.
-///   flushing: 0, the version at the start of the step;  PipeDream: the newest (weight stashing);
-///   vertical sync: that of the first stage when it forwarded the microbatch;
-///   2BW: max(0, batch - 1) with batch = microbatch / update_every, so w(t+1) = w(t) - lr grad f(w(t-1)).
+///   flushing: 0, the version (of its array) at the start of the step;  PipeDream: the newest (weight
+///   stashing); vertical sync: that of the first stage when it forwarded the microbatch; 2BW: max(0, batch -
+///   1) with batch = microbatch / update_every, so w(t+1) = w(t) - lr grad f(w(t-1)).
 std::vector<std::int64_t> forward_versions(const Schedule& schedule, const PipelineShape& shape);
 
 /// Published bounds that check() enforces: live versions of a stage (flushing 1; PipeDream its microbatches
@@ -153,8 +163,8 @@ int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank);
 /// link that needs none, backward on another replica than its forward, an update that misses a gradient or
 /// comes between the computations of a step, a forward whose version is not there yet, more live versions or
 /// stashed microbatches than version_limit and stash_limit, weight gradients of a stage not in microbatch
-/// order (they are summed in that order; Custom may differ), deadlock under `transport`. Empty: the schedule
-/// is valid.
+/// order (as they are summed; Custom may differ), reduces or updates of a stage not in that of arrays,
+/// deadlock under `transport`. Empty: it is valid.
 Problems check(const Schedule& schedule, const PipelineShape& shape, Transport transport);
 
 /// Whether the replicas of `stages` may wait for each other within every forward and backward, as layers do

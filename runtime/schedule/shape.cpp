@@ -130,7 +130,11 @@ PipelineShape v_shape(int p, int microbatches, int replicas) {
 }
 
 PipelineShape shape_of(const Plan& plan, int microbatches) {
-  PipelineShape shape{.microbatches = microbatches > 0 ? microbatches : plan.microbatches};
+  PipelineShape shape{.microbatches = microbatches};
+  if (microbatches == 0) {
+    shape.microbatches = plan.microbatches * plan.arrays;
+    shape.arrays = plan.arrays;
+  }
   for (const PlanStage& stage : plan.stages) shape.ranks_of_stage.push_back(stage.ranks);
   for (const PlanCrossing& crossing : plan.crossings) shape.links.push_back({crossing.from, crossing.to});
   if (plan.schedule == ScheduleKind::PipeDream2BW) shape.update_every = plan.microbatches;

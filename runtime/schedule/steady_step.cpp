@@ -16,6 +16,7 @@ Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps)
   const int turn = shape.round();
   const int numbers = (shape.microbatches + turn - 1) / turn * turn;
   shape.microbatches = numbers * steps;
+  shape.arrays *= steps;
   Schedule repeated{.kind = schedule.kind, .ranks = {}};
   for (const auto& actions : schedule.ranks) {
     auto& list = repeated.ranks.emplace_back();

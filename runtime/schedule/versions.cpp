@@ -94,17 +94,20 @@ std::vector<std::int64_t> forward_versions(const Schedule& schedule, const Pipel
 void walk_memory(const std::vector<Action>& actions, const PipelineShape& shape,
                  const std::vector<std::int64_t>& versions,
                  const std::function<void(const Action&, const MemoryStep&)>& visit) {
-  std::map<int, LiveVersions> live;  // by stage: few on one rank
+  std::map<int, LiveVersions> live;  // by stage and array: few on one rank
+  const auto weights_of = [&](const Action& a) {
+    return a.stage.value * shape.arrays + shape.array_of(a.microbatch);
+  };
   std::ptrdiff_t position = 0;
   for (const Action& a : actions) {
     ++position;
-    if (releases(a)) live[a.stage.value].note_use(versions[cell_of(shape, a)], position);
+    if (releases(a)) live[weights_of(a)].note_use(versions[cell_of(shape, a)], position);
   }
   position = 0;
   for (const Action& a : actions) {
     ++position;
     if (is_transfer(a.op) || a.op == Op::Reduce) continue;
-    LiveVersions& stage = live[a.stage.value];
+    LiveVersions& stage = live[weights_of(a)];
     MemoryStep step;
     if (a.op == Op::Forward) step.stash = 1;
     if (releases(a)) step = {.stash = -1, .versions = stage.release(versions[cell_of(shape, a)], position)};

@@ -21,7 +21,7 @@ double norm_of(const std::vector<double>& square_sums) {
   return std::sqrt(sum);
 }
 
-GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout)
+GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout, int model)
     : jobs_(layout.model.jobs()) {
   std::vector<std::vector<std::string>> of_jobs(static_cast<std::size_t>(jobs_));
   for (const NamedLayer& layer : layout.model.layers) {
@@ -36,7 +36,7 @@ GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& lay
   if (world.size() == 1) return;
   std::vector<RankId> all;
   for (int r = 0; r < world.size(); ++r) all.emplace_back(r);
-  group_ = world.subgroup(all, "gradient norm");
+  group_ = world.subgroup(all, "gradient norm" + (model > 0 ? std::to_string(model) : ""));
 }
 
 std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {

@@ -22,8 +22,8 @@ double norm_of(const std::vector<double>& square_sums);
 /// Not thread-safe.
 class GradientAgreement {
  public:
-  /// Collective over all ranks of `world`.
-  GradientAgreement(Communicator& world, const StageLayout& layout);
+  /// Collective over all ranks of `world`; `model`: which of those that share the ranks.
+  GradientAgreement(Communicator& world, const StageLayout& layout, int model = 0);
 
   /// A stage of this rank whose gradients are complete. Of its replicas, which have the same, one speaks.
   struct Part {

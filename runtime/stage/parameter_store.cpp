@@ -168,6 +168,20 @@ ParameterStore ParameterStore::job(int job) const {
   return own;
 }
 
+ParameterStore ParameterStore::job(int job, int as) const {
+  ParameterStore own = this->job(job);
+  const std::size_t there = jobs_ == 1 ? 0 : job_prefix(job).size();
+  const auto rename = [&](std::string& name) { name = job_prefix(as) + name.substr(there); };
+  for (ParameterSlot& slot : own.slots_) {
+    rename(slot.name);
+    for (std::string& name : slot.also) rename(name);
+    slot.job = as;
+  }
+  for (auto& names : own.buffer_names_) std::ranges::for_each(names, rename);
+  for (TiedUse& use : own.tied_) rename(use.owner);
+  return own;
+}
+
 /// The mirror starts with what the owner starts with: values depend on (seed, owner's name) alone.
 void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
                                   const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options) {

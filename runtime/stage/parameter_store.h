@@ -64,6 +64,8 @@ class ParameterStore {
   /// One job's parameters, buffers and ties as a store by itself, under their names of the array; values are
   /// shared, and those of versions that are published later are not in it. For rules and checkpoints.
   ParameterStore job(int job) const;
+  /// The same, named as job `as` of an array of which this store holds a part.
+  ParameterStore job(int job, int as) const;
 
   VersionId current() const { return current_; }
   VersionId pin(MicrobatchId microbatch);                ///< the current version

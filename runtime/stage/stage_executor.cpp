@@ -50,7 +50,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       program_(compile_stage(parts.layout, parts.stage)),
       layers_(program_, parts_.store,
               options.job_seeds.empty() ? std::vector{options.seed} : options.job_seeds),
-      ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world),
+      ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world, parts_.numbers),
       reducer_(parts.store, parts.replicas, program_.steps.size(), options.bucket_bytes, parts.stage),
       shapes_(parts_.layout),
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
@@ -400,7 +400,9 @@ StageExecutor::Route StageExecutor::route_of(const Action& action) const {
 /// Unique over the whole run.
 std::uint64_t StageExecutor::tag_of(const Action& action, const Port& port, bool gradient) const {
   const auto position = static_cast<std::uint64_t>(first_position_ + action.microbatch.value);
-  return (position * parts_.layout.crossings.size() + static_cast<std::uint64_t>(port.crossing)) * 2 +
+  return parts_.numbers.tag(position, static_cast<std::size_t>(port.crossing), parts_.layout.crossings.size(),
+                            parts_.numbers.most_crossings) *
+             2 +
          gradient;
 }
 

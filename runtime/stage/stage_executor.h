@@ -61,6 +61,7 @@ struct ExecutorParts {
   Device& device;
   /// Empty: this rank holds no other stage, nothing is tied.
   std::vector<std::vector<RankId>> ranks_of_stage{};
+  MessageNumbers numbers{};  ///< where several models share the ranks
 };
 
 /// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.

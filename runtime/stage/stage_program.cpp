@@ -213,16 +213,18 @@ static double mean_loss_of(const std::vector<NamedValues>& jobs) {
   return count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
 }
 
+NamedValues values_of_jobs(const std::vector<NamedValues>& jobs) {
+  NamedValues all{{"loss", mean_loss_of(jobs)}};
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    for (const auto& [name, value] : jobs[job]) all.emplace_back(name + ".job" + std::to_string(job), value);
+  }
+  return all;
+}
+
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums) {
   MILLRACE_CHECK(sums.size() == num_head_sums(model));
   if (!model.of_jobs.empty()) {
-    const std::vector<NamedValues> jobs = job_values(model, sums);
-    NamedValues all{{"loss", mean_loss_of(jobs)}};
-    for (std::size_t job = 0; job < jobs.size(); ++job) {
-      for (const auto& [name, value] : jobs[job])
-        all.emplace_back(name + ".job" + std::to_string(job), value);
-    }
-    return all;
+    return values_of_jobs(job_values(model, sums));
   }
   if (model.heads.size() == 1) return model.heads.front().head->values(sums);
   NamedValues result{{"loss", 0.0}};

@@ -86,9 +86,11 @@ void cast_each(std::vector<at::Tensor>& tensors, const std::vector<at::ScalarTyp
 
 StageProgram compile_stage(const StageLayout& layout, StageId stage);
 
+/// Of the jobs of an array: "loss", the mean over those with a finite one, then each job's values as
+/// "loss.job0" and so on.
+NamedValues values_of_jobs(const std::vector<NamedValues>& jobs);
 /// Sums of all heads -> what is shown: a single head's values, or "loss", the weighted total, and each head's
-/// values as "head.metric". Of a job array: "loss", the mean over the jobs with a finite one, then each
-/// job's as "loss.job0" and so on.
+/// values as "head.metric". Of a job array: values_of_jobs.
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums);
 /// Of a job array: what is shown of each job; empty for other models.
 std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums);

@@ -16,8 +16,8 @@ constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
 TiedExchange::TiedExchange(const StageLayout& layout, StageId stage,
                            const std::vector<std::vector<RankId>>& ranks_of_stage, ParameterStore& store,
-                           Communicator& world)
-    : stage_(stage), num_ties_(layout.ties.size()), store_(store), world_(world) {
+                           Communicator& world, const MessageNumbers& numbers)
+    : stage_(stage), num_ties_(layout.ties.size()), numbers_(numbers), store_(store), world_(world) {
   for (std::size_t t = 0; t < layout.ties.size(); ++t) {
     const TieAcross& tie = layout.ties[t];
     const bool owns = tie.owner_stage == stage;
@@ -118,7 +118,7 @@ TiedExchange::End* TiedExchange::owned(std::size_t tie) {
 
 std::uint64_t TiedExchange::tag_of(const End& end, bool values) const {
   const auto version = static_cast<std::uint64_t>(store_.current().value);
-  return kTieTags + (version * num_ties_ + end.tie) * 2 + values;
+  return kTieTags + numbers_.tag(version, end.tie, num_ties_, numbers_.most_ties) * 2 + values;
 }
 
 bool TiedExchange::send(const End& end, const at::Tensor& tensor, bool values) {

@@ -14,6 +14,21 @@
 
 namespace millrace {
 
+/// Which of a run's messages are those of one model: models that share a pipeline have others.
+struct MessageNumbers {
+  int model = 0;   ///< which of them
+  int models = 1;  ///< that share the pipeline
+  /// Of the model with the most: crossings and ties count up to it.
+  std::size_t most_crossings = 0, most_ties = 0;  ///< 0: those of the layout
+
+  /// Number `item` (of `own`, and of at most `most`) at `position`, among all models.
+  std::uint64_t tag(std::uint64_t position, std::size_t item, std::size_t own, std::size_t most) const {
+    return (position * static_cast<std::uint64_t>(models) + static_cast<std::uint64_t>(model)) *
+               (most > 0 ? most : own) +
+           item;
+  }
+};
+
 /// One stage's end of all its ties. Of the two stages of a tie, replica i of either gets from replica
 /// i mod n of the other, which has n: gradients and values are the same on all replicas of a stage.
 /// Not thread-safe. Exceptions: PeerError.
@@ -22,7 +37,7 @@ class TiedExchange {
   /// All outlive it. `ranks_of_stage` may be empty where nothing is tied across stages.
   TiedExchange(const StageLayout& layout, StageId stage,
                const std::vector<std::vector<RankId>>& ranks_of_stage, ParameterStore& store,
-               Communicator& world);
+               Communicator& world, const MessageNumbers& numbers = {});
   /// Another stage of this rank: what the two share stays in memory.
   void connect(TiedExchange& other) { siblings_.push_back(&other); }
 
@@ -62,6 +77,7 @@ class TiedExchange {
 
   StageId stage_;
   std::size_t num_ties_;
+  MessageNumbers numbers_;
   ParameterStore& store_;
   Communicator& world_;
   std::vector<TiedExchange*> siblings_;

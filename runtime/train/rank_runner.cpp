@@ -17,13 +17,15 @@ bool is_gradient_work(Op op) {
   return op == Op::Backward || op == Op::BackwardWeight;
 }
 
-/// For each action: it is the last one that adds gradients of its stage before the next Update.
-std::vector<char> last_gradients(std::span<const Action> actions) {
+/// For each action: it is the last one that adds gradients of its stage and array before the next Update.
+template <class ArrayOf>
+std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& array_of) {
   std::vector<char> last(actions.size(), 0);
-  std::set<StageId> open;
+  std::set<std::pair<int, StageId>> open;
   for (std::size_t i = actions.size(); i-- > 0;) {
-    if (actions[i].op == Op::Update) open.insert(actions[i].stage);
-    if (is_gradient_work(actions[i].op) && open.erase(actions[i].stage)) last[i] = 1;
+    const std::pair weights(array_of(actions[i]), actions[i].stage);
+    if (actions[i].op == Op::Update) open.insert(weights);
+    if (is_gradient_work(actions[i].op) && open.erase(weights)) last[i] = 1;
   }
   return last;
 }
@@ -54,12 +56,29 @@ double& seconds_of(StepTimes& times, Op op) {
 
 }  // namespace
 
+int RankRunner::array_of(const Action& action) const {
+  return parts_.of_each_array == 0 ? parts_.array
+                                   : static_cast<int>(action.microbatch.value / parts_.of_each_array);
+}
+
+Action RankRunner::in_its_array(Action action) const {
+  if (parts_.of_each_array > 0)
+    action.microbatch = MicrobatchId(action.microbatch.value % parts_.of_each_array);
+  return action;
+}
+
+int RankRunner::updates_of_step() const {
+  const auto held = static_cast<int>(parts_.stages.held().size());
+  return parts_.of_each_array > 0 ? held : held / parts_.stages.num_arrays();
+}
+
 template <class Work>
 void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
   Span span{.kind = kind,
             .stage = static_cast<std::int16_t>(action.stage.value),
             .peer = action.peer.value,
-            .microbatch = first_position_ + action.microbatch.value,
+            .microbatch = first_position_ * (parts_.of_each_array > 0 ? parts_.stages.num_arrays() : 1) +
+                          action.microbatch.value,
             .step = step_};
   if (runs_on_device(kind)) {
     auto begin = parts_.device.mark();
@@ -102,7 +121,7 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
     const Action& action = actions[next_receive_];
     if (!is_receive(action.op) || action.microbatch.value >= end_) continue;
     const TimePoint start = parts_.clock.now();
-    parts_.stages.executor(action.stage).post_receive(action);
+    parts_.stages.executor(action.stage, array_of(action)).post_receive(in_its_array(action));
     times_.receive += Seconds(parts_.clock.now() - start).count();
     ++posted_;
   }
@@ -111,18 +130,24 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
 /// Gives a stage its part of the batch. A rank that holds several stages that read it (the first and the
 /// last) gets it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
-  StageExecutor& executor = parts_.stages.executor(forward.stage);
+  const int array = array_of(forward);
+  StageExecutor& executor = parts_.stages.executor(forward.stage, array);
   if (!executor.reads_batch()) return;
-  const std::int64_t position = first_position_ + forward.microbatch.value;
+  const MicrobatchId microbatch = in_its_array(forward).microbatch;
+  const std::int64_t position = first_position_ + microbatch.value;
   timed(SpanKind::Data, forward, times_.data, [&] {
-    auto kept = batches_.find(position);
+    auto kept = batches_.find({array, position});
     if (kept == batches_.end()) {
-      const auto readers = std::ranges::count_if(
-          parts_.stages.held(), [](const HeldStage& h) { return h.executor->reads_batch(); });
-      kept = batches_.emplace(position, KeptBatch{parts_.batches.get(position), static_cast<int>(readers)})
-                 .first;
+      const auto readers = std::ranges::count_if(parts_.stages.held(), [&](const HeldStage& h) {
+        return h.array == array && h.executor->reads_batch();
+      });
+      BatchSource& source = *parts_.batches[static_cast<std::size_t>(array)];
+      kept =
+          batches_
+              .emplace(std::pair(array, position), KeptBatch{source.get(position), static_cast<int>(readers)})
+              .first;
     }
-    executor.feed(forward.microbatch, kept->second.batch);
+    executor.feed(microbatch, kept->second.batch);
     if (--kept->second.readers == 0) batches_.erase(kept);
   });
 }
@@ -130,18 +155,19 @@ void RankRunner::feed(const Action& forward) {
 void RankRunner::step(const Action& action, bool last_gradient) {
   if (action.op == Op::Forward) feed(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),
-        [&] { parts_.stages.execute(action, last_gradient); });
+        [&] { parts_.stages.execute(in_its_array(action), last_gradient, array_of(action)); });
   if (is_receive(action.op)) --posted_;
 }
 
 void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, std::int64_t first_position,
                      const std::function<void(const Action&)>& on_update) {
-  const std::vector<char> last_gradient = last_gradients(actions);
+  const std::vector<char> last_gradient =
+      last_gradients(actions, [this](const Action& a) { return array_of(a); });
   step_ = step_number;
   first_position_ = first_position;
   next_receive_ = 0;
   posted_ = 0;
-  std::size_t updated = 0;
+  int updated = 0;
   start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].microbatch.value >= end_) continue;
@@ -160,7 +186,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
       throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
                                            ": " + error.what());
     }
-    if (actions[i].op == Op::Update && ++updated % parts_.stages.held().size() == 0) {
+    if (actions[i].op == Op::Update && ++updated % updates_of_step() == 0) {
       settle_device_times();
       on_update(actions[i]);
       step_ += parts_.steps_per_update;

@@ -3,9 +3,9 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,12 +25,16 @@ struct StepTimes {
 
 struct RunnerParts {
   RankStages& stages;
-  BatchSource& batches;
+  std::vector<BatchSource*> batches;  ///< by array
   Clock& clock;
   SpanRing& trace;
   StatusBoard& status;
   Device& device;
   int steps_per_update = 1;  ///< of the job: replicas of an asynchronous pipeline take turns
+  /// Microbatches of each array, if the actions are of several: array k has those from k times it on, and
+  /// its own positions. 0: all actions are of `array`.
+  int of_each_array = 0;
+  int array = 0;
 };
 
 class RankRunner {
@@ -39,10 +43,10 @@ class RankRunner {
   /// more only hold memory.
   static constexpr int kReceivesAhead = 4;
 
-  explicit RankRunner(const RunnerParts& parts) : parts_(parts) {}
+  explicit RankRunner(RunnerParts parts) : parts_(std::move(parts)) {}
 
   /// Runs `actions` once. Positions of microbatches count from `first_position`. When all stages of the rank
-  /// have had their Update `on_update` is called. Sends may still be in flight at the end
+  /// have had their Update, of all arrays, `on_update` is called. Sends may still be in flight at the end
   /// (StageExecutor::finish_sends). An Error keeps its class and gets
   /// the failing action in front of its message.
   void run(std::span<const Action> actions, std::int64_t step, std::int64_t first_position,
@@ -57,6 +61,9 @@ class RankRunner {
   StepTimes take_times() { return std::exchange(times_, {}); }
 
  private:
+  int array_of(const Action& action) const;
+  Action in_its_array(Action action) const;  ///< the microbatch counted in its array
+  int updates_of_step() const;
   void step(const Action& action, bool last_gradient);
   void feed(const Action& forward);
   void post_receives(std::span<const Action> actions, std::size_t done);
@@ -82,8 +89,8 @@ class RankRunner {
     Batch batch;
     int readers = 0;  ///< stages that are still to read it
   };
-  std::unordered_map<std::int64_t, KeptBatch> batches_;  ///< by position
-  int posted_ = 0;                                       ///< receives posted and not yet executed
+  std::map<std::pair<int, std::int64_t>, KeptBatch> batches_;  ///< by array and position
+  int posted_ = 0;                                             ///< receives posted and not yet executed
   std::vector<OpenSpan> open_;
   std::unique_ptr<DeviceMark> anchor_;  ///< the device was here ...
   TimePoint anchor_time_{};             ///< ... at this time of the clock

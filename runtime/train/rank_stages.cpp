@@ -16,80 +16,113 @@ constexpr std::int64_t kMostSkippedInARow = 100;
 
 }  // namespace
 
-RankStages::RankStages(Communicator& world, Device& device, const StageLayout& layout, const Plan& plan,
-                       const RankStagesOptions& options)
-    : held_at_(static_cast<std::size_t>(plan.num_stages()), -1),
-      num_fields_(layout.model.fields.size()),
-      stops_on_nonfinite_(options.executor.stop_on_nonfinite),
+RankStages::RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts,
+                       const Plan& plan, const RankStagesOptions& options)
+    : stops_on_nonfinite_(options.executor.stop_on_nonfinite),
       loss_scaler_(options.precision, options.loss_scale) {
   std::vector<JobOptions> jobs = options.jobs;
   if (jobs.empty())
     jobs.push_back({.seed = options.executor.seed, .rule = options.rule, .clip = options.clip});
   clip_scope_ = jobs.front().clip.scope;
-  ExecutorOptions executor = options.executor;
-  executor.job_seeds.clear();
-  for (const JobOptions& job : jobs) {
-    executor.job_seeds.push_back(job.seed);
-    executor.job_clip_values.push_back(job.clip.value);
+  for (const JobOptions& job : jobs)
     clips_.push_back({clip_norm_of(job.rule, job.clip), job.rule.kind == UpdateRuleKind::Lamb});
-  }
-  // Where steps are skipped, those of a loss that is not finite are too.
-  if (loss_scaler_.active()) executor.stop_on_nonfinite = false;
+  gradient_norms_.assign(jobs.size(), -1);
   std::vector<std::vector<RankId>> ranks_of_stage;
-  for (const PlanStage& stage : plan.stages) ranks_of_stage.push_back(stage.ranks);
+  std::vector<std::shared_ptr<Communicator>> groups;  // by stage
   for (int s = 0; s < plan.num_stages(); ++s) {
-    const auto& ranks = plan.stages[static_cast<std::size_t>(s)].ranks;
-    const auto found = std::ranges::find(ranks, world.rank());
-    if (found == ranks.end()) continue;
-    HeldStage held{.stage = StageId(s),
-                   .replica = static_cast<int>(found - ranks.begin()),
-                   .replicas = static_cast<int>(ranks.size())};
-    if (options.rate_by_replicas)
-      held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
-    held.store = std::make_unique<ParameterStore>(layout, held.stage, executor.job_seeds, device.where(),
-                                                  options.dtype);
-    if (held.replicas > 1) held.group = world.subgroup(ranks, "stage" + std::to_string(s));
-    for (std::size_t job = 0; job < jobs.size(); ++job)
-      held.rules.push_back(
-          make_update_rule(jobs[job].rule, held.store->job(static_cast<int>(job)), held.group.get()));
-    if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
-    held.executor =
-        std::make_unique<StageExecutor>(ExecutorParts{layout, held.stage, *held.store, JobRules(held.rules),
-                                                      world, held.group.get(), device, ranks_of_stage},
-                                        executor);
-    held_at_[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
-    held_.push_back(std::move(held));
+    const auto& ranks = ranks_of_stage.emplace_back(plan.stages[static_cast<std::size_t>(s)].ranks);
+    const bool mine = std::ranges::find(ranks, world.rank()) != ranks.end();
+    groups.push_back(mine && ranks.size() > 1 ? world.subgroup(ranks, "stage" + std::to_string(s)) : nullptr);
   }
-  if ((clips() && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
-    agreement_ = std::make_unique<GradientAgreement>(world, layout);
+  MessageNumbers numbers{.models = static_cast<int>(layouts.size())};
+  for (const StageLayout& layout : layouts) {
+    numbers.most_crossings = std::max(numbers.most_crossings, layout.crossings.size());
+    numbers.most_ties = std::max(numbers.most_ties, layout.ties.size());
+  }
+  for (std::size_t a = 0; a < layouts.size(); ++a) {
+    const StageLayout& layout = layouts[a];
+    OfArray& array = arrays_.emplace_back();
+    numbers.model = static_cast<int>(a);
+    if (a > 0) array.first_job = arrays_[a - 1].first_job + arrays_[a - 1].jobs;
+    array.jobs = static_cast<std::size_t>(layout.model.jobs());
+    array.num_fields = layout.model.fields.size();
+    array.held_at.assign(static_cast<std::size_t>(plan.num_stages()), -1);
+    ExecutorOptions executor = options.executor;
+    executor.job_seeds.clear();
+    for (std::size_t job = array.first_job; job < array.first_job + array.jobs; ++job) {
+      executor.job_seeds.push_back(jobs[job].seed);
+      executor.job_clip_values.push_back(jobs[job].clip.value);
+    }
+    // Where steps are skipped, those of a loss that is not finite are too.
+    if (loss_scaler_.active()) executor.stop_on_nonfinite = false;
+    for (int s = 0; s < plan.num_stages(); ++s) {
+      const auto& ranks = ranks_of_stage[static_cast<std::size_t>(s)];
+      const auto found = std::ranges::find(ranks, world.rank());
+      if (found == ranks.end()) continue;
+      HeldStage held{.stage = StageId(s),
+                     .array = static_cast<int>(a),
+                     .first_job = static_cast<int>(array.first_job),
+                     .jobs = static_cast<int>(array.jobs),
+                     .named = jobs.size() > 1,
+                     .replica = static_cast<int>(found - ranks.begin()),
+                     .replicas = static_cast<int>(ranks.size()),
+                     .group = groups[static_cast<std::size_t>(s)]};
+      if (options.rate_by_replicas)
+        held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
+      held.store = std::make_unique<ParameterStore>(layout, held.stage, executor.job_seeds, device.where(),
+                                                    options.dtype);
+      for (int job = 0; job < held.jobs; ++job)
+        held.rules.push_back(make_update_rule(jobs[array.first_job + static_cast<std::size_t>(job)].rule,
+                                              held.of_job(job), held.group.get()));
+      if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
+      held.executor = std::make_unique<StageExecutor>(
+          ExecutorParts{layout, held.stage, *held.store, JobRules(held.rules), world, held.group.get(),
+                        device, ranks_of_stage, numbers},
+          executor);
+      array.held_at[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
+      held_.push_back(std::move(held));
+    }
+    if ((clips() && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
+      array.agreement = std::make_unique<GradientAgreement>(world, layout, numbers.model);
+  }
   if (held_.empty()) {
     throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
                       "start as many ranks as the plan names");
   }
   for (const HeldStage& one : held_) {
     for (const HeldStage& other : held_) {
-      if (one.stage != other.stage) one.executor->connect(*other.executor);
+      if (one.array == other.array && one.stage != other.stage) one.executor->connect(*other.executor);
     }
   }
 }
 
-const HeldStage& RankStages::at(StageId stage) const {
-  const int at = held_at_.at(static_cast<std::size_t>(stage.value));
+const HeldStage& RankStages::at(StageId stage, int array) const {
+  const int at =
+      arrays_.at(static_cast<std::size_t>(array)).held_at.at(static_cast<std::size_t>(stage.value));
   MILLRACE_CHECK(at >= 0, "stage " << stage.value << " is on another rank");
   return held_[static_cast<std::size_t>(at)];
 }
 
-StageExecutor& RankStages::executor(StageId stage) const {
-  return *at(stage).executor;
+std::vector<HeldStage*> RankStages::of(const OfArray& array) {
+  std::vector<HeldStage*> result;
+  for (const int at : array.held_at)
+    if (at >= 0) result.push_back(&held_[static_cast<std::size_t>(at)]);
+  return result;
 }
 
-StageExecutor* RankStages::last() const {
-  return held_.back().executor->is_last() ? held_.back().executor.get() : nullptr;
+StageExecutor& RankStages::executor(StageId stage, int array) const {
+  return *at(stage, array).executor;
 }
 
-std::vector<char> RankStages::fields() const {
-  std::vector<char> result(num_fields_, 0);
+StageExecutor* RankStages::last(int array) const {
+  const int at = arrays_.at(static_cast<std::size_t>(array)).held_at.back();
+  return at >= 0 ? held_[static_cast<std::size_t>(at)].executor.get() : nullptr;
+}
+
+std::vector<char> RankStages::fields(int array) const {
+  std::vector<char> result(arrays_.at(static_cast<std::size_t>(array)).num_fields, 0);
   for (const HeldStage& h : held_) {
+    if (h.array != array) continue;
     for (const auto& [field, place] : h.executor->program().fields)
       result[static_cast<std::size_t>(field)] = 1;
   }
@@ -107,15 +140,23 @@ std::vector<double> times(std::vector<double> values, double factor) {
 }
 }  // namespace
 
+namespace {
+/// What the array of `held` has of `lr`, which is by job.
+std::vector<double> rates_of(const HeldStage& held, const std::vector<double>& lr) {
+  const auto first = lr.begin() + held.first_job;
+  return times({first, first + held.jobs}, held.rate);
+}
+}  // namespace
+
 void RankStages::begin(std::int64_t first_position, const std::vector<double>& lr) {
   for (const HeldStage& h : held_) {
-    h.executor->begin(first_position, times(lr, h.rate));
+    h.executor->begin(first_position, rates_of(h, lr));
     h.executor->set_loss_scale(loss_scaler_.scale(), loss_scaler_.unscale());
   }
 }
 
 void RankStages::set_learning_rate(const std::vector<double>& lr) {
-  for (const HeldStage& h : held_) h.executor->set_learning_rate(times(lr, h.rate));
+  for (const HeldStage& h : held_) h.executor->set_learning_rate(rates_of(h, lr));
 }
 
 bool RankStages::clips() const {
@@ -123,12 +164,17 @@ bool RankStages::clips() const {
 }
 
 /// Of each job by its own norm: another's changes nothing.
-std::vector<double> RankStages::clip_factors(const std::vector<double>& norms) const {
+std::vector<double> RankStages::clip_factors(const OfArray& array, const std::vector<double>& norms) const {
   std::vector<double> factors;
-  for (std::size_t job = 0; job < clips_.size(); ++job)
-    factors.push_back(clips_[job].norm > 0 ? clip_factor(norms[job], clips_[job].norm, clips_[job].exact)
-                                           : 1);
+  for (std::size_t job = 0; job < array.jobs; ++job) {
+    const Clip& clip = clips_[array.first_job + job];
+    factors.push_back(clip.norm > 0 ? clip_factor(norms[job], clip.norm, clip.exact) : 1);
+  }
   return factors;
+}
+
+void RankStages::set_norms(const OfArray& array, const std::vector<double>& norms) {
+  std::ranges::copy(norms, gradient_norms_.begin() + static_cast<std::ptrdiff_t>(array.first_job));
 }
 
 void RankStages::pause(std::int64_t cut) {
@@ -145,53 +191,58 @@ void RankStages::set_training(bool training) {
   if (exchanged) finish_sends();
 }
 
-void RankStages::set_extents(const ExtentOf& extent_of) {
-  for (const HeldStage& h : held_) h.executor->set_extents(extent_of);
+void RankStages::set_extents(const ExtentOf& extent_of, int array) {
+  for (const HeldStage& h : held_)
+    if (h.array == array) h.executor->set_extents(extent_of);
 }
 
-void RankStages::before_update(StageId stage) {
+void RankStages::before_update(const HeldStage& held) {
+  OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
   // Before the first of this step: whose version is still this stage's has not updated yet.
-  const VersionId version = at(stage).store->current();
-  for (const HeldStage& h : held_) {
-    if (h.store->current() == version) h.executor->prepare_update();
+  const VersionId version = held.store->current();
+  for (HeldStage* h : of(array)) {
+    if (h->store->current() == version) h->executor->prepare_update();
   }
-  if (agreement_ && std::exchange(agreed_, version) != version) agree();
-  if (clips() && clip_scope_ == ClipScope::Stage) clip_stage(at(stage));
+  if (array.agreement && std::exchange(array.agreed, version) != version) agree(array);
+  if (clips() && clip_scope_ == ClipScope::Stage) clip_stage(held);
 }
 
-/// Of all stages, before any of them updates: whether they do, and by how much they are clipped.
-void RankStages::agree() {
+/// Of all stages of an array, before any of them updates: whether they do, and by how much they are clipped.
+void RankStages::agree(OfArray& array) {
   std::vector<GradientAgreement::Part> parts;
-  for (const HeldStage& h : held_) {
-    h.executor->complete_gradients();
-    parts.push_back({h.store.get(), h.replica == 0});
+  const std::vector<HeldStage*> held = of(array);
+  for (const HeldStage* h : held) {
+    h->executor->complete_gradients();
+    parts.push_back({h->store.get(), h->replica == 0});
   }
-  const std::vector<double> norms = agreement_->norms(parts);
+  const std::vector<double> norms = array.agreement->norms(parts);
   last_loss_scale_ = loss_scaler_.scale();
-  gradient_norms_ = times(norms, loss_scaler_.unscale());
+  const std::vector<double> unscaled = times(norms, loss_scaler_.unscale());
+  set_norms(array, unscaled);
   const bool finite = std::ranges::all_of(norms, [](double norm) { return std::isfinite(norm); });
   skipped_last_ = loss_scaler_.active() && !finite;  // one job alone: the Trainer refuses others
   loss_scaler_.completed(finite);
   if (skipped_last_) {
-    for (const HeldStage& h : held_) h.executor->skip_update();
+    for (const HeldStage* h : held) h->executor->skip_update();
     return require_end_of_skips();
   }
   require_finite(norms, "of the model");
   if (!clips() || clip_scope_ == ClipScope::Stage) return;
-  for (const HeldStage& h : held_) h.executor->scale_gradients(clip_factors(gradient_norms_));
+  for (const HeldStage* h : held) h->executor->scale_gradients(clip_factors(array, unscaled));
 }
 
 void RankStages::clip_stage(const HeldStage& held) {
   held.executor->complete_gradients();
   if (skipped_last_) return;
+  const OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
   const std::vector<double> sums = square_sums_by_slot(*held.store, held.store->flat_gradient());
-  const auto per_job = static_cast<std::ptrdiff_t>(sums.size() / clips_.size());
+  const auto per_job = static_cast<std::ptrdiff_t>(sums.size() / array.jobs);
   std::vector<double> norms;
-  for (auto from = sums.begin(); norms.size() < clips_.size(); from += per_job)
+  for (auto from = sums.begin(); norms.size() < array.jobs; from += per_job)
     norms.push_back(norm_of({from, from + per_job}) / last_loss_scale_);
-  if (held.stage == held_.front().stage) gradient_norms_ = norms;
+  if (held.stage == held_.front().stage) set_norms(array, norms);
   require_finite(norms, "of stage " + std::to_string(held.stage.value));
-  held.executor->scale_gradients(clip_factors(norms));
+  held.executor->scale_gradients(clip_factors(array, norms));
 }
 
 void RankStages::require_end_of_skips() const {
@@ -210,9 +261,10 @@ void RankStages::require_finite(const std::vector<double>& norms, const std::str
                      "lower --lr or add --warmup-steps");
 }
 
-void RankStages::execute(const Action& action, bool last_gradient) {
-  if (action.op == Op::Update) before_update(action.stage);
-  executor(action.stage).execute(action, last_gradient);
+void RankStages::execute(const Action& action, bool last_gradient, int array) {
+  const HeldStage& held = at(action.stage, array);
+  if (action.op == Op::Update) before_update(held);
+  held.executor->execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;
   for (const HeldStage& h : held_) stash += h.executor->stashed_microbatches();

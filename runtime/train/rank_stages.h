@@ -1,4 +1,5 @@
-// The stages that one rank holds: one, or several in interleaved and V schedules.
+// The stages that one rank holds: one, or several in interleaved and V schedules; of each array that shares
+// the pipeline.
 #pragma once
 
 #include <memory>
@@ -13,16 +14,24 @@
 
 namespace millrace {
 
-/// One stage on this rank, with everything that belongs to it.
+/// One stage of one array on this rank, with everything that belongs to it.
 struct HeldStage {
   StageId stage;
-  int replica = 0;   ///< this rank's place among the stage's
-  int replicas = 1;  ///< ranks of the stage
-  double rate = 1;   ///< times the run's learning rate
+  int array = 0;
+  int first_job = 0;   ///< of the array, among all jobs of the run
+  int jobs = 1;        ///< of the array
+  bool named = false;  ///< the run has several jobs, and names them
+  int replica = 0;     ///< this rank's place among the stage's
+  int replicas = 1;    ///< ranks of the stage
+  double rate = 1;     ///< times the run's learning rate
   std::unique_ptr<ParameterStore> store;
   std::vector<std::unique_ptr<UpdateRule>> rules;  ///< by job
-  std::unique_ptr<Communicator> group;             ///< of the replicas; null if this rank is alone
+  std::shared_ptr<Communicator> group;  ///< of the replicas, the same for all arrays; null if alone
   std::unique_ptr<StageExecutor> executor;
+
+  /// A job's part of the store, with its names in the run's checkpoints. `job` counts in the array.
+  ParameterStore of_job(int job) const { return named ? store->job(job, first_job + job) : store->job(job); }
+  bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }  ///< of all jobs
 };
 
 struct RankStagesOptions {
@@ -41,28 +50,32 @@ struct RankStagesOptions {
 /// Passes each action on to the executor of its stage. Not thread-safe.
 class RankStages {
  public:
-  /// Collective over the replicas of each stage. `world` and `layout` outlive it. Throws ConfigError if the
-  /// plan has no place for this rank.
-  RankStages(Communicator& world, Device& device, const StageLayout& layout, const Plan& plan,
+  /// `layouts`: of each array. Collective over the replicas of each stage. `world` and `layouts` outlive it.
+  /// Throws ConfigError if the plan has no place for this rank.
+  RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts, const Plan& plan,
              const RankStagesOptions& options);
 
-  const std::vector<HeldStage>& held() const { return held_; }  ///< ascending by stage, at least one
-  StageExecutor& executor(StageId stage) const;
-  StageExecutor* last() const;       ///< of the model's last stage, if this rank holds it
-  std::vector<char> fields() const;  ///< of the batch, by index: 1 where a stage of this rank reads it
-  bool owns_loss() const;            ///< the one rank that speaks for the job
+  /// By array, ascending by stage; at least one.
+  const std::vector<HeldStage>& held() const { return held_; }
+  int num_arrays() const { return static_cast<int>(arrays_.size()); }
+  StageExecutor& executor(StageId stage, int array = 0) const;
+  StageExecutor* last(int array = 0) const;  ///< of the model's last stage, if this rank holds it
+  /// Of the batch, by index: 1 where a stage of this rank reads it.
+  std::vector<char> fields(int array = 0) const;
+  bool owns_loss() const;  ///< the one rank that speaks for the job
 
-  void begin(std::int64_t first_position, const std::vector<double>& lr);  ///< by job
+  void begin(std::int64_t first_position, const std::vector<double>& lr);  ///< by job, of all arrays
   void set_learning_rate(const std::vector<double>& lr);
   void pause(std::int64_t cut);  ///< StageExecutor::pause
   void go_on();
   void set_training(bool training);
-  void set_extents(const ExtentOf& extent_of);
-  void execute(const Action& action, bool last_gradient);
+  void set_extents(const ExtentOf& extent_of, int array = 0);
+  /// The action's microbatch counts in its array.
+  void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();
 
   /// All Updates of a step must follow all its Reduces: gradients of several stages meet before.
-  bool agrees_before_updates() const { return agreement_ != nullptr; }
+  bool agrees_before_updates() const { return arrays_.front().agreement != nullptr; }
   /// Of the newest update's gradient before it was clipped; negative: it is not measured. Of ClipScope::Stage
   /// that of this rank's first stage. By job.
   const std::vector<double>& gradient_norms() const { return gradient_norms_; }
@@ -77,18 +90,28 @@ class RankStages {
   int peak_versions() const;                      ///< of the stage with the most
 
  private:
-  const HeldStage& at(StageId stage) const;
-  void before_update(StageId stage);
-  void agree();
+  /// What the stages of one array share.
+  struct OfArray {
+    std::size_t first_job = 0, jobs = 1;
+    std::vector<int> held_at;  ///< by stage: index into held_, or -1
+    std::size_t num_fields = 0;
+    std::unique_ptr<GradientAgreement> agreement;  ///< null: stages update by themselves
+    VersionId agreed{-1};                          ///< before the update of this version
+  };
+  const HeldStage& at(StageId stage, int array) const;
+  void before_update(const HeldStage& held);
+  void agree(OfArray& array);
   void clip_stage(const HeldStage& held);
+  std::vector<HeldStage*> of(const OfArray& array);
+  /// Of the array's jobs, in place among all.
+  void set_norms(const OfArray& array, const std::vector<double>& norms);
   void require_finite(const std::vector<double>& norms, const std::string& whose) const;
   void require_end_of_skips() const;
   bool clips() const;
-  std::vector<double> clip_factors(const std::vector<double>& norms) const;
+  std::vector<double> clip_factors(const OfArray& array, const std::vector<double>& norms) const;
 
+  std::vector<OfArray> arrays_;
   std::vector<HeldStage> held_;
-  std::vector<int> held_at_;  ///< by stage: index into held_, or -1
-  std::size_t num_fields_ = 0;
   struct Clip {
     double norm = 0;     ///< 0: none
     bool exact = false;  ///< clip_factor
@@ -96,9 +119,7 @@ class RankStages {
   std::vector<Clip> clips_;  ///< by job
   ClipScope clip_scope_ = ClipScope::Model;
   bool stops_on_nonfinite_ = false;
-  std::unique_ptr<GradientAgreement> agreement_;  ///< null: stages update by themselves
-  VersionId agreed_{-1};                          ///< before the update of this version
-  std::vector<double> gradient_norms_{-1};
+  std::vector<double> gradient_norms_;  ///< by job
   LossScaler loss_scaler_;
   double last_loss_scale_ = 1;
   bool skipped_last_ = false;

@@ -34,7 +34,8 @@ struct TrainOptions {
   Precision precision = Precision::Float32;
   LossScaleOptions loss_scale;
   LearningRateOptions learning_rate;  ///< total_steps is set to `steps` if it is 1
-  /// Of a job array (stage/fuse.h): the jobs, instead of seed, rule, clip, learning_rate and settings here.
+  /// Of job arrays (stage/fuse.h): the jobs, of all arrays in turn, instead of seed, rule, clip,
+  /// learning_rate and settings here.
   std::vector<JobOptions> jobs;
   bool rate_by_replicas = false;  ///< PipeDream: a stage's rate times its replicas / those of stage 0
   std::string output_dir;         ///< empty: no files. It belongs to one run (base/run_folder.h)

@@ -25,6 +25,7 @@
 #include "runtime/rules/averaging_trigger.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/schedule/schedule_stream.h"
+#include "runtime/stage/stage_program.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 
@@ -56,10 +57,44 @@ void require(const Status& status) {
   if (!status) throw ConfigError(to_string(status.problems()));
 }
 
-StageLayout layout_or_throw(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
-  Result<StageLayout> layout = make_layout(model, plan, options.microbatch, options.precision);
-  if (!layout) throw ConfigError(to_string(layout.problems()));
-  return *std::move(layout);
+std::vector<StageLayout> layouts_or_throw(const std::vector<TrainedArray>& arrays, const Plan& plan,
+                                          const TrainOptions& options) {
+  std::vector<StageLayout> layouts;
+  for (const TrainedArray& array : arrays) {
+    Result<StageLayout> layout = make_layout(array.model, plan, options.microbatch, options.precision);
+    if (!layout) throw ConfigError(to_string(layout.problems()));
+    layouts.push_back(*std::move(layout));
+  }
+  return layouts;
+}
+
+/// The jobs of all arrays as those of one, for their settings.
+LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
+  LayeredModel all = arrays.front().model;
+  if (arrays.size() == 1) return all;
+  all.of_jobs.clear();
+  for (const TrainedArray& array : arrays) {
+    const std::vector<LayeredModel>& jobs = array.model.of_jobs;
+    if (jobs.empty())
+      all.of_jobs.push_back(array.model);
+    else
+      all.of_jobs.insert(all.of_jobs.end(), jobs.begin(), jobs.end());
+  }
+  return all;
+}
+
+/// What the last stages of all arrays say, as one array's would.
+LossSums joined(std::vector<LossSums> arrays) {
+  if (arrays.size() == 1) return std::move(arrays.front());
+  LossSums all{.weight = arrays.front().weight};
+  for (LossSums& array : arrays) {
+    if (array.jobs.empty())
+      all.jobs.push_back(std::move(array.values));
+    else
+      std::ranges::move(array.jobs, std::back_inserter(all.jobs));
+  }
+  all.values = values_of_jobs(all.jobs);
+  return all;
 }
 
 /// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
@@ -116,7 +151,7 @@ std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
 /// This rank's actions of one step.
 std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, const Communicator& world,
                                     const TrainOptions& options, bool agrees_before_updates) {
-  const PipelineShape shape = shape_of(plan, layout, plan.microbatches);
+  const PipelineShape shape = shape_of(plan, layout, 0);
   Schedule schedule = checked_schedule(plan, shape, world, options.schedule);
   if (options.sync_batch_norm) {
     const Problems problems =
@@ -171,11 +206,12 @@ struct Trainer::Impl {
   World world;
   Plan plan;
   TrainOptions options;
-  StageLayout layout;
+  std::vector<StageLayout> layouts;  // by array
+  LayeredModel model;                // of all jobs
   std::int64_t round =
       1;  ///< steps in which every replica has its turn as often: all events come after whole ones
   std::unique_ptr<RankStages> stages;
-  BatchSources sources;
+  std::vector<BatchSources> sources;  // by array
   std::unique_ptr<WeightsScore> score;
   SpanRing trace;
   StatusBoard status;
@@ -214,9 +250,22 @@ struct Trainer::Impl {
   int evaluation_chunk = kEvaluationChunk;
   std::optional<AveragingTrigger> averaging;
 
-  Impl(World w, const LayeredModel& model, Plan p, TrainOptions o)
-      : world(w), plan(std::move(p)), options(std::move(o)), layout(layout_or_throw(model, plan, options)) {
+  Impl(World w, const std::vector<TrainedArray>& arrays, Plan p, TrainOptions o)
+      : world(w),
+        plan(std::move(p)),
+        options(std::move(o)),
+        layouts(layouts_or_throw(arrays, plan, options)),
+        model(with_all_jobs(arrays)) {
     if (updates_after_each()) round = shape_of(plan).round();
+  }
+
+  const StageLayout& layout() const { return layouts.front(); }
+  int num_arrays() const { return static_cast<int>(layouts.size()); }
+  RunnerParts runner_parts() {
+    RunnerParts parts{*stages, {}, world.clock, trace, status, world.device, steps_per_update()};
+    for (const BatchSources& of_array : sources) parts.batches.push_back(of_array.train.get());
+    if (num_arrays() > 1) parts.of_each_array = plan.microbatches;
+    return parts;
   }
 
   std::optional<LossScaleState> loss_scale() const {
@@ -234,10 +283,10 @@ struct Trainer::Impl {
   /// Steps of the job per Update of this rank's stages.
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
-  void use_extents_of(const BatchSource& source) const {
-    stages->set_extents([&source](std::int64_t position) { return source.extent(position); });
+  void use_extents_of(const BatchSource& source, int array) const {
+    stages->set_extents([&source](std::int64_t position) { return source.extent(position); }, array);
   }
-  int jobs() const { return layout.model.jobs(); }
+  int jobs() const { return model.jobs(); }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
     if (options.jobs.empty()) return {learning_rate(options.learning_rate, step)};
@@ -255,38 +304,40 @@ struct Trainer::Impl {
     return stop->limit() == StopVote::kNever ? StopVote::kNever : start + stop->limit();
   }
   bool scores() const { return score && options.score_every > 0; }
-  bool evaluates() const { return sources.evaluation.microbatches > 0 && options.evaluate_every > 0; }
+  bool evaluates() const { return sources.front().evaluation.microbatches > 0 && options.evaluate_every > 0; }
   bool is_due(std::int64_t every, std::int64_t step) const {
     return every > 0 && step > start && step / every > (step - round) / every;
   }
 
-  /// What this rank writes: of the stages whose first replica it is.
+  /// What this rank writes: of the stages whose first replica it is, array after array.
   std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const {
     std::vector<StageTensors> result;
     for (const HeldStage& h : stages->held()) {
       if (h.replica != 0) continue;
-      result.push_back({h.stage.value, tensors(h)});
+      auto of_stage = std::ranges::find(result, h.stage.value, &StageTensors::stage);
+      if (of_stage == result.end())
+        of_stage = result.insert(result.end(), StageTensors{.stage = h.stage.value, .tensors = {}});
       // The threads that write know nothing of devices.
-      for (auto& [name, tensor] : result.back().tensors) tensor = tensor.cpu();
+      for (auto& [name, tensor] : tensors(h)) of_stage->tensors.emplace_back(name, tensor.cpu());
     }
     return result;
   }
   /// Collective over the replicas of each stage, which may share the rule's state.
   std::vector<StageTensors> my_state() const {
-    std::map<StageId, NamedTensors> states;
+    std::map<const HeldStage*, NamedTensors> states;
     for (const HeldStage& h : stages->held()) {
-      for (int job = 0; job < jobs(); ++job) {
-        const ParameterStore own = h.store->job(job);
+      for (int job = 0; job < h.jobs; ++job) {
+        const ParameterStore own = h.of_job(job);
         UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
         NamedTensors state = whole_stage_state(own, rule);
         add_update_counts(state, own, rule, done);
         add_last_rate(state, own, rule);
-        std::ranges::move(state, std::back_inserter(states[h.stage]));
+        std::ranges::move(state, std::back_inserter(states[&h]));
       }
-      add_carried(states[h.stage], *h.executor, *h.store, followed(), h.group.get());
+      add_carried(states[&h], *h.executor, *h.store, followed(), h.group.get());
     }
     return mine([&](const HeldStage& h) {
-      NamedTensors state = std::move(states.at(h.stage));
+      NamedTensors state = std::move(states.at(&h));
       if (flow) add_stash(state, *h.store);
       return state;
     });
@@ -308,7 +359,7 @@ struct Trainer::Impl {
   bool is_finite(const std::vector<StageTensors>& tensors, int job);
   void finish_files();
   bool carries() const {
-    return std::ranges::any_of(layout.model.layers, [](const NamedLayer& l) {
+    return std::ranges::any_of(layout().model.layers, [](const NamedLayer& l) {
       return dynamic_cast<const CarryingLayer*>(l.layer.get()) != nullptr;
     });
   }
@@ -316,15 +367,15 @@ struct Trainer::Impl {
   std::vector<CarriedRows> followed() const {
     const std::int64_t next = position_of(done);
     std::vector<CarriedRows> result;
-    for (std::int64_t p = next - sources.train->extent(next).follows; p < next; ++p)
-      result.push_back({p, sources.train->extent(p).samples});
+    for (std::int64_t p = next - sources.front().train->extent(next).follows; p < next; ++p)
+      result.push_back({p, sources.front().train->extent(p).samples});
     return result;
   }
   void prepare_averaging();
   void place_followers();
   void watch_evaluation();
   void check_sizes();
-  void build(const MakeBatches& make_batches);
+  void build(const std::vector<TrainedArray>& arrays);
   void resume();
   void take_initial_weights();
   bool advance(std::int64_t most);
@@ -335,7 +386,10 @@ struct Trainer::Impl {
   void flow_to(std::int64_t end);
   void rest();
   void on_update(RankRunner& runner, std::int64_t step);
+  LossSums take_losses();
+  void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
   bool evaluate();
+  bool evaluate_array(int array);
   NamedTensors whole_weights();
   bool score_weights();
   bool checkpoint();
@@ -345,8 +399,8 @@ struct Trainer::Impl {
 };
 
 void Trainer::Impl::check_sizes() {
-  if (!layout.ties.empty() && asynchronous()) {
-    throw ConfigError("the model ties " + layout.ties.front().owner + " across stages, and schedule " +
+  if (!layout().ties.empty() && asynchronous()) {
+    throw ConfigError("the model ties " + layout().ties.front().owner + " across stages, and schedule " +
                           to_string(plan.schedule) + " never flushes",
                       "use a schedule that flushes, or a plan with both uses in one stage");
   }
@@ -362,6 +416,16 @@ void Trainer::Impl::check_sizes() {
                           " has later minibatches under way when the score is known",
                       "use for example --schedule 1f1b, or leave the target out");
   }
+  if (carries() && num_arrays() > 1) {
+    throw ConfigError(
+        plan.model + " carries states from window to window, and several arrays go through the pipeline",
+        "give --arrays 1");
+  }
+  if (plan.arrays != num_arrays()) {
+    throw ConfigError("the plan is for " + std::to_string(plan.arrays) + " arrays, this job has " +
+                          std::to_string(num_arrays()),
+                      "give --arrays " + std::to_string(plan.arrays));
+  }
   if (plan.num_ranks() != world.communicator.size()) {
     throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
                           std::to_string(world.communicator.size()),
@@ -369,7 +433,7 @@ void Trainer::Impl::check_sizes() {
   }
 }
 
-void Trainer::Impl::build(const MakeBatches& make_batches) {
+void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   check_sizes();
   RankStagesOptions stage_options;
   stage_options.rule = options.rule;
@@ -383,29 +447,32 @@ void Trainer::Impl::build(const MakeBatches& make_batches) {
   executor.seed = options.seed;
   executor.microbatches_per_update = microbatches_per_step(plan);
   executor.bucket_bytes = options.bucket_bytes;
-  executor.stop_on_nonfinite = options.stop_on_nonfinite;
+  // Of several arrays the others go on: require_a_finite_loss.
+  executor.stop_on_nonfinite = options.stop_on_nonfinite && num_arrays() == 1;
   executor.sync_batch_norm = options.sync_batch_norm;
-  stages = std::make_unique<RankStages>(world.communicator, world.device, layout, plan, stage_options);
-  BatchNeeds train{.fields = stages->fields()};
-  std::vector<std::pair<int, int>> readers;  // replica, replicas
+  stages = std::make_unique<RankStages>(world.communicator, world.device, layouts, plan, stage_options);
+  std::vector<std::pair<int, int>> readers;  // replica, replicas; of every array alike
   for (const HeldStage& h : stages->held()) {
-    if (h.executor->reads_batch()) readers.emplace_back(h.replica, h.replicas);
+    if (h.array == 0 && h.executor->reads_batch()) readers.emplace_back(h.replica, h.replicas);
   }
   const auto mine = [readers](std::int64_t microbatch) {
     return std::ranges::any_of(readers, [&](const auto& r) { return microbatch % r.second == r.first; });
   };
   const int per_step = microbatches_per_step(plan);
   const bool whole_run = updates_after_each();
-  // Replicas take turns from where the run begins, which resume() says before the first batch is read.
-  train.mine = [=, this](std::int64_t position) {
-    return mine(whole_run ? position - position_of(start) : position % per_step);
-  };
-  BatchNeeds evaluation = train;
-  evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
-  sources = make_batches(train, evaluation);
+  for (int array = 0; array < num_arrays(); ++array) {
+    BatchNeeds train{.fields = stages->fields(array)};
+    // Replicas take turns from where the run begins, which resume() says before the first batch is read.
+    train.mine = [=, this](std::int64_t position) {
+      return mine(whole_run ? position - position_of(start) : position % per_step);
+    };
+    BatchNeeds evaluation = train;
+    evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
+    sources.push_back(arrays[static_cast<std::size_t>(array)].make_batches(train, evaluation));
+    use_extents_of(*sources.back().train, array);
+  }
   prepare_averaging();
   place_followers();
-  use_extents_of(*sources.train);
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
@@ -424,7 +491,7 @@ void Trainer::Impl::prepare_averaging() {
 /// A microbatch goes on where the one that it follows ended: on every stage both are of one replica.
 void Trainer::Impl::place_followers() {
   if (!carries()) return;
-  const std::int64_t apart = sources.train->extent(position_of(1)).follows;
+  const std::int64_t apart = sources.front().train->extent(position_of(1)).follows;
   for (const PlanStage& stage : plan.stages) {
     const auto replicas = static_cast<std::int64_t>(stage.ranks.size());
     const std::int64_t turn = asynchronous() ? replicas : microbatches_per_step(plan);
@@ -435,8 +502,8 @@ void Trainer::Impl::place_followers() {
             "be another's",
         "use a schedule that flushes, for example --schedule 1f1b, or no replicas");
   }
-  for (std::int64_t p = 0; p < sources.evaluation.microbatches; ++p) {
-    const std::int64_t between = sources.evaluation.batches->extent(p).follows;
+  for (std::int64_t p = 0; p < sources.front().evaluation.microbatches; ++p) {
+    const std::int64_t between = sources.front().evaluation.batches->extent(p).follows;
     if (between == 0) continue;
     evaluation_chunk = static_cast<int>(between);
     break;
@@ -445,10 +512,9 @@ void Trainer::Impl::place_followers() {
 
 /// Fills nothing yet: the first actions of the flow do.
 void Trainer::Impl::open_flow() {
-  const PipelineShape shape = shape_of(plan, layout, 0);
+  const PipelineShape shape = shape_of(plan, layout(), 0);
   flow = Flow{.stream = checked_stream(plan, shape, world.communicator),
-              .runner = std::make_unique<RankRunner>(RunnerParts{*stages, *sources.train, world.clock, trace,
-                                                                 status, world.device, steps_per_update()})};
+              .runner = std::make_unique<RankRunner>(runner_parts())};
   flow->runner->end_before(position_of(last_step() - start));
   for (const HeldStage& h : stages->held()) {
     h.executor->set_versions(version_rule(plan.schedule, shape, h.stage),
@@ -469,7 +535,7 @@ void Trainer::Impl::open_flow() {
 
 /// Ranks that were started with different flags, or see different data, would mix two runs.
 void Trainer::Impl::agree_on_settings() {
-  settings = run_settings(layout.model, plan, options);
+  settings = run_settings(model, plan, options);
   Settings all = settings;
   const Settings more = rank_settings(plan, options);
   all.insert(all.end(), more.begin(), more.end());
@@ -574,8 +640,8 @@ void Trainer::Impl::take_initial_weights() {
       if (!opened) throw CheckpointError(to_string(opened.problems()));
       files.push_back(&file.emplace(*std::move(opened)));
     }
-    const LayeredModel& model = jobs() > 1 ? layout.model.of_jobs.front() : layout.model;
-    if (const Problems problems = check_weights(files, model, options.init_from_ignore); !problems.empty())
+    const LayeredModel& one = jobs() > 1 ? model.of_jobs.front() : model;
+    if (const Problems problems = check_weights(files, one, options.init_from_ignore); !problems.empty())
       throw CheckpointError(to_string(problems));
     for (const HeldStage& h : stages->held()) load_weights(files, options.init_from_ignore, *h.store);
   });
@@ -587,8 +653,8 @@ void Trainer::Impl::resume() {
   if (options.resume.empty()) return;
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
-    for (int job = 0; job < jobs(); ++job) {
-      for (std::string& name : stage_state_names(h.store->job(job), *h.rules[static_cast<std::size_t>(job)]))
+    for (int job = 0; job < h.jobs; ++job) {
+      for (std::string& name : stage_state_names(h.of_job(job), *h.rules[static_cast<std::size_t>(job)]))
         names.push_back(std::move(name));
     }
   }
@@ -597,8 +663,8 @@ void Trainer::Impl::resume() {
   check_changes(opened);
   const auto problem = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) {
-      for (int job = 0; job < jobs(); ++job) {
-        ParameterStore own = h.store->job(job);
+      for (int job = 0; job < h.jobs; ++job) {
+        ParameterStore own = h.of_job(job);
         UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
         if (Problems problems = load_stage(opened, plan.model, own, rule); !problems.empty())
           throw CheckpointError(to_string(problems));
@@ -637,7 +703,7 @@ void Trainer::Impl::resume() {
   report.first_step = done;
   if (continues) report.saved_step = done;
   if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + opened.path);
-  sources.train->seek(position_of(done));
+  for (const BatchSources& of_array : sources) of_array.train->seek(position_of(done));
   const auto carried = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) load_carried(opened, *h.executor, *h.store, followed());
   });
@@ -686,10 +752,9 @@ void Trainer::Impl::flow_to(std::int64_t end) {
 
 void Trainer::Impl::step_to(std::int64_t end) {
   if (!flushing) {
-    flushing = Flushing{.actions = actions_of_step(plan, layout, world.communicator, options,
+    flushing = Flushing{.actions = actions_of_step(plan, layout(), world.communicator, options,
                                                    stages->agrees_before_updates()),
-                        .runner = std::make_unique<RankRunner>(
-                            RunnerParts{*stages, *sources.train, world.clock, trace, status, world.device})};
+                        .runner = std::make_unique<RankRunner>(runner_parts())};
   }
   while (done < end) {
     stages->begin(position_of(done), rates(done));
@@ -726,9 +791,9 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   const int steps = steps_per_update();  // of the job: the other replicas had theirs
   step_seconds.push_back(seconds / steps);
   report.steps += steps;
-  std::int64_t samples = 0;  // of all replicas; an epoch's last step may have fewer
+  std::int64_t samples = 0;  // of a job, all replicas; an epoch's last step may have fewer
   for (std::int64_t p = position_of(step); p < position_of(step + steps); ++p)
-    samples += sources.train->extent(p).samples;
+    samples += sources.front().train->extent(p).samples;
   samples_per_s.push_back(double(samples) / seconds);
   const std::int64_t newest = step + steps - 1;
   StepRecord record{.step = newest,
@@ -744,8 +809,9 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = stages->peak_versions(),
                     .stashed = stages->peak_stash()};
-  if (StageExecutor* last = stages->last()) {
-    record.losses = last->take_losses();
+  if (stages->last()) {
+    record.losses = take_losses();
+    require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
     report.jobs.resize(record.losses->jobs.size());
     for (std::size_t job = 0; job < report.jobs.size(); ++job) {
@@ -769,14 +835,56 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   if (owns_loss() && prints) log.print(record, last_step());
 }
 
+/// Of the last stage, all arrays.
+LossSums Trainer::Impl::take_losses() {
+  std::vector<LossSums> sums;
+  for (int array = 0; array < num_arrays(); ++array) sums.push_back(stages->last(array)->take_losses());
+  return joined(std::move(sums));
+}
+
+/// Several arrays end where no job has a finite loss any more.
+void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t step) const {
+  const auto finite = [](const NamedValues& job) { return std::isfinite(job.front().second); };
+  if (!options.stop_on_nonfinite || num_arrays() == 1 || std::ranges::any_of(losses.jobs, finite)) return;
+  throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
+                     "lower --lr or add --warmup-steps");
+}
+
 /// False if it was asked to stop and left the rest out.
 bool Trainer::Impl::evaluate() {
-  const std::int64_t total = sources.evaluation.microbatches;
-  if (total == 0) return true;
+  if (sources.front().evaluation.microbatches == 0) return true;
   bool asked = false;
   stages->set_training(false);
-  if (stages->last()) stages->last()->take_losses();
-  sources.evaluation.batches->seek(0);
+  if (stages->last()) take_losses();
+  for (int array = 0; array < num_arrays() && !asked; ++array) asked = evaluate_array(array);
+  evaluation_stop->finish();
+  stages->finish_sends();
+  stages->set_training(true);
+  for (int array = 0; array < num_arrays(); ++array)
+    use_extents_of(*sources[static_cast<std::size_t>(array)].train, array);
+  if (asked) {
+    if (stages->last()) take_losses();
+    if (owns_loss()) log_warning("the evaluation of step " + std::to_string(done) + " was interrupted");
+    return false;
+  }
+  if (!stages->last()) return true;
+  for (int array = 0; array < num_arrays(); ++array) stages->last(array)->reduce_sums();
+  LossSums sums = take_losses();
+  report.evaluations.push_back(
+      {.step = done, .values = std::move(sums.values), .jobs = std::move(sums.jobs), .samples = sums.weight});
+  if (owns_loss()) {
+    log.write(report.evaluations.back());
+    log.print(report.evaluations.back());
+  }
+  return true;
+}
+
+/// True if it was asked to stop.
+bool Trainer::Impl::evaluate_array(int array) {
+  const Evaluation& evaluation = sources[static_cast<std::size_t>(array)].evaluation;
+  const std::int64_t total = evaluation.microbatches;
+  bool asked = false;
+  evaluation.batches->seek(0);
   // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
   struct Shifted final : BatchSource {
     BatchSource* inner;
@@ -785,41 +893,29 @@ bool Trainer::Impl::evaluate() {
     void seek(std::int64_t position) override { inner->seek(position - by); }
     BatchExtent extent(std::int64_t position) const override { return inner->extent(position - by); }
   } shifted;
-  shifted.inner = sources.evaluation.batches.get();
+  shifted.inner = evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
-  use_extents_of(shifted);
-  RankRunner shifted_runner({*stages, shifted, world.clock, trace, status, world.device});
+  use_extents_of(shifted, array);
+  RunnerParts parts = runner_parts();
+  parts.batches[static_cast<std::size_t>(array)] = &shifted;
+  parts.steps_per_update = 1;
+  parts.of_each_array = 0;
+  parts.array = array;
+  RankRunner shifted_runner(std::move(parts));
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / evaluation_chunk * evaluation_chunk;
     const std::int64_t end = std::min({total, chunk + evaluation_chunk, next + kEvaluationPiece});
     stages->begin(shifted.by + chunk, std::vector<double>(static_cast<std::size_t>(jobs()), 0.0));
-    shifted_runner.run(evaluation_actions(plan, layout, static_cast<int>(next - chunk),
+    shifted_runner.run(evaluation_actions(plan, layout(), static_cast<int>(next - chunk),
                                           static_cast<int>(end - chunk), world.communicator),
                        done, shifted.by + chunk, [](const Action&) {});
     next = end;
-    asked = evaluation_stop->next(options.stop && options.stop->load()) && next < total;
+    asked = evaluation_stop->next(options.stop && options.stop->load()) &&
+            (next < total || array + 1 < num_arrays());
   }
-  evaluation_stop->finish();
   stages->finish_sends();
   evaluated += total + evaluation_chunk;
-  stages->set_training(true);
-  use_extents_of(*sources.train);
-  StageExecutor* last_stage = stages->last();
-  if (asked) {
-    if (last_stage) last_stage->take_losses();
-    if (owns_loss()) log_warning("the evaluation of step " + std::to_string(done) + " was interrupted");
-    return false;
-  }
-  if (!last_stage) return true;
-  last_stage->reduce_sums();
-  LossSums sums = last_stage->take_losses();
-  report.evaluations.push_back(
-      {.step = done, .values = std::move(sums.values), .jobs = std::move(sums.jobs), .samples = sums.weight});
-  if (owns_loss()) {
-    log.write(report.evaluations.back());
-    log.print(report.evaluations.back());
-  }
-  return true;
+  return asked;
 }
 
 /// All parameters of the model, on every rank, whose own are not copied. Collective.
@@ -832,8 +928,8 @@ NamedTensors Trainer::Impl::whole_weights() {
       if (h.stage.value != s || h.replica != 0) continue;
       for (auto& [name, tensor] : stage_weights(*h.store)) own[name] = tensor.cpu();
     }
-    for (int layer : layout.layers[static_cast<std::size_t>(s)]) {
-      const NamedLayer& named = layout.model.layers[static_cast<std::size_t>(layer)];
+    for (int layer : layout().layers[static_cast<std::size_t>(s)]) {
+      const NamedLayer& named = layout().model.layers[static_cast<std::size_t>(layer)];
       for (const ParameterSpec& spec : named.layer->parameters()) {
         if (spec.is_buffer || named.is_tied(spec)) continue;
         const std::string name = named.parameter_name(spec);
@@ -1044,7 +1140,8 @@ void Trainer::Impl::save_final_weights() {
   std::optional<RankProblem> problem;
   for (int job = 0; job < jobs() && !problem; ++job) {
     const auto weights = mine([&](const HeldStage& h) {
-      NamedTensors own = stage_state_dict(h.store->job(job));
+      if (!h.has_job(job)) return NamedTensors();
+      NamedTensors own = stage_state_dict(h.of_job(job - h.first_job));
       for (auto& [name, tensor] : own) name.erase(0, jobs() > 1 ? job_prefix(job).size() : 0);
       return own;
     });
@@ -1088,7 +1185,12 @@ void Trainer::Impl::finish_files() {
 }
 
 Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions options,
-                 const MakeBatches& make_batches, std::unique_ptr<WeightsScore> score) {
+                 const MakeBatches& make_batches, std::unique_ptr<WeightsScore> score)
+    : Trainer(world, std::vector<TrainedArray>{{std::move(model), make_batches}}, std::move(plan),
+              std::move(options), std::move(score)) {}
+
+Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
+                 std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
   Problems problems = validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule));
   const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate) {
@@ -1099,26 +1201,28 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
   };
   for (JobOptions& job : options.jobs) check(job.rule, job.clip, job.learning_rate);
   if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate);
-  if (!options.jobs.empty() && static_cast<int>(options.jobs.size()) != model.jobs())
+  int jobs = 0;
+  for (const TrainedArray& array : arrays) jobs += array.model.jobs();
+  if ((!options.jobs.empty() || arrays.size() > 1) && static_cast<int>(options.jobs.size()) != jobs)
     problems.push_back({"job array",
-                        "the model has " + std::to_string(model.jobs()) + " jobs, their settings are " +
+                        "the model has " + std::to_string(jobs) + " jobs, their settings are " +
                             std::to_string(options.jobs.size()),
                         {}});
-  if (model.jobs() > 1 && std::ranges::any_of(options.jobs, [](const JobOptions& job) {
+  if (jobs > 1 && std::ranges::any_of(options.jobs, [](const JobOptions& job) {
         return value_of(job.rule, &RuleOptions::nonmonotone) > 0;
       }))
     problems.push_back(
         {"--nonmonotone", "the jobs of an array begin nothing each at its own time", "run the jobs apart"});
-  if (model.jobs() > 1 && LossScaler(options.precision, options.loss_scale).active())
+  if (jobs > 1 && LossScaler(options.precision, options.loss_scale).active())
     problems.push_back({"--loss-scale", "one scale of the loss would tie the jobs of an array together",
                         "give --precision bfloat16 or float32, or run the jobs apart"});
   if (!problems.empty()) throw ConfigError(to_string(problems));
-  impl_ = std::make_unique<Impl>(world, model, std::move(plan), std::move(options));
+  impl_ = std::make_unique<Impl>(world, arrays, std::move(plan), std::move(options));
   Impl& self = *impl_;
   self.score = std::move(score);
   self.agree_on_settings();
   self.claim_outputs();
-  self.build(make_batches);
+  self.build(arrays);
   self.take_initial_weights();
   self.resume();
   self.open_files();

@@ -31,7 +31,7 @@ struct World {
   Device& device;
 };
 
-/// Which batches a rank reads; made by the caller, because data is not known here.
+/// Which batches a rank reads of an array; made by the caller, because data is not known here.
 struct BatchNeeds {
   std::vector<char> fields;  ///< by index in LayeredModel::fields; none set: only extents are asked for
   std::function<bool(std::int64_t position)> mine;
@@ -102,12 +102,23 @@ std::string file_of_job(const std::string& path, int job);
 /// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.
 int microbatches_per_step(const Plan& plan);
 
+/// A model that is trained, single or a job array, and what it reads.
+struct TrainedArray {
+  LayeredModel model;
+  MakeBatches make_batches;
+};
+
 /// Collective: every rank of the plan constructs and runs one. Throws ConfigError (plan, model, ranks do not
 /// fit), CheckpointError (resume), PeerError, DataError, NumericError.
 class Trainer {
  public:
   /// `score`: judges the weights every TrainOptions::score_every steps; null on all ranks, or on none.
   Trainer(World world, LayeredModel model, Plan plan, TrainOptions options, const MakeBatches& make_batches,
+          std::unique_ptr<WeightsScore> score = nullptr);
+  /// Several arrays that go through one pipeline in turn (Plan::arrays), each with its own weights, rules,
+  /// batches and losses; jobs count over all of them, in this order. What is written is that of one array of
+  /// all jobs.
+  Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
           std::unique_ptr<WeightsScore> score = nullptr);
   ~Trainer();
   /// When it throws, the other ranks still wait for this one: the caller notes the error and then calls the

@@ -114,6 +114,53 @@ TEST_F(JobCommands, CheckpointsFuseAndSplit) {
   expect_refused(4, "split run0 --out other", "single job");
 }
 
+TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
+  const std::string model = "--model mlp --width 16 --depth 2 --stages 2 ",
+                    lists = "--fused --kernels loop --lr 0.1 0.05 0.02 --seed 1 2 3 --momentum 0 0.9 0.5 ";
+  const std::vector<std::string> alone{"--lr 0.1 --seed 1 --momentum 0", "--lr 0.05 --seed 2 --momentum 0.9",
+                                       "--lr 0.02 --seed 3 --momentum 0.5"};
+  std::vector<std::string> expected;
+  for (const std::string& flags : alone) {
+    expect_done(kTrain + model + flags + " --save-weights alone.safetensors");
+    expected.push_back(bytes("alone.safetensors"));
+  }
+  const auto expect_files = [&](const std::string& what) {
+    for (std::size_t b = 0; b < expected.size(); ++b)
+      EXPECT_TRUE(bytes("w.job" + std::to_string(b) + ".safetensors") == expected[b])
+          << what << ", job " << b;
+  };
+  for (const std::string how : {"--arrays 3", "--arrays 2 --schedule gpipe"}) {
+    expect_done(kTrain + model + lists + how + " --save-weights w.safetensors");
+    expect_files(how);
+  }
+  // Each its own batches, padded to other lengths: within one array they would have to be the same.
+  const std::string gnmt =
+      kTrain + std::string("--model gnmt --hidden 8 --vocabulary 40 --stages 2 --lr 0.1 ");
+  expect_refused(2, gnmt + "--fused --seed 1 2", "vary in length");
+  expect_done(gnmt + "--fused --kernels loop --arrays 2 --seed 1 2 --save-weights w.safetensors");
+  for (const std::string job : {"0", "1"}) {
+    expect_done(gnmt + "--save-weights alone.safetensors --seed " + (job == "0" ? "1" : "2"));
+    EXPECT_TRUE(bytes("w.job" + job + ".safetensors") == bytes("alone.safetensors")) << "gnmt, job " << job;
+  }
+  // A rank in each process; the job stops half-way and goes on as one array.
+  write("job.yaml",
+        "model: mlp\nwidth: 16\ndepth: 2\nstages: 2\nfused: true\nkernels: loop\narrays: 3\n"
+        "lr: [0.1, 0.05, 0.02]\nseed: [1, 2, 3]\nmomentum: [0, 0.9, 0.5]\nmicrobatch: 4\nmicrobatches: 2\n"
+        "steps: 4\nno_evaluation: true\nthreads: 1\ncheckpoint_at_end: true\noutput_dir: half\n");
+  expect_done("launch job.yaml");
+  const std::string csv = bytes("half/jobs.csv");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
+  const auto json = parse_json(bytes("half/summary.json"), "summary.json");
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->find("arrays")->as_int(), 3);
+  EXPECT_EQ(json->find("jobs")->items().size(), 3u);
+  expect_done(kTrain + model + lists + "--resume half --save-weights w.safetensors");
+  expect_files("resumed");
+  // Its plan says how many arrays there are.
+  EXPECT_NE(bytes("half/plan.json").find("\"arrays\": 3"), std::string::npos);
+  expect_refused(2, kTrain + model + "--lr 0.1 --plan half/plan.json", "a single job is not divided");
+}
+
 TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
   const std::string train = std::string(kTrain) + "--model mlp --output-dir out --fused ";
   expect_refused(2, train + "--lr 1 2 --seed 1 2 3", "is for 3 jobs, --lr for 2");
@@ -123,6 +170,13 @@ TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
   expect_refused(2, train + "--lr 0.1 x", "x");
   expect_refused(2, train + "--lr 0.1 0.2 --unfused 'nothing*'", "matches no layer");
   expect_refused(2, std::string(kTrain) + "--model mlp --lr 0.1 0.2", "give --fused");
+  expect_refused(2, train + "--lr 0.1 0.2 --arrays 3", "2 jobs cannot be divided into 3 arrays");
+  expect_refused(2, train + "--lr 0.1 0.2 --arrays 2 --stages 2 --schedule pipedream",
+                 "keeps full by itself");
+  expect_refused(2, "train --model mlp --fused --lr 0.1 0.2 --arrays 2 --replicas 2 --microbatches 3",
+                 "do not divide among 2");
+  expect_refused(2, std::string(kTrain) + "--model mlp --lr 0.1 --arrays 2", "a single job is not divided");
+  expect_refused(2, train + "--arrays 2 --width 16 32", "[16, 16] in job 0 and [32, 32] in job 1");
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 

@@ -26,13 +26,17 @@ inline const std::vector<ScheduleKind>& generated_kinds() {
 struct ShapeCase {
   ScheduleKind kind;
   int places, microbatches, replicas, chunks;
+  int arrays = 1;  ///< of `microbatches` each
   PipelineShape shape() const {
-    return is_v_shaped(kind) && chunks == 2 ? v_shape(places, microbatches, replicas)
-                                            : interleaved_shape(places, chunks, microbatches, replicas);
+    const int all = microbatches * arrays;
+    PipelineShape shape = is_v_shaped(kind) && chunks == 2 ? v_shape(places, all, replicas)
+                                                           : interleaved_shape(places, chunks, all, replicas);
+    shape.arrays = arrays;
+    return shape;
   }
   std::string name() const {
     return to_string(kind) + " p=" + std::to_string(places) + " m=" + std::to_string(microbatches) +
-           " r=" + std::to_string(replicas) + " v=" + std::to_string(chunks);
+           " r=" + std::to_string(replicas) + " v=" + std::to_string(chunks) + " k=" + std::to_string(arrays);
   }
 };
 
@@ -40,6 +44,7 @@ struct ShapeCase {
 /// whole rounds of replicas and updates.
 inline bool is_defined(const ShapeCase& c) {
   if (c.microbatches < c.replicas) return false;
+  if (c.arrays > 1 && (is_asynchronous(c.kind) || c.microbatches % c.replicas != 0)) return false;
   if (is_v_shaped(c.kind)) return c.chunks == 2;
   if (c.chunks > 1 && !allows_chunks(c.kind)) return false;
   if (!is_asynchronous(c.kind)) return true;

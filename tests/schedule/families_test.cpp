@@ -124,6 +124,45 @@ TEST(Families, FollowTheClosedFormulas) {
   }
 }
 
+/// K trainings share one fill and one drain; nothing else of a schedule changes.
+TEST(Families, SeveralArraysShareTheBubble) {
+  for (int p = 1; p <= 4; ++p) {
+    for (int m = 1; m <= 5; ++m) {
+      for (int k = 1; k <= 5; ++k) {
+        SCOPED_TRACE("p=" + std::to_string(p) + " m=" + std::to_string(m) + " k=" + std::to_string(k));
+        PipelineShape shape = chain_shape(p, m * k);
+        shape.arrays = k;
+        for (const Kind kind : {Kind::GPipe, Kind::OneFOneB, Kind::ZeroBubbleH1}) {
+          const Result<Schedule> schedule = make_schedule(kind, shape);
+          ASSERT_TRUE(schedule);
+          const Simulation s = simulate(*schedule, shape, rank_costs(shape, 1));
+          EXPECT_EQ(s.peak_versions, std::vector<int>(static_cast<std::size_t>(p), 1));
+          const Result<Schedule> one = make_schedule(kind, chain_shape(p, m * k));
+          EXPECT_DOUBLE_EQ(s.makespan, simulate(*one, chain_shape(p, m * k), rank_costs(shape, 1)).makespan);
+          for (const auto& actions : schedule->ranks)
+            EXPECT_EQ(std::ranges::count(actions, Op::Update, &Action::op), k);
+          if (kind == Kind::ZeroBubbleH1) continue;
+          for (const double bubble : s.bubble_fraction)
+            EXPECT_NEAR(bubble, (p - 1.0) / (k * m + p - 1), 1e-12);
+        }
+      }
+    }
+  }
+}
+
+/// Without a flush: while an array's last gradients come back, the next one's microbatches are forwarded.
+TEST(Families, ArraysFollowWithoutAFlush) {
+  PipelineShape shape = chain_shape(2, 4);
+  shape.arrays = 2;
+  EXPECT_EQ(
+      to_string(*make_schedule(Kind::OneFOneB, shape)),
+      "1f1b\n"
+      "0F0 0SEND_F0>1@1 0F1 0SEND_F1>1@1 0RECV_B0<1@1 0B0 0F2 0SEND_F2>1@1 0RECV_B1<1@1 0B1 0UPDATE1 0F3 "
+      "0SEND_F3>1@1 0RECV_B2<1@1 0B2 0RECV_B3<1@1 0B3 0UPDATE3\n"
+      "1RECV_F0<0@0 1F0 1B0 1SEND_B0>0@0 1RECV_F1<0@0 1F1 1B1 1SEND_B1>0@0 1RECV_F2<0@0 1UPDATE1 1F2 1B2 "
+      "1SEND_B2>0@0 1RECV_F3<0@0 1F3 1B3 1SEND_B3>0@0 1UPDATE3\n");
+}
+
 /// DualPipeV as the anchors have it: a pair that is to be overlapped starts when both its tensors are there,
 /// and both its results leave at its end. Here as two computations after each other, without overlap.
 Schedule with_joined_pairs(Schedule schedule) {
@@ -248,6 +287,21 @@ TEST(Families, ForwardVersionsAreTheirFormulas) {
       EXPECT_EQ(flush[i], 0);
     }
   }
+}
+
+TEST(Families, RefuseArraysThatDoNotFit) {
+  PipelineShape shape = chain_shape(2, 6);
+  for (const int arrays : {0, 4, 7}) {
+    shape.arrays = arrays;
+    EXPECT_FALSE(make_schedule(Kind::OneFOneB, shape)) << arrays;
+  }
+  shape.arrays = 2;
+  EXPECT_TRUE(make_schedule(Kind::OneFOneB, shape));
+  for (const Kind kind : {Kind::PipeDream, Kind::PipeDreamVSync, Kind::PipeDream2BW})
+    EXPECT_FALSE(make_schedule(kind, shape));
+  PipelineShape replicated = chain_shape(2, 6, 2);  // three microbatches of each array on two replicas
+  replicated.arrays = 2;
+  EXPECT_FALSE(make_schedule(Kind::OneFOneB, replicated));
 }
 
 TEST(Families, RefuseShapesThatDoNotFit) {

@@ -48,6 +48,11 @@ class Oracle {
     return schedule_.kind == ScheduleKind::PipeDream2BW ? per_update() : shape_.replicas(StageId(stage));
   }
 
+  /// Which update of its stage the gradients of a microbatch are part of.
+  std::int64_t batch_of(int stage, std::int64_t m) const {
+    return asynchronous() ? m / per_update(stage) : shape_.array_of(MicrobatchId(m));
+  }
+
   /// Each rank has exactly the actions of its stages and microbatches.
   std::string contents() {
     std::vector<std::multiset<Key>> have(schedule_.ranks.size()), want(schedule_.ranks.size());
@@ -92,7 +97,7 @@ class Oracle {
     std::vector<std::int64_t> last;
     for (std::int64_t m = 0; m < shape_.microbatches; ++m) {
       if (shape_.rank_of(StageId(stage), MicrobatchId(m)) != rank) continue;
-      const std::int64_t batch = asynchronous() ? m / per_update(stage) : 0;
+      const std::int64_t batch = batch_of(stage, m);
       if (static_cast<std::int64_t>(last.size()) <= batch) last.resize(static_cast<std::size_t>(batch) + 1);
       last[static_cast<std::size_t>(batch)] = m;
     }
@@ -159,25 +164,27 @@ class Oracle {
   std::string updates(std::size_t r, int s) {
     const auto versions = forward_versions(schedule_, shape_);
     const std::vector<std::int64_t> last = updates_of(s, RankId(static_cast<int>(r)));
-    std::vector<std::size_t> places;
+    std::vector<std::size_t> places, reduces;
     for (std::int64_t m : last) {
       places.push_back(at(r, make(Op::Update, s, m)));
       if (shape_.replicas(StageId(s)) == 1) continue;
       const std::size_t reduce = at(r, make(Op::Reduce, s, m));
       if (reduce > places.back() || reduce < weight_at(r, s, m)) return "reduce";
+      reduces.push_back(reduce);
     }
     if (!std::ranges::is_sorted(places)) return "updates";
+    if (!std::ranges::is_sorted(reduces)) return "reduces";
     for (std::int64_t m = 0; m < shape_.microbatches; ++m) {
       if (shape_.rank_of(StageId(s), MicrobatchId(m)).value != static_cast<int>(r)) continue;
-      const auto batch = static_cast<std::size_t>(asynchronous() ? m / per_update(s) : 0);
+      const auto batch = static_cast<std::size_t>(batch_of(s, m));
       const std::size_t forward = at(r, make(Op::Forward, s, m));
       for (std::size_t work : {input_at(r, s, m), weight_at(r, s, m)}) {
-        if (work > places[batch] || (batch > 0 && work < places[batch - 1])) return "batch";
+        if (work > places[batch] || (asynchronous() && batch > 0 && work < places[batch - 1])) return "batch";
         if (shape_.replicas(StageId(s)) > 1 && work == weight_at(r, s, m) &&
             work > at(r, make(Op::Reduce, s, last[batch])))
           return "after reduce";
       }
-      if (!asynchronous() && forward > places[0]) return "forward after update";
+      if (!asynchronous() && forward > places[batch]) return "forward after update";
       const std::int64_t version =
           versions[static_cast<std::size_t>(s) * static_cast<std::size_t>(shape_.microbatches) +
                    static_cast<std::size_t>(m)];

@@ -27,6 +27,19 @@ TEST(EverySchedule, IsValidOnASampleOfShapes) {
   EXPECT_GT(defined, 500);
 }
 
+TEST(EverySchedule, TakesSeveralArrays) {
+  int defined = 0;
+  for (const int arrays : {2, 3}) {
+    for_every_shape(4, 5, 2, 2, [&](ShapeCase c) {
+      if (c.kind == ScheduleKind::AutoOrder && c.microbatches * c.places > 6) return;
+      c.arrays = arrays;
+      defined += is_defined(c);
+      expect_valid(c);
+    });
+  }
+  EXPECT_GT(defined, 300);
+}
+
 TEST(EverySchedule, IsValidForMixedReplicasAndSkips) {
   RandomStream random(23);
   for (int round = 0; round < 80; ++round) {
@@ -55,6 +68,9 @@ std::vector<ShapeCase> small_cases() {
   std::vector<ShapeCase> cases;
   for_every_shape(3, 6, 2, 2, [&](const ShapeCase& c) {
     if (c.places * c.replicas > 1 && c.microbatches >= 2 && is_defined(c)) cases.push_back(c);
+    ShapeCase several = c;
+    several.arrays = 2;
+    if (c.places * c.replicas > 1 && c.microbatches <= 3 && is_defined(several)) cases.push_back(several);
   });
   return cases;
 }

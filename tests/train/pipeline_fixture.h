@@ -136,7 +136,11 @@ class Pipeline : public ::testing::Test {
             .print_every = 1 << 20};
   }
 
-  Outcome train(const LayeredModel& model, const Plan& plan, TrainOptions options) {
+  Outcome train(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
+    return train(std::vector{model}, plan, options);
+  }
+  /// Several arrays that go through the pipeline in turn: `plan.arrays`.
+  Outcome train(const std::vector<LayeredModel>& models, const Plan& plan, TrainOptions options) {
     options.save_weights = (folder_ / "weights.safetensors").string();
     auto communicators = make_ranks_(plan.num_ranks(), std::chrono::milliseconds(60'000));
     Outcome outcome;
@@ -150,15 +154,18 @@ class Pipeline : public ::testing::Test {
           try {
             at::set_num_threads(1);
             SteadyClock clock;
-            Trainer trainer({*communicators[r], clock, *device_}, model, plan, options,
-                            [&](const BatchNeeds&, const BatchNeeds&) {
-                              BatchSources sources{.train = make_batches_(model)};
-                              if (evaluation_microbatches_ > 0)
-                                sources.evaluation = {std::make_unique<RandomBatches>(model, kMicrobatch),
-                                                      evaluation_microbatches_};
-                              if (make_evaluation_) sources.evaluation = make_evaluation_(model);
-                              return sources;
-                            });
+            std::vector<TrainedArray> arrays;
+            for (const LayeredModel& model : models) {
+              arrays.push_back({model, [&](const BatchNeeds&, const BatchNeeds&) {
+                                  BatchSources sources{.train = make_batches_(model)};
+                                  if (evaluation_microbatches_ > 0)
+                                    sources.evaluation = {std::make_unique<RandomBatches>(model, kMicrobatch),
+                                                          evaluation_microbatches_};
+                                  if (make_evaluation_) sources.evaluation = make_evaluation_(model);
+                                  return sources;
+                                }});
+            }
+            Trainer trainer({*communicators[r], clock, *device_}, std::move(arrays), plan, options);
             outcome.reports[r] = trainer.run();
           } catch (const std::exception& error) {
             std::lock_guard lock(mutex);
@@ -178,12 +185,14 @@ class Pipeline : public ::testing::Test {
       for (const std::string& name : file->names()) weights[name] = file->tensor(name);
       return weights;
     };
-    for (int job = 0; model.jobs() > 1 && job < model.jobs(); ++job) {
+    int jobs = 0;
+    for (const LayeredModel& model : models) jobs += model.jobs();
+    for (int job = 0; jobs > 1 && job < jobs; ++job) {
       const std::string path = file_of_job(options.save_weights, job);
       outcome.job_weights.push_back(fs::exists(path) ? weights_in(path)
                                                      : std::map<std::string, at::Tensor>());
     }
-    if (model.jobs() == 1) outcome.weights = weights_in(options.save_weights);
+    if (jobs == 1) outcome.weights = weights_in(options.save_weights);
     return outcome;
   }
 
