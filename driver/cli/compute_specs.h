@@ -25,7 +25,7 @@ struct ModelFlags {
 };
 
 /// BLEU of a text while a run trains.
-struct BleuFlags {
+struct ScoreFlags {
   std::int64_t every = 0;               ///< epochs; 0: none
   std::string source;                   ///< the text that is translated
   std::vector<std::string> references;  ///< files, with a line for each of the source
@@ -53,7 +53,7 @@ struct TrainFlags {
   bool keep_last = false;
   int length_buckets = 0;
   std::optional<std::uint64_t> data_seed;  ///< of the order of samples; else the run's
-  BleuFlags bleu;
+  ScoreFlags bleu;
   // -- a job array: driver/cli/job_lists.h takes the lists --
   bool fused = false;
   int jobs = 0;

@@ -41,7 +41,7 @@ struct Text final : BleuText {
 };
 
 /// Flags of `translate`, those left out that a run has itself.
-Problems read_translate_flags(const BleuFlags& flags, TranslateFlags& request) {
+Problems read_translate_flags(const ScoreFlags& flags, TranslateFlags& request) {
   std::vector<std::string> words{"--checkpoint", "this run", "--input", flags.source};
   for (const std::string& word : words_of(flags.translate, ' ')) words.push_back(word);
   const CommandSpec spec = translate_spec(request);
@@ -55,7 +55,7 @@ Problems read_translate_flags(const BleuFlags& flags, TranslateFlags& request) {
   return problems;
 }
 
-std::string hash_of(const Text& text, const BleuFlags& flags) {
+std::string hash_of(const Text& text, const ScoreFlags& flags) {
   Xxh3 hash;
   hash.add(flags.translate);
   for (const auto& window : text.windows) {
@@ -155,7 +155,7 @@ class BleuScore final : public WeightsScore {
 
 }  // namespace
 
-Problems bleu_flag_problems(const BleuFlags& f) {
+Problems bleu_flag_problems(const ScoreFlags& f) {
   Problems problems;
   if (f.every == 0) {
     const auto useless = [&](bool given, const char* flag) {
@@ -179,7 +179,7 @@ Problems bleu_flag_problems(const BleuFlags& f) {
   return problems;
 }
 
-Result<std::shared_ptr<const BleuText>> read_bleu_text(const BleuFlags& flags, std::int64_t vocabulary,
+Result<std::shared_ptr<const BleuText>> read_bleu_text(const ScoreFlags& flags, std::int64_t vocabulary,
                                                        const Settings& recorded) {
   auto text = std::make_shared<Text>();
   if (Problems problems = read_translate_flags(flags, text->request); !problems.empty()) return problems;

@@ -25,11 +25,11 @@ class BleuText {
 };
 
 /// Flags that do not go together, or without each other.
-Problems bleu_flag_problems(const BleuFlags& flags);
+Problems bleu_flag_problems(const ScoreFlags& flags);
 
 /// `vocabulary`: of the model; `recorded`: of the training data, as checkpoints record it. Problems: of
 /// --bleu-translate, of files, of texts that differ in length. Throws DataError for the source.
-Result<std::shared_ptr<const BleuText>> read_bleu_text(const BleuFlags& flags, std::int64_t vocabulary,
+Result<std::shared_ptr<const BleuText>> read_bleu_text(const ScoreFlags& flags, std::int64_t vocabulary,
                                                        const Settings& recorded);
 
 /// A rank's. `threads`: batches at a time, each on a core; `output_dir`: gets the translations as

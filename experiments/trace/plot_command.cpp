@@ -1,5 +1,6 @@
 #include "experiments/trace/plot_command.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
