@@ -74,8 +74,7 @@ TEST(DistributionFits, AreAtTheTopOfTheLikelihood) {
       for (double factor : {0.99, 1.01}) {
         Distribution other = fit->distribution;
         other.parameters[p] *= factor;
-        EXPECT_LT(likelihood(other, values), top + 1e-3)
-            << to_string(family) << " " << p;
+        EXPECT_LT(likelihood(other, values), top + 1e-3) << to_string(family) << " " << p;
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"
+#include "runtime/base/files.h"
 #include "runtime/base/median.h"
 #include "runtime/drawing/svg.h"
 #include "tests/driver/temporary_folder.h"

@@ -1,4 +1,5 @@
 // From raw text to a trained translator: token files, profile, plan, launch.
+#include "runtime/plan/layer_graph.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
