@@ -52,7 +52,7 @@ quietly $own models
 grep -q "^waves " log || fail "models does not list its own"
 grep -q "^resnet50 " log || fail "models does not list millrace's"
 quietly $own train --help
-grep -q "Of this program: waves" log || fail "train --help does not know its data"
+tr -s ' \n' ' ' <log | grep -q "Of this program: waves" || fail "train --help does not know its data"
 quietly $own profile --model waves --width 16 --microbatch 8 --repetitions 2 --blocks 1 --out profile.json
 quietly $own plan --profile profile.json --stages 2 --straight --microbatches 4 --out plan.json
 train="--model waves --width 16 --data waves --microbatch 8 --microbatches 4 --steps 12 --lr 0.05"
