@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/ops/_unique2.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -57,11 +58,22 @@ class Embedding final : public Layer {
     return {at::Tensor()};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    grads[0].add_(at::embedding_dense_backward(grad, saved.tensors[0], o_.vocabulary, o_.padding,
-                                               /*scale_grad_by_freq=*/false));
+    const at::Tensor rows = saved.tensors[0].reshape({-1});
+    if (!rows.device().is_cpu() || kSparse * rows.numel() > o_.vocabulary) {
+      grads[0].add_(at::embedding_dense_backward(grad, saved.tensors[0], o_.vocabulary, o_.padding,
+                                                 /*scale_grad_by_freq=*/false));
+      return;
+    }
+    // The same bits without a table of the whole vocabulary: a token's rows are summed first, in their order.
+    const auto [tokens, places, counts] = at::_unique2(rows, /*sorted=*/true, /*return_inverse=*/true);
+    at::Tensor sums = at::zeros({tokens.size(0), o_.features}, grad.options());
+    sums.index_add_(0, places, grad.reshape({-1, o_.features}));
+    if (o_.padding >= 0) sums.masked_fill_(tokens.eq(o_.padding).unsqueeze(1), 0);
+    grads[0].index_add_(0, tokens, sums.to(grads[0].scalar_type()));
   }
 
  private:
+  static constexpr std::int64_t kSparse = 2;  ///< tokens of the vocabulary for each in the microbatch
   EmbeddingOptions o_;
 };
 
