@@ -89,6 +89,9 @@ def main():
     options = parser.parse_args()
     if options.hfta and options.python == "-":
         sys.exit("benchmark fusion: --hfta needs a Python with torch: set MILLRACE_REFERENCE_PYTHON (tests/reference/install)")
+    for mode in options.modes.split(","):
+        if mode not in ("fused", "fused-loop", "fused-fused", "serial", "vmap", "hfta"):
+            sys.exit(f"benchmark fusion: there is no mode '{mode}': fused, fused-loop, fused-fused, serial, vmap, hfta")
 
     def takes_part(mode, name):
         if mode == "hfta":
