@@ -13,6 +13,7 @@
 #include "models/exported/cast_policy.h"
 #include "models/exported/exported_layer.h"
 #include "models/exported/fields.h"
+#include "models/exported/fused_calls.h"
 #include "models/exported/flat_program.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -60,6 +61,7 @@ class ModelBuilder {
     if (Status head = choose_head(); !head) return head.problems();
     drop_unneeded_calls(flat_, {result_}, buffers_);
     find_trainable();
+    fuse_calls(flat_, result_, differentiable_);
     if (Status segments = make_segments(); !segments) return segments.problems();
     if (Status layers = make_layers(); !layers) return layers.problems();
     add_head();
