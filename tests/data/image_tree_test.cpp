@@ -16,7 +16,7 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr char kAll[] = {1}, kNone[] = {0};
+constexpr char kImage[] = {1}, kNothing[] = {0};
 
 class ImageTree : public ::testing::Test {
  protected:
@@ -59,15 +59,15 @@ TEST_F(ImageTree, HasEveryImageInWhateverFolder) {
   EXPECT_EQ((*set)->name_of(0), root_ / "a/0/1.JPEG");
   EXPECT_EQ((*set)->name_of(2), root_ / "b.jpg");
   EXPECT_NE((*set)->describe().find("3 images"), std::string::npos);
-  EXPECT_EQ((*set)->get(0, 1, kNone).size(), 1u);
-  EXPECT_FALSE((*set)->get(0, 1, kNone)[0].tensor.defined());
+  EXPECT_EQ((*set)->get(0, 1, kNothing).size(), 1u);
+  EXPECT_FALSE((*set)->get(0, 1, kNothing)[0].tensor.defined());
 }
 
 TEST_F(ImageTree, CutsOutTheCentreInMinusOneToOne) {
   put("red.jpg", plain_jpeg(90, 40, 0));
   put("thirds.png", thirds(48, '\x40'));
   const auto set = *open();
-  const at::Tensor red = set->get(0, 1, kAll)[0].tensor, centre = set->get(1, 1, kAll)[0].tensor;
+  const at::Tensor red = set->get(0, 1, kImage)[0].tensor, centre = set->get(1, 1, kImage)[0].tensor;
   ASSERT_EQ(red.sizes().vec(), (std::vector<std::int64_t>{3, 16, 16}));
   for (int c = 0; c < 3; ++c) {
     const float expected = c == 0 ? 220 / 127.5f - 1 : 40 / 127.5f - 1;
@@ -75,7 +75,7 @@ TEST_F(ImageTree, CutsOutTheCentreInMinusOneToOne) {
   }
   // Resampling reaches into the neighbours at the edges of the cut alone.
   EXPECT_LT(centre.narrow(2, 1, 14).sub(0x40 / 127.5f - 1).abs().max().item<float>(), 1e-5);
-  EXPECT_TRUE(at::equal(centre, set->get(1, 2, kAll)[0].tensor));  // nothing is random
+  EXPECT_TRUE(at::equal(centre, set->get(1, 2, kImage)[0].tensor));  // nothing is random
 }
 
 TEST_F(ImageTree, SplitsAreTrainAndTestAndOddFilesFollowThePolicy) {
@@ -87,7 +87,7 @@ TEST_F(ImageTree, SplitsAreTrainAndTestAndOddFilesFollowThePolicy) {
   const auto train = *open(), test = *open(DataSplit::Test);
   EXPECT_EQ(train->size(), 6);
   EXPECT_EQ(test->size(), 1);
-  EXPECT_TRUE(at::equal(train->get(0, 1, kAll)[0].tensor, train->get(1, 1, kAll)[0].tensor));  // cut, grey
+  EXPECT_TRUE(at::equal(train->get(0, 1, kImage)[0].tensor, train->get(1, 1, kImage)[0].tensor));  // cut, grey
   EXPECT_EQ(train->odd_samples(), (std::map<std::int64_t, unsigned>{{0, kDamagedSample}, {1, kGreySample}}));
 }
 

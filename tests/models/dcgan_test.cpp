@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-LayeredModel small(const char* size = "16") {
+LayeredModel small_dcgan(const char* size = "16") {
   return *make_model(
       "dcgan",
       {{"image-size", size}, {"latent", "5"}, {"generator-features", "4"}, {"discriminator-features", "4"}});
@@ -77,7 +77,7 @@ TEST_F(Dcgan, HasThePublishedNetworks) {
 
 /// What a turn does not need is neither computed nor sent.
 TEST_F(Dcgan, EachTurnIsCutToItsHeads) {
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   const StageLayout layout = *make_layout(model, plan(model, 3, ScheduleKind::OneFOneB, 2), kMicrobatch);
   ASSERT_EQ(layout.turns.size(), 2u);
   const auto wanting = [](const StageLayout& turn, const std::string& beginning) {
@@ -109,7 +109,7 @@ TEST_F(Dcgan, EachTurnIsCutToItsHeads) {
 
 TEST_F(Dcgan, TrainsThroughPlansAsInOneProcess) {
   constexpr int kMicrobatches = 4;
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   for (const TrainOptions& told : {adam(3), options(3)}) {
     const Outcome one = train(model, plan(model, 1, ScheduleKind::OneFOneB, kMicrobatches), told);
     for (const double loss : one.losses) EXPECT_TRUE(std::isfinite(loss));
@@ -129,7 +129,7 @@ TEST_F(Dcgan, TrainsThroughPlansAsInOneProcess) {
 }
 
 TEST_F(Dcgan, ClippingIsOfEachTurnsGradientInEveryPlan) {
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   TrainOptions told = options(3);
   const Outcome free = train(model, plan(model, 1, ScheduleKind::OneFOneB, 2), told);
   told.clip.norm = 0.05;
@@ -139,7 +139,7 @@ TEST_F(Dcgan, ClippingIsOfEachTurnsGradientInEveryPlan) {
 }
 
 TEST_F(Dcgan, ReplicasAgreeWithOneProcessToRounding) {
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   const Outcome one = train(model, plan_for(model, {1}, 4, ScheduleKind::OneFOneB), options(3));
   for (const std::vector<int>& replicas : {std::vector{2}, {2, 1}, {1, 2}, {2, 2}}) {
     const Outcome many = train(model, plan_for(model, replicas, 4, ScheduleKind::OneFOneB), options(3));
@@ -155,7 +155,7 @@ TEST_F(Dcgan, ReplicasAgreeWithOneProcessToRounding) {
 }
 
 TEST_F(Dcgan, GoesOnFromACheckpointUnderAnyPlan) {
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   evaluation_microbatches_ = 3;
   TrainOptions unbroken = adam(5);
   unbroken.evaluate_every = 5;
@@ -180,7 +180,7 @@ TEST_F(Dcgan, GoesOnFromACheckpointUnderAnyPlan) {
 }
 
 TEST_F(Dcgan, LogsWhatTheReferenceLogs) {
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   TrainOptions told = adam(2);
   told.output_dir = (folder_ / "out").string();
   const Outcome outcome = train(model, plan(model, 2, ScheduleKind::OneFOneB, 2), told);
@@ -198,7 +198,7 @@ TEST_F(Dcgan, LogsWhatTheReferenceLogs) {
 }
 
 TEST_F(Dcgan, WhatTurnsCannotDoIsRefused) {
-  const LayeredModel model = small();
+  const LayeredModel model = small_dcgan();
   const auto refused = [&](const Plan& given, const TrainOptions& told, const std::string& why) {
     try {
       train(model, given, told);
@@ -216,7 +216,7 @@ TEST_F(Dcgan, WhatTurnsCannotDoIsRefused) {
 
 TEST_F(Dcgan, TurnsThatDoNotFitTheModelAreFound) {
   const auto problems_with = [](const std::vector<TurnOptions>& turns) {
-    LayeredModel model = small();
+    LayeredModel model = small_dcgan();
     model.turns.clear();
     for (const TurnOptions& turn : turns) add_turn(model, turn);
     return to_string(validate(model));
@@ -235,7 +235,7 @@ TEST_F(Dcgan, EqualsAPlainPyTorchTwin) {
   if (!python || !*python) GTEST_SKIP() << "tests/reference/install makes it";
   constexpr int kSteps = 4;
   for (const char* size : {"16", "32"}) {
-    const LayeredModel model = small(size);
+    const LayeredModel model = small_dcgan(size);
     for (const int microbatches : {1, 2}) {
       for (const char* rule : {"sgd", "adam"}) {
         const fs::path place =
