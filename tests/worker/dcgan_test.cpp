@@ -81,11 +81,11 @@ TEST_F(DcganJobs, AProfileCountsBothTurns) {
 }
 
 TEST_F(DcganJobs, WhatItCannotDoIsRefused) {
-  const std::string train = "train --model dcgan --image-size 16 --steps 2 --data images --no-evaluation ";
+  const std::string train = "train --model dcgan --steps 2 --data images --no-evaluation --image-size ";
   const std::pair<const char*, const char*> cases[] = {
-      {"--stages 2 --schedule pipedream", "use a schedule that flushes"},
-      {"--precision float16", "--precision bfloat16"},
-      {"--image-size 24", "give 16, 32, 64 or 128"}};
+      {"16 --stages 2 --schedule pipedream", "use a schedule that flushes"},
+      {"16 --precision float16", "--precision bfloat16"},
+      {"24", "give 16, 32, 64 or 128"}};
   for (const auto& [flags, says] : cases) {
     const Ran ran = run(train + flags);
     EXPECT_EQ(ran.code, 2) << flags << "\n" << ran.output;
