@@ -20,6 +20,8 @@ MODELS = {
     "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16", 300, "mlp"),
     "mlp-wide": ("--model mlp --width 256 --depth 4 --classes 10 --microbatch 32", 100, None),
     "pointnet": ("--model pointnet_cls --points 256 --classes 10 --microbatch 8", 12, None),
+    "dcgan": ("--model dcgan --image-size 32 --generator-features 16 --discriminator-features 16 --microbatch 8 "
+              "--rule adam --beta1 0.5", 12, None),
     "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 20, None),
     "resnet18": ("--model resnet18 --image-size 32 --classes 10 --microbatch 8", 12, None),
     "transformer": ("--model transformer_lm --microbatch 8", 12, None),

@@ -17,6 +17,12 @@ bool reads_labelled_tensors(const std::vector<FieldSpec>& fields) {
          fields[1].dtype == at::kLong && fields[1].limit > 0 &&
          std::ranges::all_of(fields[0].shape, [](std::int64_t d) { return d >= 0; });
 }
+
+/// Square images and nothing else: what generators learn from.
+bool reads_images_alone(const std::vector<FieldSpec>& fields) {
+  return fields.size() == 1 && fields[0].dtype == at::kFloat && fields[0].shape.size() == 3 &&
+         fields[0].shape[0] == 3 && fields[0].shape[1] > 0 && fields[0].shape[1] == fields[0].shape[2];
+}
 }  // namespace
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
@@ -26,11 +32,12 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   if (options.path.starts_with(kArrays)) return make_array_file(options, options.path.substr(kArrays.size()));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool points = reads_points(options.fields),
-             labelled = !points && reads_labelled_tensors(options.fields);
+             labelled = !points && reads_labelled_tensors(options.fields),
+             images = reads_images_alone(options.fields);
   constexpr std::string_view kShapeNet = "shapenet:";
   if (points && options.path.starts_with(kShapeNet))
     return make_shape_net(options, options.path.substr(kShapeNet.size()));
-  if (!labelled && !options.path.starts_with("synthetic")) {
+  if (!labelled && !images && !options.path.starts_with("synthetic")) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
     return Problem{"--data", "the model reads " + names + "; " + options.path + " has inputs and labels",
@@ -52,7 +59,7 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
     }
     return make(options.split == DataSplit::Train ? size : std::max<std::int64_t>(1, size / 8));
   }
-  return make_image_folder(options);
+  return images ? make_image_tree(options) : make_image_folder(options);
 }
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options,

@@ -3,6 +3,7 @@
 /// has a forward (ForwardLayer, module_layer).
 #pragma once
 
+#include "runtime/layers/adversarial_layers.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/basic_layers.h"
@@ -12,5 +13,6 @@
 #include "runtime/layers/module_layer.h"
 #include "runtime/layers/point_layers.h"
 #include "runtime/layers/recurrent_layers.h"
+#include "runtime/layers/repeated_layer.h"
 #include "runtime/layers/sequence_layers.h"
 #include "runtime/layers/transposed_convolution.h"

@@ -9,3 +9,4 @@
 #include "runtime/plan/model_options.h"
 #include "runtime/stage/batch.h"
 #include "runtime/stage/layered_model.h"
+#include "runtime/stage/turns.h"

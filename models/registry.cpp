@@ -20,7 +20,8 @@
   FILE(bert)                       \
   FILE(transformer_lm)             \
   FILE(awd_lstm)                   \
-  FILE(pointnet)
+  FILE(pointnet)                   \
+  FILE(dcgan)
 
 namespace millrace {
 

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "data/files/images.h"
 #include "data/readers/jpeg.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -18,8 +19,12 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-// torchvision's constants for ImageNet.
-constexpr float kMean[] = {0.485f, 0.456f, 0.406f}, kDeviation[] = {0.229f, 0.224f, 0.225f};
+struct Normalisation {
+  float mean[3], deviation[3];
+};
+// torchvision's constants for ImageNet; and what puts values into [-1, 1], as a generator's tanh does.
+constexpr Normalisation kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}},
+    kSymmetric{{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
 constexpr int kSmall = 64;  // up to here images are shifted, not rescaled, in training (as is done for CIFAR)
 constexpr int kShift = 4;
 constexpr double kMaxDamaged = 0.01;  // of the data set; more is an error, not noise
@@ -38,6 +43,35 @@ struct Listing {
   std::int64_t left_out = 0;
   std::vector<std::string> notes;
 };
+
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::ranges::transform(extension, extension.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension;
+}
+bool is_jpeg_name(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".jpg" || extension == ".jpeg";
+}
+bool is_png_name(const fs::path& path) {
+  return lower_extension(path) == ".png";
+}
+
+/// Within the limits of JPEGs. False for anything else; `error` says what.
+bool decode_png_as_rgb(const std::string& bytes, RgbImage& image, std::string& error) {
+  const Result<Image> png = decode_png(bytes, "PNG");
+  if (!png || png->width * png->height > JpegLimits{}.pixels) {
+    error = png ? "more than 64 megapixels" : to_string(png.problems());
+    return false;
+  }
+  image = {.width = static_cast<int>(png->width),
+           .height = static_cast<int>(png->height),
+           .kind = png->channels == 1 ? JpegKind::Grey : JpegKind::Rgb};
+  for (const char value : png->pixels)
+    image.pixels.insert(image.pixels.end(), png->channels == 1 ? 3 : 1, static_cast<std::uint8_t>(value));
+  return true;
+}
 
 /// A rectangle of the source in pixels, and whether it is mirrored.
 struct Crop {
@@ -95,7 +129,8 @@ std::vector<Taps> make_taps(double start, double length, int size, int limit) {
 }
 
 /// Resamples the crop to size x size and normalises: [3, size, size] float32.
-at::Tensor resample(const Image& image, const Crop& crop, int size) {
+at::Tensor resample(const RgbImage& image, const Crop& crop, int size,
+                    const Normalisation& normal = kImageNet) {
   const auto columns = make_taps(crop.x, crop.width, size, image.width),
              rows = make_taps(crop.y, crop.height, size, image.height);
   const int top = rows.front().first,
@@ -137,7 +172,7 @@ at::Tensor resample(const Image& image, const Crop& crop, int size) {
       for (int c = 0; c < 3; ++c) {
         out[static_cast<std::size_t>(c) * plane +
             static_cast<std::size_t>(y) * static_cast<std::size_t>(size) + static_cast<std::size_t>(column)] =
-            (value[c] / 255 - kMean[c]) / kDeviation[c];
+            (value[c] / 255 - normal.mean[c]) / normal.deviation[c];
       }
     }
   }
@@ -157,13 +192,25 @@ at::Tensor shifted(const at::Tensor& image, RandomStream& random) {
   return result;
 }
 
+/// What a sample is made of its file: for a classifier an image that is augmented in training and its label;
+/// without labels the image alone.
+struct Preparation {
+  int size = 0;
+  bool train = true;
+  bool labelled = true;
+};
+
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(Listing listing, int size, bool train)
-      : listing_(std::move(listing)), size_(size), train_(train), oddity_(listing_.files.size()) {}
+  ImageFolder(Listing listing, const Preparation& preparation)
+      : listing_(std::move(listing)),
+        size_(preparation.size),
+        train_(preparation.train),
+        labelled_(preparation.labelled),
+        oddity_(listing_.files.size()) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(listing_.files.size()); }
-  int num_classes() const override { return static_cast<int>(listing_.first.size()) - 1; }
+  int num_classes() const override { return labelled_ ? static_cast<int>(listing_.first.size()) - 1 : 0; }
   std::string fingerprint() const override {
     Xxh3 listing;
     for (const File& file : listing_.files) {
@@ -172,13 +219,9 @@ class ImageFolder final : public Dataset {
       listing.add(std::to_string(file.target));
       listing.add("\n");
     }
-    return std::to_string(size()) + " images, " + std::to_string(num_classes()) + " classes, listing " +
-           listing.value().hex().substr(0, 16);
+    return contents() + ", listing " + listing.value().hex().substr(0, 16);
   }
-  std::string describe() const override {
-    return listing_.folder + ", " + std::to_string(size()) + " images, " + std::to_string(num_classes()) +
-           " classes";
-  }
+  std::string describe() const override { return listing_.folder + ", " + contents(); }
   std::vector<std::string> notes() const override { return listing_.notes; }
   std::int64_t left_out() const override { return listing_.left_out; }
   std::string name_of(std::int64_t index) const override { return file(index).path; }
@@ -193,34 +236,43 @@ class ImageFolder final : public Dataset {
 
   Sample get(std::int64_t index, std::uint64_t augment_seed, Wanted wanted) const override {
     const std::int64_t target = file(index).target;
-    if (!wanted[0]) return {{}, {.number = target}};
+    if (!wanted[0]) return sample({}, target);
     RandomStream random(augment_seed);
     // A damaged image is replaced by the next whole one of its class, or of the set where the class has none.
     // The label stays the file's own in any case: the rank that computes the loss does not decode and must
     // agree.
     const std::int64_t begin = listing_.first[static_cast<std::size_t>(target)],
                        end = listing_.first[static_cast<std::size_t>(target) + 1];
-    Image image;
+    RgbImage image;
     for (std::int64_t step = 0; step < end - begin; ++step) {
       if (decode(begin + (index - begin + step) % (end - begin), image))
-        return {{.tensor = transform(image, random)}, {.number = target}};
+        return sample(transform(image, random), target);
     }
     for (std::int64_t step = end - index; step < size(); ++step) {
-      if (decode((index + step) % size(), image))
-        return {{.tensor = transform(image, random)}, {.number = target}};
+      if (decode((index + step) % size(), image)) return sample(transform(image, random), target);
     }
     throw DataError(listing_.folder + ": not one image could be decoded");
   }
 
  private:
+  std::string contents() const {
+    return std::to_string(size()) + " images" +
+           (labelled_ ? ", " + std::to_string(num_classes()) + " classes" : "");
+  }
+  Sample sample(at::Tensor image, std::int64_t target) const {
+    Sample made{{.tensor = std::move(image)}};
+    if (labelled_) made.push_back({.number = target});
+    return made;
+  }
   const File& file(std::int64_t index) const { return listing_.files[static_cast<std::size_t>(index)]; }
 
-  bool decode(std::int64_t index, Image& image) const {
+  bool decode(std::int64_t index, RgbImage& image) const {
     const Result<std::string> bytes = read_regular_file(file(index).path, 512 * kMiB);
     std::string error;
     if (!bytes)
       error = to_string(bytes.problems());
-    else if (decode_jpeg(*bytes, image, error)) {
+    else if (is_png_name(file(index).path) ? decode_png_as_rgb(*bytes, image, error)
+                                           : decode_jpeg(*bytes, image, error)) {
       if (image.kind == JpegKind::Grey) note(index, kGreySample);
       if (image.kind == JpegKind::Cmyk) note(index, kCmykSample);
       return true;
@@ -244,7 +296,12 @@ class ImageFolder final : public Dataset {
     }
   }
 
-  at::Tensor transform(const Image& image, RandomStream& random) const {
+  at::Tensor transform(const RgbImage& image, RandomStream& random) const {
+    if (!labelled_) {
+      const double side = std::min(image.width, image.height);
+      return resample(image, {(image.width - side) / 2, (image.height - side) / 2, side, side, false}, size_,
+                      kSymmetric);
+    }
     if (train_ && size_ > kSmall)
       return resample(image, random_resized_crop(image.width, image.height, random), size_);
     Crop crop;
@@ -259,19 +316,12 @@ class ImageFolder final : public Dataset {
 
   Listing listing_;
   int size_;
-  bool train_;
+  bool train_, labelled_;
   mutable std::vector<std::atomic<std::uint8_t>> oddity_;  // bits of OddSample, by index
   mutable std::atomic<std::int64_t> damaged_{0};
 };
 
 // ---- what is in the folders ----
-
-bool is_jpeg_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::ranges::transform(extension, extension.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg";
-}
 
 bool is_folder(const fs::path& path) {
   std::error_code error;  // a loop of links is one
@@ -327,12 +377,18 @@ std::string kind_of(fs::file_type type) {
   }
 }
 
-/// Adds the images of one class. What has an image's name and is no file is left out and named.
-Status list_class(const fs::path& folder, int target, Listing& listing, std::vector<std::string>& no_files) {
+bool is_image_name(const fs::path& path) {
+  return is_jpeg_name(path) || is_png_name(path);
+}
+
+/// Adds the images of one folder whose names `takes` says. What has an image's name and is no file is left
+/// out and named.
+Status list_class(const fs::path& folder, int target, Listing& listing, std::vector<std::string>& no_files,
+                  bool (*takes)(const fs::path&) = is_jpeg_name) {
   const auto entries = sorted_entries(folder);
   if (!entries) return entries.problems();
   for (const fs::directory_entry& entry : *entries) {
-    if (!is_jpeg_name(entry.path())) continue;
+    if (!takes(entry.path())) continue;
     std::error_code error;
     const fs::file_type type = entry.status(error).type();
     if (type == fs::file_type::regular) {
@@ -350,6 +406,13 @@ std::string some_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i ? ", " : "") + names[i];
   return text + (names.size() > kShown ? " and " + std::to_string(names.size() - kShown) + " more" : "");
+}
+
+void note_left_out(Listing& listing, const std::vector<std::string>& no_files) {
+  listing.left_out = static_cast<std::int64_t>(no_files.size());
+  if (!no_files.empty())
+    listing.notes.push_back("left out " + std::to_string(no_files.size()) +
+                            " named like images that are no files: " + some_of(no_files));
 }
 
 /// The folder that holds the classes of a split; empty: there is none.
@@ -386,20 +449,55 @@ Result<Listing> list_split(const fs::path& folder, const std::vector<std::string
     missing.push_back(classes[c]);
   }
   listing.first.push_back(static_cast<std::int64_t>(listing.files.size()));
-  listing.left_out = static_cast<std::int64_t>(no_files.size());
   if (listing.files.empty() && problems.empty())
     problems.push_back({folder.string(), "has no .jpg images", "add some, or give --no-evaluation"});
   if (!problems.empty()) return problems;
   if (!missing.empty())
     listing.notes.push_back(folder.string() + " has no images of " + std::to_string(missing.size()) +
                             " of the " + std::to_string(classes.size()) + " classes: " + some_of(missing));
-  if (!no_files.empty())
-    listing.notes.push_back("left out " + std::to_string(no_files.size()) +
-                            " named like images that are no files: " + some_of(no_files));
+  note_left_out(listing, no_files);
+  return listing;
+}
+
+/// The images of a folder and of all folders in it, links to folders left aside.
+Result<Listing> list_tree(const fs::path& folder) {
+  Listing listing{.folder = folder.string(), .first = {0}};
+  std::vector<std::string> no_files;
+  std::vector<fs::path> folders{folder};
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    const Status listed = list_class(folders[i], 0, listing, no_files, is_image_name);
+    if (!listed) return listed.problems();
+    const auto entries = sorted_entries(fs::path(folders[i]));
+    if (!entries) return entries.problems();
+    for (const fs::directory_entry& entry : *entries) {
+      std::error_code error;
+      if (entry.is_directory(error) && !entry.is_symlink(error)) folders.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(listing.files, {}, &File::path);
+  listing.first.push_back(static_cast<std::int64_t>(listing.files.size()));
+  if (listing.files.empty())
+    return Problem{folder.string(), "has no .jpg, .jpeg or .png images, its folders neither",
+                   "add some, or give --no-evaluation"};
+  note_left_out(listing, no_files);
   return listing;
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const Dataset>> make_image_tree(const DatasetOptions& options) {
+  if (!is_folder(options.path))
+    return Problem{options.path, "is not a readable folder",
+                   "expected " + options.path + "/**/*.{jpg,png}, or these in train/ and test/"};
+  const bool train = options.split == DataSplit::Train;
+  const fs::path folder = split_folder(options.path, train);
+  if (folder.empty()) return std::shared_ptr<const Dataset>();
+  Result<Listing> listing = list_tree(folder);
+  if (!listing) return listing.problems();
+  return std::shared_ptr<const Dataset>(std::make_shared<ImageFolder>(
+      *std::move(listing),
+      Preparation{.size = static_cast<int>(options.fields[0].shape[1]), .train = train, .labelled = false}));
+}
 
 Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& options) {
   const std::string hint =
@@ -424,8 +522,8 @@ Result<std::shared_ptr<const Dataset>> make_image_folder(const DatasetOptions& o
          "give --classes " + std::to_string(classes->size())});
   }
   if (!problems.empty()) return problems;
-  return std::shared_ptr<const Dataset>(
-      std::make_shared<ImageFolder>(*std::move(listing), static_cast<int>(shape[1]), train));
+  return std::shared_ptr<const Dataset>(std::make_shared<ImageFolder>(
+      *std::move(listing), Preparation{.size = static_cast<int>(shape[1]), .train = train}));
 }
 
 }  // namespace millrace

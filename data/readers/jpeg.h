@@ -10,7 +10,7 @@ namespace millrace {
 enum class JpegKind { Rgb, Grey, Cmyk };
 
 /// height x width x 3 bytes.
-struct Image {
+struct RgbImage {
   int width = 0;
   int height = 0;
   JpegKind kind = JpegKind::Rgb;
@@ -28,7 +28,8 @@ struct JpegLimits {
 /// Decodes the whole image at full size, with a decoder of its own: the result depends on `bytes` alone,
 /// never on what was decoded before. False for anything that is not a whole, undamaged JPEG within `limits`;
 /// `error` says what. Thread-safe.
-bool decode_jpeg(const std::string& bytes, Image& image, std::string& error, const JpegLimits& limits = {});
+bool decode_jpeg(const std::string& bytes, RgbImage& image, std::string& error,
+                 const JpegLimits& limits = {});
 
 /// Start-of-scan markers of a JPEG, thumbnails in its metadata left aside; 0 if it has no marker structure.
 int count_scans(const std::string& bytes);

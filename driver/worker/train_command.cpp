@@ -217,11 +217,15 @@ Problems conflicts(const TrainFlags& f) {
 Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own) {
   Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
   if (!model || !flags.autograd) return model;
-  for (NamedLayer& named : model->layers) {
-    const Layer* layer = named.layer.get();
-    if (!dynamic_cast<const MultiLayer*>(layer) && !dynamic_cast<const CarryingLayer*>(layer))
-      named.layer = through_autograd(named.layer);
-  }
+  const auto replace = [](LayeredModel& one) {
+    for (NamedLayer& named : one.layers) {
+      const Layer* layer = named.layer.get();
+      if (!dynamic_cast<const MultiLayer*>(layer) && !dynamic_cast<const CarryingLayer*>(layer))
+        named.layer = through_autograd(named.layer);
+    }
+  };
+  replace(*model);
+  for (Turn& turn : model->turns) replace(turn.model);
   return model;
 }
 

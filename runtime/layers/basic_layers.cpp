@@ -248,7 +248,13 @@ class BatchNorm final : public Layer {
   }
   LayerPtr over_jobs(std::int64_t) const override { return batch_norm_over_jobs(o_, last_); }
   std::vector<ParameterSpec> parameters() const override {
-    return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
+    const bool drawn = o_.weight_deviation > 0;
+    return {{.name = "weight",
+             .shape = {channels_},
+             .init = drawn ? Init::Normal : Init::Ones,
+             .a = o_.weight_deviation,
+             .kind = ParameterKind::Norm,
+             .mean = 1},
             {.name = "bias", .shape = {channels_}, .kind = ParameterKind::Norm},
             {.name = "running_mean", .shape = {channels_}, .is_buffer = true},
             {.name = "running_var", .shape = {channels_}, .init = Init::Ones, .is_buffer = true},

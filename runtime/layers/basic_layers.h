@@ -56,6 +56,7 @@ LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H',
 struct BatchNormOptions {
   double momentum = 0.1;  ///< share of the new microbatch in the running statistics
   double epsilon = 1e-5;
+  double weight_deviation = 0;  ///< of the initial weights, normal around 1; 0: they are 1
 };
 LayerPtr batch_norm2d(std::int64_t channels,
                       const BatchNormOptions& options = {});  ///< statistics of the microbatch

@@ -34,7 +34,7 @@ std::vector<at::Tensor> initialise(const std::vector<ParameterSpec>& specs, std:
         value.uniform_(-spec.a, spec.a, generator);
         break;
       case Init::Normal:
-        value.normal_(0, spec.a, generator);
+        value.normal_(spec.mean, spec.a, generator);
         break;
       case Init::Constant:
         value.fill_(spec.a);

@@ -25,7 +25,7 @@ enum class Init {
   Zeros,
   Ones,
   Uniform,   ///< [-a, a]
-  Normal,    ///< mean 0, standard deviation a
+  Normal,    ///< mean ParameterSpec::mean, standard deviation a
   Constant,  ///< a
 };
 
@@ -48,7 +48,8 @@ struct ParameterSpec {
   at::Tensor value{};          ///< what it starts with, instead of `init`; on the CPU, never written to
   /// Full names under which weights are written once more: a state_dict names a tied parameter at each place.
   std::vector<std::string> also{};
-  int job = -1;  ///< whose it is in a job array; its name is then "job<b>/" and the job's own name for it
+  int job = -1;     ///< whose it is in a job array; its name is then "job<b>/" and the job's own name for it
+  double mean = 0;  ///< of Init::Normal
 };
 
 /// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/repeated_layer.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -107,6 +108,11 @@ class Fuser {
       head.inputs = names(head.inputs);
       array.heads.push_back(std::move(head));
     }
+    for (std::size_t t = 0; t < first.turns.size(); ++t) {
+      std::vector<LayeredModel> of_turn;
+      for (const LayeredModel& model : models_) of_turn.push_back(model.turns[t].model);
+      array.turns.push_back({first.turns[t].name, Fuser(std::move(of_turn), choices_, options_).run()});
+    }
     array.of_jobs = std::move(models_);
     return array;
   }
@@ -136,24 +142,34 @@ class Fuser {
       return;
     }
     NamedLayer layer = first;
+    // What is called several times is an array that is called several times.
+    const auto* several = dynamic_cast<const RepeatedLayer*>(first.layer.get());
+    const int calls = several ? several->calls() : 1;
     std::vector<LayerPtr> jobs;
-    for (const LayeredModel& model : models_) jobs.push_back(model.layers[l].layer);
-    layer.layer = job_layer(first.name, std::move(jobs), choices_, !matches(options_.unfused, first.name));
-    layer.inputs = names(first.inputs);
-    layer.outputs.clear();
+    for (const LayeredModel& model : models_) {
+      const LayerPtr& own = model.layers[l].layer;
+      jobs.push_back(several ? static_cast<const RepeatedLayer&>(*own).layer() : own);
+    }
+    layer.layer = repeated(
+        job_layer(first.name, std::move(jobs), choices_, !matches(options_.unfused, first.name)), calls);
+    layer.inputs = names(first.inputs, calls);
+    layer.outputs = names(first.output_names(), calls);
     layer.tied.clear();
     for (std::size_t b = 0; b < models_.size(); ++b) {
       const std::string prefix = job_prefix(static_cast<int>(b));
-      for (const std::string& name : first.output_names()) layer.outputs.push_back(of_job(name, b));
       for (const auto& [own, owner] : first.tied) layer.tied.emplace_back(prefix + own, prefix + owner);
     }
     array.layers.push_back(std::move(layer));
   }
-  /// Of all jobs, job by job.
-  std::vector<std::string> names(const std::vector<std::string>& tensors) const {
+  /// Of all jobs, job by job; of a layer that is called several times, so for each call.
+  std::vector<std::string> names(const std::vector<std::string>& tensors, int calls = 1) const {
     std::vector<std::string> all;
-    for (std::size_t b = 0; b < models_.size(); ++b) {
-      for (const std::string& name : tensors) all.push_back(shared_.contains(name) ? name : of_job(name, b));
+    const auto of_call = tensors.size() / static_cast<std::size_t>(calls);
+    for (std::size_t from = 0; from < tensors.size(); from += of_call) {
+      for (std::size_t b = 0; b < models_.size(); ++b) {
+        for (std::size_t i = from; i < from + of_call; ++i)
+          all.push_back(shared_.contains(tensors[i]) ? tensors[i] : of_job(tensors[i], b));
+      }
     }
     return all;
   }

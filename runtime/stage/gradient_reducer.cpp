@@ -4,12 +4,13 @@
 
 namespace millrace {
 
-GradientReducer::GradientReducer(ParameterStore& store, Communicator* replicas, std::size_t num_layers,
-                                 std::int64_t bucket_bytes, StageId stage)
-    : store_(store), replicas_(replicas), stage_(stage) {
+GradientReducer::GradientReducer(ParameterStore& store, Communicator* replicas, const StageProgram& program,
+                                 std::int64_t bucket_bytes)
+    : store_(store), replicas_(replicas), stage_(program.stage) {
   if (!replicas) return;
   const auto element = static_cast<std::int64_t>(store.flat_gradient().element_size());
-  for (int i = static_cast<int>(num_layers) - 1; i >= 0; --i) {
+  for (int i = static_cast<int>(program.steps.size()) - 1; i >= 0; --i) {
+    if (program.steps[static_cast<std::size_t>(i)].frozen) continue;
     const auto [begin, end] = store.gradient_ranges(i).front();
     const bool open = !buckets_.empty() &&
                       (buckets_.back().end - buckets_.back().begin) * element * store.jobs() < bucket_bytes;

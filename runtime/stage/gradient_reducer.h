@@ -13,8 +13,9 @@ namespace millrace {
 /// Does nothing where `replicas` is null: the stage is on one rank. Not thread-safe.
 class GradientReducer {
  public:
-  GradientReducer(ParameterStore& store, Communicator* replicas, std::size_t num_layers,
-                  std::int64_t bucket_bytes, StageId stage);
+  /// Of the layers of `program` that are not frozen.
+  GradientReducer(ParameterStore& store, Communicator* replicas, const StageProgram& program,
+                  std::int64_t bucket_bytes);
 
   /// Layer `layer` (position in the stage) and all after it have given their last gradient of the step: the
   /// buckets that are complete now are on their way.

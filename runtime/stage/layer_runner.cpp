@@ -107,7 +107,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
       if (drawn_.size() > 1) context.job_seeds = drawn_;
     }
     std::span<at::Tensor> buffers = store_.buffers(static_cast<int>(i));
-    if (run == Run::Again) {  // running means count a microbatch once
+    if (run == Run::Again || step.keeps_statistics) {  // running means count a microbatch once
       copies.clear();
       for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
       buffers = copies;
@@ -184,6 +184,12 @@ namespace {
 std::span<const bool> bools(const std::vector<char>& flags) {
   return {reinterpret_cast<const bool*>(flags.data()), flags.size()};
 }
+
+std::vector<at::Tensor> gradients_of_inputs(const LayerStep& step, const std::vector<at::Tensor>& grads,
+                                            std::span<const at::Tensor> parameters, Saved& saved) {
+  return step.multi ? step.multi->backward_input_all(grads, parameters, saved, bools(step.needs))
+                    : step.layer->backward_input(grads[0], parameters, saved, bools(step.needs));
+}
 }  // namespace
 
 void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) {
@@ -194,15 +200,19 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
   Saved& saved = slot.saved[i];
   std::vector<at::Tensor> inputs;
   before(Phase::BackwardInput, i);
-  std::vector<at::Tensor> own;
-  const std::span<at::Tensor> sums = sums_for(i, own);
-  if (!step.multi) {
-    inputs = step.layer->backward(grads[0], parameters, saved, bools(step.needs), sums);
+  if (step.frozen) {
+    inputs = gradients_of_inputs(step, grads, parameters, saved);
   } else {
-    inputs = step.multi->backward_input_all(grads, parameters, saved, bools(step.needs));
-    step.multi->backward_weight_all(grads, saved, sums);
+    std::vector<at::Tensor> own;
+    const std::span<at::Tensor> sums = sums_for(i, own);
+    if (!step.multi) {
+      inputs = step.layer->backward(grads[0], parameters, saved, bools(step.needs), sums);
+    } else {
+      inputs = gradients_of_inputs(step, grads, parameters, saved);
+      step.multi->backward_weight_all(grads, saved, sums);
+    }
+    add_sums(i, own);
   }
-  add_sums(i, own);
   after(Phase::BackwardInput, i);
   saved = {};
   spread(slot, step, inputs);
@@ -227,9 +237,7 @@ void LayerRunner::input_step(LayerSlot& slot, VersionId version, std::size_t i) 
   if (!take_gradients(slot, step, grads)) return;
   const auto parameters = store_.parameters(version, static_cast<int>(i));
   before(Phase::BackwardInput, i);
-  std::vector<at::Tensor> inputs =
-      step.multi ? step.multi->backward_input_all(grads, parameters, slot.saved[i], bools(step.needs))
-                 : step.layer->backward_input(grads[0], parameters, slot.saved[i], bools(step.needs));
+  std::vector<at::Tensor> inputs = gradients_of_inputs(step, grads, parameters, slot.saved[i]);
   after(Phase::BackwardInput, i);
   if (step.has_parameters)
     slot.output_gradients[i] = std::move(grads);

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/layers/job_array.h"
+#include "runtime/stage/turns.h"
 
 namespace millrace {
 
@@ -132,6 +133,13 @@ Problems validate(const LayeredModel& model) {
           {where, "head " + head.name + " is weighted by '" + weight + "', which the model does not count",
            "name it in LayeredModel::counts"});
   }
+  for (const Turn& turn : model.turns) {
+    for (Problem& problem : validate(turn.model)) {
+      problem.where += ", turn " + turn.name;
+      problems.push_back(std::move(problem));
+    }
+  }
+  append(problems, validate_turns(model));
   return problems;
 }
 

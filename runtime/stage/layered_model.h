@@ -50,6 +50,9 @@ struct NamedLayer {
   /// values; gradients of all uses are summed, the owner's first, then by layer.
   std::vector<std::pair<std::string, std::string>> tied;
   bool full_names = false;  ///< its specs' names are full already: its parameters are not below one module
+  // -- in a turn (turns.h) --
+  bool frozen = false;            ///< another turn trains its parameters: gradients only pass through it
+  bool keeps_statistics = false;  ///< its running statistics stay as they are: another turn updates them
 
   std::string parameter_name(const ParameterSpec& spec) const;
   /// Whether another layer owns the parameter.
@@ -65,6 +68,8 @@ struct NamedHead {
   double weight = 1;  ///< of its loss in the sum that is trained
 };
 
+struct Turn;
+
 /// Pure description, cheap to copy. A skip connection is a layer with two inputs (Add).
 struct LayeredModel {
   std::string name;
@@ -75,6 +80,8 @@ struct LayeredModel {
   std::vector<NamedHead> heads;
   /// Of a job array (fuse.h): the models that it was made of. Its layers have the names of theirs.
   std::vector<LayeredModel> of_jobs;
+  /// A step is an update by each of them, one after the other; empty: one update of everything.
+  std::vector<Turn> turns;
 
   int jobs() const { return of_jobs.empty() ? 1 : static_cast<int>(of_jobs.size()); }
   std::vector<std::string> layer_names() const;
@@ -84,7 +91,14 @@ struct LayeredModel {
   BatchExtent nominal_extent(std::int64_t samples) const;
 };
 
-/// What is wrong with a model by itself: names that are not unique or not there, ties to nowhere, no head.
+/// One of the updates that make a step of a model whose parts are trained against each other (turns.h).
+struct Turn {
+  std::string name;
+  LayeredModel model;  ///< the whole one's layers as far as this turn's heads depend on them, some frozen
+};
+
+/// What is wrong with a model by itself: names that are not unique or not there, ties to nowhere, no head,
+/// turns that do not fit it.
 Problems validate(const LayeredModel& model);
 
 /// A model that reads images or vectors ("input", float32 of `sample_shape`) and integer labels ("target" in

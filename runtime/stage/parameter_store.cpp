@@ -182,6 +182,28 @@ ParameterStore ParameterStore::job(int job, int as) const {
   return own;
 }
 
+ParameterStore ParameterStore::part(std::size_t first, std::size_t end,
+                                    std::pair<std::int64_t, std::int64_t> flat_range) const {
+  MILLRACE_CHECK(jobs_ == 1 && tied_.empty());
+  const auto [from, to] = flat_range;
+  const auto cut = [&](const at::Tensor& flat) { return flat.narrow(0, from, to - from); };
+  ParameterStore own;
+  own.lower_ = lower_;
+  for (const ParameterSlot& slot : slots_) {
+    if (slot.offset < from || slot.offset >= to) continue;
+    own.slots_.push_back(slot);
+    own.slots_.back().offset -= from;
+  }
+  own.buffers_.assign(buffers_.begin() + static_cast<std::ptrdiff_t>(first),
+                      buffers_.begin() + static_cast<std::ptrdiff_t>(end));
+  own.buffer_names_.assign(buffer_names_.begin() + static_cast<std::ptrdiff_t>(first),
+                           buffer_names_.begin() + static_cast<std::ptrdiff_t>(end));
+  for (const auto& [id, version] : versions_) own.versions_[id].flat = cut(version.flat);
+  own.flat_gradient_ = cut(flat_gradient_);
+  own.current_ = current_;
+  return own;
+}
+
 /// The mirror starts with what the owner starts with: values depend on (seed, owner's name) alone.
 void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
                                   const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options) {

@@ -66,6 +66,10 @@ class ParameterStore {
   ParameterStore job(int job) const;
   /// The same, named as job `as` of an array of which this store holds a part.
   ParameterStore job(int job, int as) const;
+  /// Of a store of one job: the layers [first, end) of the stage, whose parameters are `flat_range` of its
+  /// flat tensors, as a store by itself; shared as job() shares.
+  ParameterStore part(std::size_t first, std::size_t end,
+                      std::pair<std::int64_t, std::int64_t> flat_range) const;
 
   VersionId current() const { return current_; }
   VersionId pin(MicrobatchId microbatch);                ///< the current version

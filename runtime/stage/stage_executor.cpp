@@ -51,7 +51,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       layers_(program_, parts_.store,
               options.job_seeds.empty() ? std::vector{options.seed} : options.job_seeds),
       ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world, parts_.numbers),
-      reducer_(parts.store, parts.replicas, program_.steps.size(), options.bucket_bytes, parts.stage),
+      reducer_(parts.store, parts.replicas, program_, options.bucket_bytes),
       shapes_(parts_.layout),
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
@@ -191,9 +191,10 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   if (training_ && versions_ && parts_.store.has_buffers()) keep_statistics(microbatch);
   const bool keeps = training_ && recomputes_;
   const std::int64_t position = first_position_ + microbatch.value;
+  const std::int64_t drawn = position - (training_ ? 0 : evaluation_shift_);
   if (program_.carries) slot.carried = carried_of_run().before(position, extent_of_(position).follows);
   if (keeps) slot.kept.assign(slot.values.begin(), slot.values.begin() + program_.num_incoming);
-  layers_.forward(slot, position, version,
+  layers_.forward(slot, drawn, version,
                   !training_ ? LayerRunner::Run::Evaluate
                   : keeps    ? LayerRunner::Run::TrainWithoutSaving
                              : LayerRunner::Run::Train);
@@ -557,12 +558,12 @@ void StageExecutor::update() {
   } else {
     const ParameterStore& store = parts_.store;
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-      for (std::size_t job = 0; job < parts_.rules.by_job.size(); ++job) {
-        const int j = static_cast<int>(job);
+      for (const JobRule& one : parts_.rules.all) {
+        const auto job = static_cast<std::size_t>(one.job);
         const UpdateScalars scalars{.lr = lr_[job],
                                     .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscale_,
                                     .skip = skips};
-        parts_.rules.by_job[job]->apply_(store.of_job(weights, j), store.of_job(gradient, j), scalars);
+        one.rule->apply_(one.of(store, weights), one.of(store, gradient), scalars);
       }
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
@@ -583,15 +584,14 @@ bool StageExecutor::exchange_averages() {
     weights.copy_(trained_weights_);
     trained_weights_.reset();
   } else {
-    for (std::size_t job = 0; job < parts_.rules.by_job.size(); ++job) {
-      UpdateRule& rule = *parts_.rules.by_job[job];
-      const at::Tensor averages = rule.averaged_weights();
+    for (const JobRule& one : parts_.rules.all) {
+      const at::Tensor averages = one.rule->averaged_weights();
       if (!averages.defined()) continue;
       if (!trained_weights_.defined()) trained_weights_ = weights.clone();
-      const at::Tensor own = parts_.store.of_job(weights, static_cast<int>(job));
-      const FlatRange shard = rule.shard();
+      const at::Tensor own = one.of(parts_.store, weights);
+      const FlatRange shard = one.rule->shard();
       own.narrow(0, shard.begin, shard.size()).copy_(averages);
-      rule.all_gather_(own);
+      one.rule->all_gather_(own);
     }
     if (!trained_weights_.defined()) return false;
   }
@@ -601,9 +601,12 @@ bool StageExecutor::exchange_averages() {
   return true;
 }
 
-LossSums StageExecutor::take_losses() {
+std::vector<double> StageExecutor::take_sums() {
   collect_sums();
-  const std::vector<double> sums = std::exchange(sums_, std::vector<double>(program_.num_sums, 0.0));
+  return std::exchange(sums_, std::vector<double>(program_.num_sums, 0.0));
+}
+
+LossSums StageExecutor::losses_of(std::span<const double> sums) const {
   if (program_.heads.empty()) return {};
   return {.values = head_values(parts_.layout.model, sums),
           .jobs = job_values(parts_.layout.model, sums),

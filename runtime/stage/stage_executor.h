@@ -80,6 +80,8 @@ class StageExecutor {
   /// for every cut that the function names (pause). Null: none.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
   void set_learning_rate(std::vector<double> lr) { lr_ = std::move(lr); }  ///< by job
+  /// In evaluation layers draw for positions less `shift`: every evaluation draws the same.
+  void set_evaluation_shift(std::int64_t shift) { evaluation_shift_ = shift; }
   /// Of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
   void set_loss_scale(double scale, double unscale) {
     loss_scale_ = scale;
@@ -141,7 +143,9 @@ class StageExecutor {
 
   /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
   void reduce_sums();
-  LossSums take_losses();  ///< and starts new sums; waits for the device
+  LossSums take_losses() { return losses_of(take_sums()); }  ///< and starts new sums; waits for the device
+  std::vector<double> take_sums();                           ///< those of all heads of the model
+  LossSums losses_of(std::span<const double> sums) const;
   /// Forwarded in training and not yet through.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
@@ -211,6 +215,7 @@ class StageExecutor {
   bool recomputes_ = false;
   bool training_ = true;
   std::int64_t first_position_ = 0;
+  std::int64_t evaluation_shift_ = 0;
   struct VersionsOfRun {
     VersionRule rule;
     VersionId first, oldest;

@@ -107,12 +107,26 @@ void number_tensors(StageLayout& layout) {
   for (const NamedHead& head : model.heads) layout.head_reads.push_back(numbers(head.inputs));
 }
 
-/// A tensor wants a gradient if it is differentiable and a head depends on it through such tensors.
+/// By tensor: a layer that is not frozen acts on it.
+std::vector<char> made_by_trained(const StageLayout& layout) {
+  std::vector<char> result(layout.tensors.size(), 0);
+  for (std::size_t l = 0; l < layout.reads.size(); ++l) {
+    const bool trained = !layout.model.layers[l].frozen || std::ranges::any_of(layout.reads[l], [&](int t) {
+      return result[static_cast<std::size_t>(t)] != 0;
+    });
+    for (int t : layout.makes[l]) result[static_cast<std::size_t>(t)] = trained;
+  }
+  return result;
+}
+
+/// A tensor wants a gradient if it is differentiable, what is trained acts on it, and a head depends on it
+/// through such tensors.
 void find_gradients(StageLayout& layout) {
+  const std::vector<char> trained = made_by_trained(layout);
   const auto want = [&](const std::vector<int>& tensors) {
     for (int t : tensors) {
       ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
-      tensor.wants_gradient = tensor.spec.differentiable;
+      tensor.wants_gradient = tensor.spec.differentiable && trained[static_cast<std::size_t>(t)];
     }
   };
   for (const auto& reads : layout.head_reads) want(reads);
@@ -237,6 +251,11 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
   place_heads(layout);
   if (Status found = find_crossings(layout); !found) return found.problems();
   find_ties(layout);
+  for (const Turn& turn : model.turns) {
+    Result<StageLayout> of_turn = make_layout(turn.model, plan, microbatch_size, precision);
+    if (!of_turn) return of_turn.problems();
+    layout.turns.push_back(*std::move(of_turn));
+  }
   return layout;
 }
 

@@ -64,6 +64,7 @@ struct StageLayout {
   std::vector<Crossing> crossings;  ///< sorted by (from, to, layer order)
   std::vector<StageLink> links;     ///< the distinct (from, to) pairs, sorted
   std::vector<TieAcross> ties;      ///< in the order of the layers that use
+  std::vector<StageLayout> turns;   ///< of the model's turns
 
   int num_stages() const { return static_cast<int>(layers.size()); }
   bool casts() const { return lower != at::kFloat; }

@@ -86,6 +86,8 @@ class Compiler {
                    .index = index,
                    .inputs = places(layout_.reads[i]),
                    .needs = wants(layout_.reads[i]),
+                   .frozen = named.frozen,
+                   .keeps_statistics = named.keeps_statistics,
                    .draws = named.layer->draws()};
     for (int tensor : layout_.makes[i]) step.outputs.push_back(place(tensor));
     if (step.carrying) {
@@ -94,8 +96,8 @@ class Compiler {
     }
     const std::vector<char> outputs = wants(layout_.makes[i]);
     step.has_backward = std::ranges::any_of(outputs, [](char w) { return w != 0; });
-    step.has_parameters =
-        std::ranges::any_of(named.layer->parameters(), [](const ParameterSpec& p) { return !p.is_buffer; });
+    step.has_parameters = !named.frozen && std::ranges::any_of(named.layer->parameters(),
+                                                               [](const auto& p) { return !p.is_buffer; });
     add_casts(step, layout_.reads[i], layout_.makes[i]);
     program_.steps.push_back(std::move(step));
   }

@@ -22,7 +22,9 @@ struct LayerStep {
   std::vector<int> inputs, outputs;  ///< places
   std::vector<char> needs;           ///< by input: wants a gradient
   bool has_backward = true;          ///< an output wants a gradient
-  bool has_parameters = false;
+  bool has_parameters = false;       ///< to be trained
+  bool frozen = false;               ///< NamedLayer::frozen
+  bool keeps_statistics = false;
   bool draws = false;
   // -- with a lower precision; Undefined and empty without --
   at::ScalarType compute = at::ScalarType::Undefined;       ///< what floating inputs are cast to

@@ -100,14 +100,24 @@ class UpdateRule {
 std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const ParameterStore& store,
                                              Communicator* replicas = nullptr);
 
-/// The rules of a stage, one for each job (one, if it is no array); they outlive it. Each has its own part of
-/// the flat tensors (ParameterStore::of_job), so that nothing of a job meets another's numbers.
-struct JobRules {
-  std::vector<UpdateRule*> by_job;
-  JobRules(UpdateRule& one) : by_job{&one} {}  // NOLINT
-  explicit JobRules(const std::vector<std::unique_ptr<UpdateRule>>& rules) {
-    for (const auto& rule : rules) by_job.push_back(rule.get());
+/// A rule with what it updates: a job's part of the flat tensors (ParameterStore::of_job), so that nothing of
+/// a job meets another's numbers, or of that only what a turn trains. The rule outlives it.
+struct JobRule {
+  UpdateRule* rule;
+  int job = 0;
+  std::optional<FlatRange> part{};  ///< of the job's part
+
+  at::Tensor of(const ParameterStore& store, const at::Tensor& flat) const {
+    const at::Tensor own = store.of_job(flat, job);
+    return part ? own.narrow(0, part->begin, part->size()) : own;
   }
+};
+
+/// The rules of a stage, one for each job (one, if it is no array).
+struct JobRules {
+  std::vector<JobRule> all;
+  JobRules(UpdateRule& one) : all{{&one}} {}  // NOLINT
+  explicit JobRules(std::vector<JobRule> rules) : all(std::move(rules)) {}
 };
 
 }  // namespace millrace

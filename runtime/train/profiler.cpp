@@ -195,12 +195,17 @@ double total_of(const BatchSamples& batch, std::size_t first = 0) {
   return total;
 }
 
-/// The mean over the microbatches of what `of` says of each.
+/// By turn, of a model without turns one, then by microbatch.
+using TurnSamples = std::vector<std::vector<BatchSamples>>;
+
+/// The mean over the microbatches of what `of` says of each, in all turns together.
 template <class Of>
-double mean(const std::vector<BatchSamples>& batches, Of of) {
+double mean(const TurnSamples& turns, Of of) {
   double sum = 0;
-  for (const BatchSamples& batch : batches) sum += of(batch);
-  return sum / static_cast<double>(batches.size());
+  for (const std::vector<BatchSamples>& batches : turns) {
+    for (const BatchSamples& batch : batches) sum += of(batch);
+  }
+  return sum / static_cast<double>(turns.front().size());
 }
 
 /// Bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
@@ -220,6 +225,28 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
     for (int t : made) sum += tensors[static_cast<std::size_t>(t)];
   }
   return bytes;
+}
+
+/// What goes over a border on each side of which a layer is, in a step. Of turns the half of what goes there
+/// and back in all of them together: some send no gradient.
+std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& bytes) {
+  std::vector<LayerEdge> edges;
+  for (std::size_t l = 0; l < layout.reads.size(); ++l) {
+    for (int t : layout.reads[l]) {
+      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+      if (tensor.layer < 0) continue;
+      LayerEdge& edge = edges.emplace_back(
+          LayerEdge{tensor.layer, static_cast<int>(l), tensor.name, bytes[static_cast<std::size_t>(t)]});
+      if (layout.turns.empty()) continue;
+      Bytes both_ways = 0;
+      for (const StageLayout& turn : layout.turns) {
+        const auto there = std::ranges::find(turn.tensors, tensor.name, &ModelTensor::name);
+        if (there != turn.tensors.end()) both_ways += edge.bytes * (1 + there->wants_gradient);
+      }
+      edge.bytes = both_ways / 2;
+    }
+  }
+  return edges;
 }
 
 /// Half the distance between the slowest and the fastest, as a share of the median.
@@ -297,17 +324,29 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
   const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
 
-  Pass pass(layout, store, options, clock, device);
-  const std::vector<Bytes> longest_bytes = output_bytes(layout, tensor_bytes(layout, longest.extent));
-  for (int i = 0; i < std::max(1, options.warmup); ++i) pass.run(longest.batch, nullptr, longest_bytes);
-  std::vector<BatchSamples> samples(batches.timed.size());
-  for (BatchSamples& of : samples) of.layers.resize(model.layers.size());
+  std::vector<const StageLayout*> turns;
+  for (const StageLayout& turn : layout.turns) turns.push_back(&turn);
+  if (turns.empty()) turns.push_back(&layout);
+  std::vector<std::unique_ptr<Pass>> passes;  // by turn
+  for (const StageLayout* turn : turns) {
+    passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+    const std::vector<Bytes> longest_bytes = output_bytes(*turn, tensor_bytes(*turn, longest.extent));
+    for (int i = 0; i < std::max(1, options.warmup); ++i)
+      passes.back()->run(longest.batch, nullptr, longest_bytes);
+  }
+  TurnSamples samples(turns.size(), std::vector<BatchSamples>(batches.timed.size()));
+  for (auto& of_turn : samples) {
+    for (BatchSamples& of : of_turn) of.layers.resize(model.layers.size());
+  }
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
-    const std::size_t first = samples.front().loss.size();
+    const std::size_t first = samples.front().front().loss.size();
     for (int i = 0; i < options.repetitions; ++i) {
-      for (std::size_t b = 0; b < samples.size(); ++b) pass.run(batches.timed[b].batch, &samples[b]);
+      for (std::size_t b = 0; b < batches.timed.size(); ++b) {
+        for (std::size_t t = 0; t < passes.size(); ++t)
+          passes[t]->run(batches.timed[b].batch, &samples[t][b]);
+      }
     }
     totals.push_back(mean(samples, [&](const BatchSamples& batch) { return total_of(batch, first); }));
   }
@@ -325,10 +364,18 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
   if (!model.dimensions.empty()) {
     for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
-    for (std::size_t b = 0; b < samples.size(); ++b)
-      graph.microbatches.push_back({batches.timed[b].extent.lengths, total_of(samples[b])});
+    for (std::size_t b = 0; b < batches.timed.size(); ++b) {
+      double total = 0;
+      for (const auto& of_turn : samples) total += total_of(of_turn[b]);
+      graph.microbatches.push_back({batches.timed[b].extent.lengths, total});
+    }
   }
   graph.loss_s = mean(samples, [](const BatchSamples& batch) { return median(batch.loss); });
+  const auto most = [&](std::vector<Bytes> Pass::*bytes, std::size_t layer) {
+    Bytes result = 0;
+    for (const auto& pass : passes) result = std::max(result, (*pass.*bytes)[layer]);
+    return result;
+  };
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const NamedLayer& layer = model.layers[i];
     const auto seconds = [&](Samples LayerSamples::*phase) {
@@ -349,15 +396,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = lowered_bytes(layout, layer),
                            .activation_bytes = mean_outputs[i],
-                           .saved_bytes = pass.saved_bytes[i],
-                           .workspace_bytes = pass.workspace_bytes[i]});
-    for (int t : layout.reads[i]) {
-      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
-      if (tensor.layer >= 0)
-        graph.edges.push_back(
-            {tensor.layer, static_cast<int>(i), tensor.name, mean_bytes[static_cast<std::size_t>(t)]});
-    }
+                           .saved_bytes = most(&Pass::saved_bytes, i),
+                           .workspace_bytes = most(&Pass::workspace_bytes, i)});
   }
+  graph.edges = edges_of(layout, mean_bytes);
   if (options.before_block) options.before_block();
   const UpdateSeconds update = update_seconds_per_byte(store, model.layers.size(), options.rule,
                                                        std::max(3, options.repetitions), clock, device);

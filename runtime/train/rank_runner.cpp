@@ -138,14 +138,10 @@ void RankRunner::feed(const Action& forward) {
   timed(SpanKind::Data, forward, times_.data, [&] {
     auto kept = batches_.find({array, position});
     if (kept == batches_.end()) {
-      const auto readers = std::ranges::count_if(parts_.stages.held(), [&](const HeldStage& h) {
-        return h.array == array && h.executor->reads_batch();
-      });
+      int readers = 0;
+      for (const HeldStage& h : parts_.stages.held()) readers += h.array == array ? h.readings() : 0;
       BatchSource& source = *parts_.batches[static_cast<std::size_t>(array)];
-      kept =
-          batches_
-              .emplace(std::pair(array, position), KeptBatch{source.get(position), static_cast<int>(readers)})
-              .first;
+      kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
     }
     executor.feed(microbatch, kept->second.batch);
     if (--kept->second.readers == 0) batches_.erase(kept);

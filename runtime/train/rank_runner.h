@@ -87,7 +87,7 @@ class RankRunner {
   std::size_t next_receive_ = 0;                                 ///< first action not looked at for posting
   struct KeptBatch {
     Batch batch;
-    int readers = 0;  ///< stages that are still to read it
+    int readers = 0;  ///< times that stages are still to read it, in all turns
   };
   std::map<std::pair<int, std::int64_t>, KeptBatch> batches_;  ///< by array and position
   int posted_ = 0;                                             ///< receives posted and not yet executed

@@ -14,7 +14,48 @@ namespace {
 // Then it is not the scale: a dynamic one has come down from 2^16 to 2^-84.
 constexpr std::int64_t kMostSkippedInARow = 100;
 
+/// The rules of a stage, whose executors are made then: one for each job, and for each turn that trains any
+/// of the stage's layers.
+void add_rules(HeldStage& held, const StageLayout& layout, const std::vector<JobOptions>& jobs) {
+  const auto add = [&](HeldStage::Rule rule) {
+    for (rule.job = 0; rule.job < held.jobs; ++rule.job) {
+      HeldStage::Rule own{rule.job, rule.turn, rule.first, rule.end, rule.part, nullptr};
+      const JobOptions& told = jobs[static_cast<std::size_t>(held.first_job + rule.job)];
+      own.rule = make_update_rule(told.rule, held.store_of(own), held.group.get());
+      held.rules.push_back(std::move(own));
+    }
+  };
+  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(held.stage.value)];
+  if (layout.turns.empty()) return add({.end = layers.size()});
+  for (std::size_t t = 0; t < layout.turns.size(); ++t) {
+    HeldStage::Rule rule{.turn = static_cast<int>(t)};
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const NamedLayer& layer = layout.turns[t].model.layers[static_cast<std::size_t>(layers[l])];
+      if (layer.frozen || layer.layer->parameters().empty()) continue;
+      const auto [begin, end] = held.store->gradient_ranges(static_cast<int>(l)).front();
+      if (!rule.part) {
+        rule.first = l;
+        rule.part = FlatRange{begin, end};
+      }
+      rule.end = l + 1;
+      rule.part->end = end;
+    }
+    if (rule.part) add(std::move(rule));
+  }
+}
+
 }  // namespace
+
+ParameterStore HeldStage::store_of(const Rule& rule) const {
+  if (!rule.part) return of_job(rule.job);
+  return of_job(rule.job).part(rule.first, rule.end, {rule.part->begin, rule.part->end});
+}
+
+int HeldStage::readings() const {
+  if (!in_turn()) return executor->reads_batch();
+  return static_cast<int>(
+      std::count_if(executors.begin(), executors.end() - 1, [](const auto& e) { return e->reads_batch(); }));
+}
 
 RankStages::RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts,
                        const Plan& plan, const RankStagesOptions& options)
@@ -34,15 +75,19 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
     const bool mine = std::ranges::find(ranks, world.rank()) != ranks.end();
     groups.push_back(mine && ranks.size() > 1 ? world.subgroup(ranks, "stage" + std::to_string(s)) : nullptr);
   }
-  MessageNumbers numbers{.models = static_cast<int>(layouts.size())};
+  const std::size_t per_array = layouts.front().turns.size() + 1;
+  MessageNumbers numbers{.models = static_cast<int>(layouts.size() * per_array)};
   for (const StageLayout& layout : layouts) {
-    numbers.most_crossings = std::max(numbers.most_crossings, layout.crossings.size());
-    numbers.most_ties = std::max(numbers.most_ties, layout.ties.size());
+    const auto count = [&](const StageLayout& one) {
+      numbers.most_crossings = std::max(numbers.most_crossings, one.crossings.size());
+      numbers.most_ties = std::max(numbers.most_ties, one.ties.size());
+    };
+    count(layout);
+    std::ranges::for_each(layout.turns, count);
   }
   for (std::size_t a = 0; a < layouts.size(); ++a) {
     const StageLayout& layout = layouts[a];
     OfArray& array = arrays_.emplace_back();
-    numbers.model = static_cast<int>(a);
     if (a > 0) array.first_job = arrays_[a - 1].first_job + arrays_[a - 1].jobs;
     array.jobs = static_cast<std::size_t>(layout.model.jobs());
     array.num_fields = layout.model.fields.size();
@@ -71,19 +116,28 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
         held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
       held.store = std::make_unique<ParameterStore>(layout, held.stage, executor.job_seeds, device.where(),
                                                     options.dtype);
-      for (int job = 0; job < held.jobs; ++job)
-        held.rules.push_back(make_update_rule(jobs[array.first_job + static_cast<std::size_t>(job)].rule,
-                                              held.of_job(job), held.group.get()));
+      add_rules(held, layout, jobs);
       if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
-      held.executor = std::make_unique<StageExecutor>(
-          ExecutorParts{layout, held.stage, *held.store, JobRules(held.rules), world, held.group.get(),
-                        device, ranks_of_stage, numbers},
-          executor);
+      for (std::size_t e = 0; e < per_array; ++e) {
+        const bool whole = e + 1 == per_array;
+        numbers.model = static_cast<int>(a * per_array + e);
+        std::vector<JobRule> rules;
+        for (const HeldStage::Rule& rule : held.rules) {
+          if (whole || rule.turn == static_cast<int>(e))
+            rules.push_back({rule.rule.get(), rule.job, rule.part});
+        }
+        held.executors.push_back(
+            std::make_unique<StageExecutor>(ExecutorParts{whole ? layout : layout.turns[e], held.stage,
+                                                          *held.store, JobRules(std::move(rules)), world,
+                                                          held.group.get(), device, ranks_of_stage, numbers},
+                                            executor));
+      }
+      held.executor = held.executors.back().get();
       array.held_at[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
       held_.push_back(std::move(held));
     }
     if ((clips() && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
-      array.agreement = std::make_unique<GradientAgreement>(world, layout, numbers.model);
+      array.agreement = std::make_unique<GradientAgreement>(world, layout, static_cast<int>(a));
   }
   if (held_.empty()) {
     throw ConfigError("the plan has no place for rank " + std::to_string(world.rank().value),
@@ -91,7 +145,8 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
   }
   for (const HeldStage& one : held_) {
     for (const HeldStage& other : held_) {
-      if (one.array == other.array && one.stage != other.stage) one.executor->connect(*other.executor);
+      if (one.array != other.array || one.stage == other.stage) continue;
+      for (std::size_t e = 0; e < per_array; ++e) one.executors[e]->connect(*other.executors[e]);
     }
   }
 }
@@ -116,15 +171,17 @@ StageExecutor& RankStages::executor(StageId stage, int array) const {
 
 StageExecutor* RankStages::last(int array) const {
   const int at = arrays_.at(static_cast<std::size_t>(array)).held_at.back();
-  return at >= 0 ? held_[static_cast<std::size_t>(at)].executor.get() : nullptr;
+  return at >= 0 ? held_[static_cast<std::size_t>(at)].executor : nullptr;
 }
 
 std::vector<char> RankStages::fields(int array) const {
   std::vector<char> result(arrays_.at(static_cast<std::size_t>(array)).num_fields, 0);
   for (const HeldStage& h : held_) {
     if (h.array != array) continue;
-    for (const auto& [field, place] : h.executor->program().fields)
-      result[static_cast<std::size_t>(field)] = 1;
+    for (const auto& executor : h.executors) {
+      for (const auto& [field, place] : executor->program().fields)
+        result[static_cast<std::size_t>(field)] = 1;
+    }
   }
   return result;
 }
@@ -192,8 +249,37 @@ void RankStages::set_training(bool training) {
 }
 
 void RankStages::set_extents(const ExtentOf& extent_of, int array) {
-  for (const HeldStage& h : held_)
-    if (h.array == array) h.executor->set_extents(extent_of);
+  for (const HeldStage& h : held_) {
+    if (h.array != array) continue;
+    for (const auto& executor : h.executors) executor->set_extents(extent_of);
+  }
+}
+
+void RankStages::set_turn(std::optional<std::size_t> turn) {
+  for (HeldStage& h : held_) h.executor = (turn ? h.executors.at(*turn) : h.executors.back()).get();
+}
+
+void RankStages::set_evaluation_shift(std::int64_t shift) {
+  for (const HeldStage& h : held_) h.executors.back()->set_evaluation_shift(shift);
+}
+
+LossSums RankStages::take_losses(int array) {
+  const int at = arrays_.at(static_cast<std::size_t>(array)).held_at.back();
+  const HeldStage& held = held_.at(static_cast<std::size_t>(at));
+  if (!held.in_turn()) return held.executor->take_losses();
+  StageExecutor& whole = *held.executors.back();
+  std::vector<double> sums(whole.program().num_sums, 0.0);
+  for (auto executor = held.executors.begin(); executor != held.executors.end() - 1; ++executor) {
+    const std::vector<double> own = (*executor)->take_sums();
+    for (const HeadStep& head : (*executor)->program().heads) {
+      const auto& heads = whole.program().heads;
+      const auto place =
+          std::ranges::find(heads, head.named->name, [](const HeadStep& h) { return h.named->name; });
+      std::copy_n(own.begin() + static_cast<std::ptrdiff_t>(head.sums), head.num_sums,
+                  sums.begin() + static_cast<std::ptrdiff_t>(place->sums));
+    }
+  }
+  return whole.losses_of(sums);
 }
 
 void RankStages::before_update(const HeldStage& held) {
@@ -272,12 +358,16 @@ void RankStages::execute(const Action& action, bool last_gradient, int array) {
 }
 
 void RankStages::finish_sends() {
-  for (const HeldStage& h : held_) h.executor->finish_sends();
+  for (const HeldStage& h : held_) {
+    for (const auto& executor : h.executors) executor->finish_sends();
+  }
 }
 
 int RankStages::peak_versions() const {
   int most = 1;
-  for (const HeldStage& h : held_) most = std::max(most, h.executor->peak_versions());
+  for (const HeldStage& h : held_) {
+    for (const auto& executor : h.executors) most = std::max(most, executor->peak_versions());
+  }
   return most;
 }
 

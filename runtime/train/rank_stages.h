@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,25 @@ struct HeldStage {
   int replicas = 1;    ///< ranks of the stage
   double rate = 1;     ///< times the run's learning rate
   std::unique_ptr<ParameterStore> store;
-  std::vector<std::unique_ptr<UpdateRule>> rules;  ///< by job
+  /// Of the layers [first, end) of the stage, if it is not of all: what a turn trains.
+  struct Rule {
+    int job = 0;  ///< of the array
+    int turn = 0;
+    std::size_t first = 0, end = 0;
+    std::optional<FlatRange> part{};  ///< where they are in the job's flat tensors
+    std::unique_ptr<UpdateRule> rule;
+  };
+  std::vector<Rule> rules;              ///< of a turn those of all jobs, then those of the next
   std::shared_ptr<Communicator> group;  ///< of the replicas, the same for all arrays; null if alone
-  std::unique_ptr<StageExecutor> executor;
+  /// One for each turn, and one for the whole model, which evaluates; that alone, if there are no turns.
+  std::vector<std::unique_ptr<StageExecutor>> executors;
+  StageExecutor* executor = nullptr;  ///< whose turn it is
 
+  bool in_turn() const { return executor != executors.back().get(); }
+  /// How often the stage reads a microbatch's batch: in training in several turns.
+  int readings() const;
+  /// What a rule updates, with its names in the run's checkpoints.
+  ParameterStore store_of(const Rule& rule) const;
   /// A job's part of the store, with its names in the run's checkpoints. `job` counts in the array.
   ParameterStore of_job(int job) const { return named ? store->job(job, first_job + job) : store->job(job); }
   bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }  ///< of all jobs
@@ -70,6 +86,11 @@ class RankStages {
   void go_on();
   void set_training(bool training);
   void set_extents(const ExtentOf& extent_of, int array = 0);
+  /// What follows is turn `turn` of a step; nullopt: the whole model's, for evaluation.
+  void set_turn(std::optional<std::size_t> turn);
+  /// Of the last stage, which is here: since the last time; in a turn those of all turns.
+  LossSums take_losses(int array);
+  void set_evaluation_shift(std::int64_t shift);  ///< StageExecutor's
   /// The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();

@@ -229,9 +229,9 @@ struct Trainer::Impl {
     std::unique_ptr<RankRunner> runner;
   };
   std::optional<Flow> flow;
-  /// Any other run: the same actions for every step.
+  /// Any other run: the same actions for every step, one list for each turn.
   struct Flushing {
-    std::vector<Action> actions;
+    std::vector<std::vector<Action>> turns;
     std::unique_ptr<RankRunner> runner;
   };
   std::optional<Flushing> flushing;
@@ -326,9 +326,9 @@ struct Trainer::Impl {
   std::vector<StageTensors> my_state() const {
     std::map<const HeldStage*, NamedTensors> states;
     for (const HeldStage& h : stages->held()) {
-      for (int job = 0; job < h.jobs; ++job) {
-        const ParameterStore own = h.of_job(job);
-        UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
+      for (const HeldStage::Rule& of : h.rules) {
+        const ParameterStore own = h.store_of(of);
+        UpdateRule& rule = *of.rule;
         NamedTensors state = whole_stage_state(own, rule);
         add_update_counts(state, own, rule, done);
         add_last_rate(state, own, rule);
@@ -371,6 +371,7 @@ struct Trainer::Impl {
   void place_followers();
   void watch_evaluation();
   void check_sizes();
+  void check_turns();
   void build(const std::vector<TrainedArray>& arrays);
   void resume();
   void take_initial_weights();
@@ -412,6 +413,7 @@ void Trainer::Impl::check_sizes() {
                           " has later minibatches under way when the score is known",
                       "use for example --schedule 1f1b, or leave the target out");
   }
+  check_turns();
   if (carries() && num_arrays() > 1) {
     throw ConfigError(
         plan.model + " carries states from window to window, and several arrays go through the pipeline",
@@ -427,6 +429,24 @@ void Trainer::Impl::check_sizes() {
                           std::to_string(world.communicator.size()),
                       "start exactly the plan's ranks");
   }
+}
+
+/// What a model is not trained with whose parts take turns.
+void Trainer::Impl::check_turns() {
+  if (layout().turns.empty()) return;
+  const std::string model_in_turns =
+      plan.model + " is trained in turns, each of which needs the weights of the one before";
+  if (asynchronous())
+    throw ConfigError(model_in_turns + ", and schedule " + to_string(plan.schedule) + " never flushes",
+                      "use a schedule that flushes, for example --schedule 1f1b");
+  if (LossScaler(options.precision, options.loss_scale).active())
+    throw ConfigError(plan.model + " is trained in turns, and a scaled loss may skip one of them",
+                      "give --precision bfloat16 or float32");
+  const auto averages = [](const RuleOptions& rule) { return rule.kind == UpdateRuleKind::Asgd; };
+  if (averages(options.rule) ||
+      std::ranges::any_of(options.jobs, [&](const JobOptions& job) { return averages(job.rule); }))
+    throw ConfigError(plan.model + " is trained in turns, and ASGD's averages are of one update a step",
+                      "use another --optimizer, for example adam");
 }
 
 void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
@@ -649,9 +669,8 @@ void Trainer::Impl::resume() {
   if (options.resume.empty()) return;
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
-    for (int job = 0; job < h.jobs; ++job) {
-      for (std::string& name : stage_state_names(h.of_job(job), *h.rules[static_cast<std::size_t>(job)]))
-        names.push_back(std::move(name));
+    for (const HeldStage::Rule& of : h.rules) {
+      for (std::string& name : stage_state_names(h.store_of(of), *of.rule)) names.push_back(std::move(name));
     }
   }
   const Checkpoint opened =
@@ -659,9 +678,9 @@ void Trainer::Impl::resume() {
   check_changes(opened);
   const auto problem = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) {
-      for (int job = 0; job < h.jobs; ++job) {
-        ParameterStore own = h.of_job(job);
-        UpdateRule& rule = *h.rules[static_cast<std::size_t>(job)];
+      for (const HeldStage::Rule& of : h.rules) {
+        ParameterStore own = h.store_of(of);
+        UpdateRule& rule = *of.rule;
         if (Problems problems = load_stage(opened, plan.model, own, rule); !problems.empty())
           throw CheckpointError(to_string(problems));
         load_update_counts(opened, own, rule);
@@ -748,14 +767,23 @@ void Trainer::Impl::flow_to(std::int64_t end) {
 
 void Trainer::Impl::step_to(std::int64_t end) {
   if (!flushing) {
-    flushing = Flushing{.actions = actions_of_step(plan, layout(), world.communicator, options,
-                                                   stages->agrees_before_updates()),
-                        .runner = std::make_unique<RankRunner>(runner_parts())};
+    flushing = Flushing{.turns = {}, .runner = std::make_unique<RankRunner>(runner_parts())};
+    const auto add = [&](const StageLayout& one) {
+      flushing->turns.push_back(
+          actions_of_step(plan, one, world.communicator, options, stages->agrees_before_updates()));
+    };
+    if (layout().turns.empty()) add(layout());
+    std::ranges::for_each(layout().turns, add);
   }
   while (done < end) {
-    stages->begin(position_of(done), rates(done));
-    flushing->runner->run(flushing->actions, done, position_of(done),
-                          [&](const Action&) { on_update(*flushing->runner, done); });
+    for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
+      stages->set_turn(turn);
+      stages->begin(position_of(done), rates(done));
+      flushing->runner->run(flushing->turns[turn], done, position_of(done), [&](const Action&) {
+        if (turn + 1 == flushing->turns.size()) on_update(*flushing->runner, done);
+      });
+    }
+    stages->set_turn(std::nullopt);
     ++done;
     stop->completed(done - start);
     if (done == limit()) break;
@@ -834,7 +862,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
 /// Of the last stage, all arrays.
 LossSums Trainer::Impl::take_losses() {
   std::vector<LossSums> sums;
-  for (int array = 0; array < num_arrays(); ++array) sums.push_back(stages->last(array)->take_losses());
+  for (int array = 0; array < num_arrays(); ++array) sums.push_back(stages->take_losses(array));
   return joined(std::move(sums));
 }
 
@@ -888,6 +916,7 @@ bool Trainer::Impl::evaluate_array(int array) {
   } shifted;
   shifted.inner = evaluation.batches.get();
   shifted.by = kEvaluationPosition + evaluated;
+  stages->set_evaluation_shift(evaluated);
   use_extents_of(shifted, array);
   RunnerParts parts = runner_parts();
   parts.batches[static_cast<std::size_t>(array)] = &shifted;
@@ -977,7 +1006,7 @@ void Trainer::Impl::watch_evaluation() {
   const std::int64_t updates = done - (loss_scale() ? loss_scale()->skipped : 0);
   if (!averaging->evaluated(*loss.const_data_ptr<double>(), updates)) return;
   for (const HeldStage& h : stages->held()) {
-    for (const auto& rule : h.rules) rule->begin_averaging(updates);
+    for (const HeldStage::Rule& of : h.rules) of.rule->begin_averaging(updates);
   }
   if (owns_loss()) log_info("averaging begins after step=" + std::to_string(done));
 }

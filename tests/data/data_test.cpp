@@ -136,7 +136,7 @@ TEST_F(ImageFolderTest, GreyCmykAndDamagedFollowThePolicy) {
 
 TEST_F(ImageFolderTest, AnImageDoesNotDependOnThoseDecodedBefore) {
   const std::string whole = jpeg_of(64, 64, TJPF_RGB, 3), other = jpeg_of(64, 64, TJPF_RGB, 4);
-  Image first, again;
+  RgbImage first, again;
   std::string error;
   ASSERT_TRUE(decode_jpeg(whole, first, error));
   for (const std::string& broken :
@@ -253,7 +253,8 @@ TEST_F(ImageFolderTest, LinksAmongTheFoldersThatLeadNowhereAreProblems) {
 }
 
 /// A triangle filter as wide as the shrink factor over the whole image, in double.
-double filtered(const Image& image, int channel, double x0, double y0, double side, int size, int x, int y) {
+double filtered(const RgbImage& image, int channel, double x0, double y0, double side, int size, int x,
+                int y) {
   const double scale = side / size, support = std::max(1.0, scale), cx = x0 + (x + 0.5) * scale,
                cy = y0 + (y + 0.5) * scale;
   const auto weight = [&](double at, double centre) {
@@ -277,7 +278,7 @@ double filtered(const Image& image, int channel, double x0, double y0, double si
 TEST_F(ImageFolderTest, EvaluationSeesTheFullyDecodedImage) {
   constexpr double kMean[] = {0.485, 0.456, 0.406}, kDeviation[] = {0.229, 0.224, 0.225};
   put("test/class0/-large.jpg", jpeg_of(420, 300, TJPF_RGB, 1));
-  Image image;
+  RgbImage image;
   std::string error;
   ASSERT_TRUE(decode_jpeg(jpeg_of(420, 300, TJPF_RGB, 1), image, error));
   ASSERT_EQ(image.width, 420);
@@ -298,7 +299,7 @@ TEST_F(ImageFolderTest, EvaluationSeesTheFullyDecodedImage) {
 }
 
 TEST(Jpeg, AsksForNoMoreThanTheLimits) {
-  Image image;
+  RgbImage image;
   std::string error;
   const std::string progressive = jpeg_of(64, 48, TJPF_RGB, 1, TJFLAG_PROGRESSIVE);
   const int scans = count_scans(progressive);
@@ -327,7 +328,7 @@ TEST(Jpeg, AThumbnailsScansAreNotTheImages) {
   const std::string segment = {'\xff', '\xe1', static_cast<char>(length >> 8),
                                static_cast<char>(length & 255)};
   const std::string both = outer.substr(0, 2) + segment + inner + outer.substr(2);
-  Image image;
+  RgbImage image;
   std::string error;
   EXPECT_TRUE(decode_jpeg(both, image, error)) << error;
   EXPECT_EQ(count_scans(both), 1);

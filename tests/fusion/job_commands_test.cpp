@@ -49,6 +49,11 @@ TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
       {"--model pointnet_cls --points 24 --classes 4 --feature-transform on --data-seed 3 --stages 2 ",
        "--lr 0.01 0.02 --seed 1 2 --dropout 0.1 0.3",
        {"--lr 0.01 --seed 1 --dropout 0.1", "--lr 0.02 --seed 2 --dropout 0.3"}},
+      {"--model dcgan --image-size 16 --latent 8 --generator-features 4 --discriminator-features 4 --rule "
+       "adam "
+       "--data-seed 3 --stages 2 ",
+       "--lr 0.0002 0.001 --seed 1 2 --beta1 0.5 0.9",
+       {"--lr 0.0002 --seed 1 --beta1 0.5", "--lr 0.001 --seed 2 --beta1 0.9"}},
       {"--model mobilenet_v3_small --image-size 32 --classes 4 --data-seed 3 ",
        "--lr 0.1 0.05 --seed 1 2",
        {"--lr 0.1 --seed 1", "--lr 0.05 --seed 2"}},

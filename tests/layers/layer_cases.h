@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "runtime/layers/adversarial_layers.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/image_layers.h"
@@ -56,6 +57,7 @@ inline std::vector<LayerCase> layer_cases() {
       {"batch_norm_rows", batch_norm1d(6), {{4, 6}}},
       {"batch_norm_points", batch_norm1d(6), {{4, 5, 6}}},
       {"relu", relu(), {{4, 9}}},
+      {"leaky_relu", leaky_relu(0.2), {{4, 9}}},
       {"gelu", gelu(), {{4, 9}}},
       {"gelu_odd", gelu(), {{3, 9}}},
       {"gelu_large", gelu(), {{256, 256}}},
