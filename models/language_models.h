@@ -79,4 +79,20 @@ struct AwdLstmOptions {
 /// [T, B], labels [T, B] (the tokens after; -100: none). Heads: tokens, and activations (AR and TAR), added.
 LayeredModel awd_lstm_model(const AwdLstmOptions& options);
 
+struct S2vtOptions {
+  std::string name = "s2vt";
+  std::int64_t frame_features = 4096;  ///< of a frame as the data have it: VGG's fc7
+  std::int64_t features = 500;         ///< of a frame and of a word as the LSTMs read them
+  std::int64_t hidden = 1000;          ///< of both LSTMs
+  std::int64_t vocabulary = 46'168;
+  double dropout = 0;  ///< of frames, of embedded words and of what both LSTMs give
+  std::int64_t nominal_length = 80;
+};
+/// Captions of videos (arXiv 1505.00487) as its authors' Caffe network has it: an LSTM over frames, one over
+/// what the first gives beside the word before. Layers have that network's names, parameters PyTorch's.
+/// Fields, time-major, one step after another: frames [T, B, frame_features] (then zeros), tokens [T, B]
+/// (padding 0 on frames, then BOS and the words), labels [T, B] (0 on frames, then the words and EOS). Head:
+/// cross-entropy over the labels that are no padding; count "tokens".
+LayeredModel s2vt_model(const S2vtOptions& options);
+
 }  // namespace millrace

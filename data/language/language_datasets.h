@@ -3,6 +3,7 @@
 
 #include "data/dataset.h"
 #include "data/language/token_source.h"
+#include "data/language/video_source.h"
 
 namespace millrace {
 
@@ -52,6 +53,29 @@ Result<std::shared_ptr<const Dataset>> bert_records(const std::vector<std::strin
                                                     const LanguageOptions& options);
 /// All files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, by name.
 std::vector<std::string> record_files(const std::string& folder, const std::string& split);
+
+/// What is said of videos: sentence i of video[i].
+struct Captions {
+  TokenSourcePtr text;
+  std::vector<std::int64_t> video;
+  std::string vocabulary = {};          ///< its fingerprint; empty: there is none
+  std::vector<std::string> notes = {};  ///< Dataset::notes
+};
+/// A sample is a caption and its video, one step after another: frames, then words. Fields frames (as many as
+/// `longest` leaves beside the caption, the first ones), tokens (0 for each frame, begin, words), labels (0
+/// for each frame, words, end); length: all steps; count: words and end. Captions that leave no frame are
+/// left out of training. Ordered as pairs of sentences by their steps.
+Result<std::shared_ptr<const Dataset>> captioned_videos(VideoSourcePtr videos, Captions captions,
+                                                        const LanguageOptions& options);
+/// FOLDER/SPLIT.captions (lines: video, tab, caption), vocabulary.txt (a word a line), features/VIDEO.npy.
+/// Null: no such split. Problems: with file and line.
+Result<std::shared_ptr<const Dataset>> captions_in_folder(const std::string& folder, DataSplit split,
+                                                          const LanguageOptions& options);
+/// `size` videos with a caption each, from the seed.
+Result<std::shared_ptr<const Dataset>> made_up_captions(std::int64_t size, const LanguageOptions& options);
+
+/// A test split is also called val or valid.
+std::vector<std::string> split_names(DataSplit split);
 
 /// The data set of a model over tokens for `--data`: see docs/language.md. Null where there is no such split.
 bool reads_text(const std::vector<FieldSpec>& fields);

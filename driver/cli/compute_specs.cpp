@@ -87,8 +87,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .value = "PATH",
        .help =
            "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
-           "token "
-           "files; of point clouds: shapenet:FOLDER[,CATEGORY...]; arrays:TRAIN.npz[,TEST.npz], an array for "
+           "token files; of captions: FOLDER (docs/language.md); of point clouds: "
+           "shapenet:FOLDER[,CATEGORY...]; arrays:TRAIN.npz[,TEST.npz], an array for "
            "each input of the model; or synthetic[:SIZE].",
        .group = "Data",
        .target = into::text(f.data)},

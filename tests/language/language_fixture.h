@@ -58,6 +58,15 @@ inline LayeredModel small_awd(double dropout, Embeddings embeddings = Embeddings
                          .nominal_length = 7});
 }
 
+inline LayeredModel small_s2vt(double dropout) {
+  return s2vt_model({.frame_features = 6,
+                     .features = 8,
+                     .hidden = 10,
+                     .vocabulary = kVocabulary,
+                     .dropout = dropout,
+                     .nominal_length = 20});
+}
+
 inline std::unique_ptr<BatchSource> text_batches(const LayeredModel& model, int microbatch,
                                                  int microbatches) {
   const std::int64_t per_step = std::int64_t{microbatch} * microbatches;

@@ -36,6 +36,8 @@ TEST(LanguageModels, HaveTheKnownParameterCounts) {
       {"transformer_lm", {}, 8'751'614},
       {"awd_lstm", {}, 33'556'078},
       {"awd_lstm", {{"vocabulary", "10000"}}, 24'221'600},
+      // The authors' 87,358,668, and a second bias for each gate, as PyTorch has.
+      {"s2vt", {}, 87'366'668},
       // Six layers of 1600, as PipeDream's is thought to be (0.408 GB).
       {"awd_lstm",
        {{"vocabulary", "10000"}, {"layers", "6"}, {"hidden", "1600"}},
@@ -96,6 +98,42 @@ TEST(LanguageModels, AwdLstmHasTheReferencesNamesAndShapes) {
   }
 }
 
+TEST(LanguageModels, S2vtHasItsAuthorsLayersAndInitialValues) {
+  const LayeredModel model =
+      s2vt_model({.frame_features = 12, .features = 5, .hidden = 7, .vocabulary = 11, .dropout = 0.5});
+  EXPECT_EQ(own_parameters(model), (std::map<std::string, Shape>{{"embed_encoder.weight", {5, 12}},
+                                                                 {"embed_encoder.bias", {5}},
+                                                                 {"embedding.weight", {11, 5}},
+                                                                 {"lstm1.weight_ih_l0", {28, 5}},
+                                                                 {"lstm1.weight_hh_l0", {28, 7}},
+                                                                 {"lstm1.bias_ih_l0", {28}},
+                                                                 {"lstm1.bias_hh_l0", {28}},
+                                                                 {"lstm2.weight_ih_l0", {28, 13}},
+                                                                 {"lstm2.weight_hh_l0", {28, 7}},
+                                                                 {"lstm2.bias_ih_l0", {28}},
+                                                                 {"lstm2.bias_hh_l0", {28}},
+                                                                 {"predict.weight", {11, 7}},
+                                                                 {"predict.bias", {11}}}));
+  EXPECT_EQ(model.layer_names(),
+            (std::vector<std::string>{"dropFc7", "embed_encoder", "lstm1", "drop_lstm1", "embedding",
+                                      "drop_input_en", "concat", "stage_indicator", "lstm2", "drop_lstm2",
+                                      "predict"}));
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      const std::string name = layer.parameter_name(spec);
+      if (name == "embed_encoder.weight") {
+        EXPECT_EQ(spec.a, 0.5);
+      } else if (name == "embed_encoder.bias") {
+        EXPECT_TRUE(spec.init == Init::Constant && spec.a == 0.2);
+      } else if (name.find("bias") != std::string::npos) {
+        EXPECT_EQ(spec.init, Init::Zeros) << name;
+      } else {
+        EXPECT_TRUE(spec.init == Init::Uniform && spec.a == 0.08) << name;
+      }
+    }
+  }
+}
+
 TEST(LanguageModels, AreWholeInEveryForm) {
   std::vector<LayeredModel> models;
   for (const Embeddings embeddings : {Embeddings::Separate, Embeddings::Shared}) {
@@ -114,6 +152,8 @@ TEST(LanguageModels, AreWholeInEveryForm) {
                                      .change_penalty = 0,
                                      .embeddings = embeddings}));
   }
+  for (const double dropout : {0.0, 0.5})
+    models.push_back(s2vt_model({.frame_features = 6, .features = 4, .hidden = 8, .dropout = dropout}));
   models.push_back(bert_model({.layers = 2, .hidden = 16, .heads = 4, .gelu = GeluForm::Tanh}));
   for (const LayeredModel& model : models) {
     EXPECT_TRUE(validate(model).empty()) << to_string(validate(model));

@@ -35,7 +35,8 @@ class Language : public Pipeline {
             small_lm(kDropout),
             small_lm(kDropout, Embeddings::Shared),
             small_awd(kDropout),
-            small_awd(kDropout, Embeddings::Separate)};
+            small_awd(kDropout, Embeddings::Separate),
+            small_s2vt(kDropout)};
   }
 };
 
@@ -61,8 +62,8 @@ TEST_F(Language, PipelinesThatFlushEqualOneProcessBitForBit) {
 }
 
 TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
-  for (const LayeredModel& model :
-       {small_gnmt(kDropout), small_lm(kDropout), small_awd(kDropout, Embeddings::Separate)}) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_lm(kDropout),
+                                    small_awd(kDropout, Embeddings::Separate), small_s2vt(kDropout)}) {
     for (int stages : {2, 3, 4}) {
       const Plan plan = straight(model, stages, ScheduleKind::PipeDream, 1);
       const TrainOptions settings = options(8);
@@ -77,8 +78,8 @@ TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
 }
 
 TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
-  for (const LayeredModel& model :
-       {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout), small_awd(kDropout)}) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout),
+                                    small_awd(kDropout), small_s2vt(kDropout)}) {
     const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3));
     for (const auto& replicas : {std::vector<int>{2}, {2, 1}, {1, 2}, {2, 2}}) {
       const Outcome many =
@@ -101,8 +102,8 @@ TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
 }
 
 TEST_F(Language, RunsResumeAtTheSameSentence) {
-  for (const LayeredModel& model :
-       {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout), small_awd(kDropout)}) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout),
+                                    small_awd(kDropout), small_s2vt(kDropout)}) {
     const Outcome whole =
         run(model, straight(model, 2, ScheduleKind::OneFOneB), options(6, UpdateRuleKind::Adam));
     TrainOptions first = options(3, UpdateRuleKind::Adam);
@@ -281,7 +282,8 @@ TEST_F(Language, LossAndGradientsArePyTorchs) {
       {"bert", small_bert(0)},
       {"transformer_lm", small_lm(0)},
       {"awd_lstm", small_awd(0)},
-      {"awd_lstm_separate", small_awd(0, Embeddings::Separate)}};
+      {"awd_lstm_separate", small_awd(0, Embeddings::Separate)},
+      {"s2vt", small_s2vt(0)}};
   for (const auto& [name, model] : models)
     write_step(model, (folder_ / (std::string(name) + ".safetensors")).string(), device_);
   const std::string command = std::string(python) + " " + MILLRACE_SOURCE_DIR +

@@ -88,6 +88,7 @@ inline std::vector<LayerCase> layer_cases() {
       {"learned_positions", learned_positions(7, 6, 0.5), {{3, 4, 6}}},
       {"sinusoidal_positions", sinusoidal_positions(6, 2.5), {{3, 4, 6}}},
       {"concat_features", concat_features(), {{3, 4, 2}, {3, 4, 5}}},
+      {"token_flag", token_flag(), {{6, 3, 5}, {6, 3}}, {0, 3}},
       {"first_token", first_token(), {{3, 4, 5}}},
       {"gather_positions", gather_positions(), {{3, 4, 5}, {3, 6}}, {0, 4}},
       {"padded_embedding", embedding({.vocabulary = 5, .features = 4, .padding = 0}), {{3, 7}}, {5}},

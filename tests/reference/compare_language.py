@@ -175,6 +175,38 @@ def awd_lstm(weights, batches):
     return loss, {name: value.grad for name, value in names.items()}
 
 
+def s2vt(weights, batches):
+    """As its paper has it, a sample at a time: frames while no word is read, then words while no frame is."""
+    features, hidden = weights["embedding.weight"].shape[1], weights["lstm1.weight_hh_l0"].shape[1]
+    lstm1, lstm2 = nn.LSTM(features, hidden), nn.LSTM(hidden + features + 1, hidden)
+    encoder = nn.Linear(weights["embed_encoder.weight"].shape[1], features)
+    words = nn.Embedding(*weights["embedding.weight"].shape)
+    predict = nn.Linear(hidden, weights["predict.weight"].shape[0])
+    model = nn.ModuleDict(
+        {"embed_encoder": encoder, "embedding": words, "lstm1": lstm1, "lstm2": lstm2, "predict": predict})
+    model.load_state_dict(weights)
+    total = sum(batch["labels"].ne(0).sum() for batch in batches)
+    loss = 0
+    for batch in batches:
+        for b in range(batch["tokens"].shape[1]):
+            labels = batch["labels"][:, b]
+            said = labels.nonzero().squeeze(1)
+            first, end = said[0].item(), said[-1].item() + 1
+            assert batch["tokens"][first, b] == 2 and labels[end - 1] == 3 and len(said) == end - first
+            frames = batch["frames"][:first, b]
+            assert first > 0 and frames.abs().sum(1).min() > 0
+            spoken = batch["tokens"][first:end, b]
+            seen, state1 = lstm1(encoder(frames))
+            nothing = torch.cat([words(torch.zeros(first, dtype=torch.long)), torch.zeros(first, 1)], 1)
+            _, state2 = lstm2(torch.cat([seen, nothing], 1))
+            blank = encoder(torch.zeros(end - first, frames.shape[1]))
+            seen, _ = lstm1(blank, state1)
+            told, _ = lstm2(torch.cat([seen, words(spoken), torch.ones(end - first, 1)], 1), state2)
+            loss = loss + F.cross_entropy(predict(told), labels[first:end], reduction="sum") / total
+    loss.backward()
+    return loss, {name: value.grad for name, value in model.named_parameters()}
+
+
 def compare(name, function):
     tensors = load_file(os.path.join(folder, name + ".safetensors"))
     weights, gradients, batches = {}, {}, []
@@ -210,3 +242,4 @@ compare("bert", bert)
 compare("transformer_lm", transformer_lm)
 compare("awd_lstm", awd_lstm)
 compare("awd_lstm_separate", awd_lstm)
+compare("s2vt", s2vt)
