@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/layers/basic_layers.h"
 #include "runtime/stage/layered_model.h"
@@ -11,6 +12,12 @@ namespace millrace {
 
 /// Two uses of one matrix: one parameter, or one each.
 enum class Embeddings { Separate, Shared };
+
+/// A decoder by clusters (adaptive_log_softmax): without cutoffs a matrix and a softmax of all tokens.
+struct AdaptiveSoftmax {
+  std::vector<std::int64_t> cutoffs;
+  double divisor = 4;
+};
 
 /// Initial values and places of dropout.
 enum class GnmtForm {
@@ -54,6 +61,7 @@ struct TransformerLmOptions {
   std::int64_t vocabulary = 33'278;
   double dropout = 0.2;
   Embeddings embeddings = Embeddings::Separate;  ///< the decoder's matrix
+  AdaptiveSoftmax softmax = {};                  ///< with separate embeddings
   std::int64_t nominal_length = 32;
 };
 /// A causal language model of post-norm encoder layers, as PyTorch's word_language_model example: names and
@@ -72,6 +80,7 @@ struct AwdLstmOptions {
   double activation_penalty = 2, change_penalty = 1;  ///< AR and TAR; both 0: no second head
   Embeddings embeddings = Embeddings::Shared;         ///< the decoder's matrix; shared: the last LSTM has
                                                       ///< `features` units, else `hidden`
+  AdaptiveSoftmax softmax = {};                       ///< with separate embeddings
   std::int64_t nominal_length = 70;
 };
 /// AWD-LSTM (arXiv 1708.02182) over text that runs on: names and shapes of salesforce/awd-lstm-lm's

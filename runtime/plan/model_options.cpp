@@ -6,12 +6,16 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/text.h"
+
 namespace millrace {
 namespace {
 
 using Kind = ModelOption::Kind;
-constexpr std::pair<Kind, const char*> kKinds[] = {
-    {Kind::Integer, "integer"}, {Kind::Number, "number"}, {Kind::Choice, "choice"}};
+constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::Integer, "integer"},
+                                                   {Kind::Number, "number"},
+                                                   {Kind::Choice, "choice"},
+                                                   {Kind::Integers, "integers"}};
 
 template <class Number>
 std::optional<Number> parsed(const std::string& text) {
@@ -20,6 +24,23 @@ std::optional<Number> parsed(const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc{} || stop != end || text.empty()) return std::nullopt;
   return value;
+}
+
+/// Nothing: they are no integers that rise.
+std::optional<std::vector<std::int64_t>> parsed_list(const std::string& text) {
+  std::vector<std::int64_t> values;
+  for (const std::string& one : split(text, ',')) {
+    const auto value = parsed<std::int64_t>(one);
+    if (!value || (!values.empty() && *value <= values.back())) return std::nullopt;
+    values.push_back(*value);
+  }
+  return values;
+}
+
+std::string joined(const std::vector<std::int64_t>& values) {
+  std::string text;
+  for (const std::int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+  return text;
 }
 
 std::string shown(double number) {
@@ -51,6 +72,15 @@ std::optional<Problem> problem_of(const ModelOption& option, const std::string& 
     case Kind::Number:
       if (const auto value = parsed<double>(text); value && std::isfinite(*value)) return outside(*value);
       return Problem{where, "'" + text + "' is not a number", range};
+    case Kind::Integers: {
+      const auto values = parsed_list(text);
+      if (!values)
+        return Problem{where, "'" + text + "' is no list of rising integers", "for example 2000,10000"};
+      for (const std::int64_t value : *values) {
+        if (auto problem = outside(static_cast<double>(value))) return problem;
+      }
+      return std::nullopt;
+    }
     case Kind::Choice:
       if (is_choice(option, text)) return std::nullopt;
       return Problem{where, "'" + text + "' is not one of " + option.value, {}};
@@ -73,6 +103,7 @@ Problem unknown_option(const ModelDescription& model, const GivenOption& given, 
 
 std::string canonical(const ModelOption& option, const std::string& text) {
   if (option.kind == Kind::Integer) return std::to_string(*parsed<std::int64_t>(text));
+  if (option.kind == Kind::Integers) return joined(*parsed_list(text));
   return option.kind == Kind::Number ? Json(*parsed<double>(text)).dump() : text;
 }
 
@@ -111,6 +142,17 @@ ModelOption choice_option(std::string name, std::string fallback, const std::vec
           .help = std::move(help)};
 }
 
+ModelOption integers_option(std::string name, const std::vector<std::int64_t>& fallback,
+                            OptionRange<std::int64_t> range, std::string help, std::string value) {
+  return {.name = std::move(name),
+          .kind = Kind::Integers,
+          .value = std::move(value),
+          .fallback = joined(fallback),
+          .minimum = static_cast<double>(range.minimum),
+          .maximum = static_cast<double>(range.maximum),
+          .help = std::move(help)};
+}
+
 ModelOption recorded(ModelOption option) {
   option.recorded = true;
   return option;
@@ -137,6 +179,12 @@ double ModelOptions::number(std::string_view name) const {
   const auto value = parsed<double>(text(name));
   MILLRACE_CHECK(value, "option " << name << " is no number");
   return *value;
+}
+
+std::vector<std::int64_t> ModelOptions::integers(std::string_view name) const {
+  const auto values = parsed_list(text(name));
+  MILLRACE_CHECK(values, "option " << name << " is no list of integers");
+  return *values;
 }
 
 Result<ModelOptions> options_for(const ModelDescription& model, const GivenOptions& given) {

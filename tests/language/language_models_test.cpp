@@ -34,6 +34,10 @@ TEST(LanguageModels, HaveTheKnownParameterCounts) {
       {"bert_base", {}, 110'106'428},
       {"bert_large", {}, 336'226'108},
       {"transformer_lm", {}, 8'751'614},
+      // Without the decoder's 33,278 x 129; the frequent ones and two clusters read 128, 32 and 8 features.
+      {"transformer_lm",
+       {{"softmax", "adaptive"}},
+       8'751'614 - 33'278 * 129 + 128 * 2002 + 32 * (128 + 8000) + 8 * (128 + 23'278)},
       {"awd_lstm", {}, 33'556'078},
       {"awd_lstm", {{"vocabulary", "10000"}}, 24'221'600},
       // The authors' 87,358,668, and a second bias for each gate, as PyTorch has.
@@ -96,6 +100,27 @@ TEST(LanguageModels, AwdLstmHasTheReferencesNamesAndShapes) {
       if (layer.name == "decoder" && spec.name == "bias") EXPECT_EQ(spec.init, Init::Zeros);
     }
   }
+}
+
+/// Names and shapes of torch.nn.AdaptiveLogSoftmaxWithLoss(7, 30, [4, 9, 20], div_value=1.5).
+TEST(LanguageModels, AdaptiveSoftmaxHasTorchsNamesAndShapes) {
+  const auto found = own_parameters(awd_lstm_model({.layers = 1,
+                                                    .features = 5,
+                                                    .hidden = 7,
+                                                    .vocabulary = 30,
+                                                    .embeddings = Embeddings::Separate,
+                                                    .softmax = {.cutoffs = {4, 9, 20}, .divisor = 1.5}}));
+  std::map<std::string, Shape> decoder;
+  for (const auto& [name, shape] : found) {
+    if (name.starts_with("decoder.")) decoder[name] = shape;
+  }
+  EXPECT_EQ(decoder, (std::map<std::string, Shape>{{"decoder.head.weight", {7, 7}},
+                                                   {"decoder.tail.0.0.weight", {4, 7}},
+                                                   {"decoder.tail.0.1.weight", {5, 4}},
+                                                   {"decoder.tail.1.0.weight", {3, 7}},
+                                                   {"decoder.tail.1.1.weight", {11, 3}},
+                                                   {"decoder.tail.2.0.weight", {2, 7}},
+                                                   {"decoder.tail.2.1.weight", {10, 2}}}));
 }
 
 TEST(LanguageModels, S2vtHasItsAuthorsLayersAndInitialValues) {
@@ -170,6 +195,20 @@ TEST(LanguageModels, RefuseSizesThatDoNotFit) {
             std::string::npos);
   EXPECT_FALSE(make_model("transformer_lm", {{"hidden", "7"}, {"heads", "1"}}));
   EXPECT_FALSE(make_model("gnmt", {{"layers", "1"}}));
+  const auto refused = [](const char* model, GivenOptions options, const char* part) {
+    options.push_back({"softmax", "adaptive"});
+    const auto made = make_model(model, options);
+    ASSERT_FALSE(made) << part;
+    EXPECT_NE(to_string(made.problems()).find(part), std::string::npos) << to_string(made.problems());
+  };
+  refused("awd_lstm", {}, "--embeddings separate");  // as it is by default
+  refused("transformer_lm", {{"embeddings", "shared"}}, "--embeddings separate");
+  refused("transformer_lm", {{"vocabulary", "10000"}}, "--cutoffs");
+  refused("transformer_lm", {{"cutoffs", "200,100"}}, "rising");
+  refused("transformer_lm", {{"cutoffs", "0,100"}}, "out of range");
+  refused("transformer_lm", {{"cutoffs", "100,"}}, "rising");
+  refused("transformer_lm", {{"divisor", "12"}}, "--divisor");
+  EXPECT_TRUE(make_model("transformer_lm", {{"softmax", "adaptive"}, {"cutoffs", "1"}}));
 }
 
 }  // namespace

@@ -36,6 +36,8 @@ class Language : public Pipeline {
             small_lm(kDropout, Embeddings::Shared),
             small_awd(kDropout),
             small_awd(kDropout, Embeddings::Separate),
+            small_lm(kDropout, Embeddings::Separate, small_clusters()),
+            small_awd(kDropout, Embeddings::Separate, small_clusters()),
             small_s2vt(kDropout)};
   }
 };
@@ -283,6 +285,8 @@ TEST_F(Language, LossAndGradientsArePyTorchs) {
       {"transformer_lm", small_lm(0)},
       {"awd_lstm", small_awd(0)},
       {"awd_lstm_separate", small_awd(0, Embeddings::Separate)},
+      {"transformer_lm_adaptive", small_lm(0, Embeddings::Separate, small_clusters())},
+      {"awd_lstm_adaptive", small_awd(0, Embeddings::Separate, small_clusters())},
       {"s2vt", small_s2vt(0)}};
   for (const auto& [name, model] : models)
     write_step(model, (folder_ / (std::string(name) + ".safetensors")).string(), device_);
