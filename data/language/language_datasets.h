@@ -20,8 +20,9 @@ struct LanguageOptions {
   std::vector<FieldSpec> fields;     ///< of the model
   std::int64_t longest = INT64_MAX;  ///< tokens of a sample, with begin and end
   std::uint64_t seed = 0;
-  bool train = true;       ///< else nothing is left out
-  int length_buckets = 0;  ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
+  bool train = true;            ///< else nothing is left out
+  int length_buckets = 0;       ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
+  bool random_windows = false;  ///< of running text in training: windows of drawn lengths
 };
 
 /// Pairs of sentences. Fields source (begin, tokens, end), target (begin, tokens), labels (tokens, end);
@@ -34,6 +35,11 @@ Result<std::shared_ptr<const Dataset>> parallel_text(TokenSourcePtr source, Toke
 /// dropped), each cut into windows of `longest` tokens, the last of which may be shorter: PyTorch's batchify.
 /// Sample w * columns + c is window w of row c: a step of `columns` samples reads all rows side by side.
 /// Fields tokens, labels (the tokens after). Never shuffled. `end`: appended to each sentence, or -1.
+///
+/// LanguageOptions::random_windows: lengths are max(5, int(N(b, 5))), b `longest`, or half of it in 5 % of
+/// all draws (arXiv 1708.02182, section 5), other ones in each epoch, from the seed. Every epoch has as many
+/// windows as would cover a row on average: an epoch's lengths are drawn anew until so many do, cutting the
+/// last one only.
 Result<std::shared_ptr<const Dataset>> running_text(TokenSourcePtr text, std::int64_t columns,
                                                     std::int64_t end, const LanguageOptions& options);
 

@@ -104,10 +104,13 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
   LanguageOptions language{.fields = options.fields,
                            .seed = options.seed,
                            .train = train,
-                           .length_buckets = options.length_buckets};
+                           .length_buckets = options.length_buckets,
+                           .random_windows = options.random_bptt};
   if (!options.dimensions.empty()) language.longest = options.dimensions[0].nominal;
   if (options.length_buckets > 0 && kind != TextKind::Translation)
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
+  if (options.random_bptt && kind != TextKind::LanguageModel)
+    return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
   const Result<std::optional<std::int64_t>> synthetic = synthetic_size(options.path, train);
   if (!synthetic) return synthetic.problems();
   if (kind == TextKind::Captions) {

@@ -109,6 +109,17 @@ CommandSpec train_spec(TrainFlags& f) {
            "0: PipeDream's sampler (docs/language.md).",
        .group = "Data",
        .target = into::integer(f.length_buckets, 0, 1024)},
+      {.name = "random-bptt",
+       .help =
+           "Of running text: windows of drawn lengths, about --length or, of one in twenty, half of it, as "
+           "salesforce/awd-lstm-lm draws them (docs/language.md).",
+       .group = "Data",
+       .target = into::on(f.random_bptt)},
+      {.name = "lr-by-length",
+       .help = "The rate of each step is times the tokens of its windows / --length: AWD-LSTM's beside "
+               "--random-bptt.",
+       .group = "Learning rate",
+       .target = into::on(f.rate_by_length)},
       {.name = "steps",
        .value = "N",
        .help =

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -392,6 +393,78 @@ TEST(LanguageData, ReadsTokenFilesOfAFolder) {
                 .find("--vocabulary"),
             std::string::npos);
   std::filesystem::remove_all(folder);
+}
+
+TEST(RunningText, RandomWindowsTileEveryRowOnceInEveryEpoch) {
+  constexpr std::int64_t kColumns = 3;
+  std::vector<Tokens> sentences(40);
+  std::uint32_t next = 0;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    for (std::size_t t = 0; t < 31 + i % 7; ++t) sentences[i].push_back(next++);
+  }
+  LanguageOptions options = options_for(small_lm(0), 20);
+  options.random_windows = true;
+  const auto data = *running_text(tokens_in_memory(sentences), kColumns, -1, options);
+  const std::int64_t row = next / kColumns, windows = data->size() / kColumns;
+  EXPECT_NEAR(double(windows), double(row) / 19.5, 2);
+  std::set<Order> all_lengths;
+  for (std::int64_t epoch = 0; epoch < 6; ++epoch) {
+    const Order order = data->order({.seed = 1, .epoch = epoch, .per_step = kColumns});
+    ASSERT_EQ(std::ssize(order), data->size());
+    Order lengths;
+    for (std::int64_t c = 0; c < kColumns; ++c) {
+      Order tokens;
+      for (std::int64_t w = 0; w < windows; ++w) {
+        const std::int64_t index = order[static_cast<std::size_t>(w * kColumns + c)];
+        std::int64_t length = 0, count = 0;
+        data->measure(index, {&length, 1}, {&count, 1});
+        const Sample sample = data->get(index, 0, std::vector<char>{1, 1});
+        const Order read = values(sample[0].tensor), labels = values(sample[1].tensor);
+        EXPECT_EQ(std::ssize(read), length);
+        EXPECT_EQ(count, length);
+        for (std::size_t t = 0; t < read.size(); ++t) EXPECT_EQ(labels[t], read[t] + 1);
+        tokens.insert(tokens.end(), read.begin(), read.end());
+        if (c == 0)
+          lengths.push_back(length);
+        else
+          EXPECT_EQ(lengths[static_cast<std::size_t>(w)], length) << "the rows of a step differ";
+        EXPECT_GE(length, w + 1 < windows ? 5 : 1);
+      }
+      Order expected(static_cast<std::size_t>(row - 1));
+      std::iota(expected.begin(), expected.end(), c * row);
+      EXPECT_EQ(tokens, expected) << "epoch " << epoch << " row " << c;
+    }
+    all_lengths.insert(lengths);
+  }
+  EXPECT_EQ(all_lengths.size(), 6u);
+  options.train = false;
+  EXPECT_EQ((*running_text(tokens_in_memory(sentences), kColumns, -1, options))->size(),
+            kColumns * ((row - 1 + 19) / 20))
+      << "an evaluation draws no lengths";
+}
+
+TEST(RunningText, LengthsOfRandomWindowsAreThoseOfAwdLstm) {
+  std::vector<Tokens> sentences(2000, Tokens(70, 1));
+  LanguageOptions options = options_for(small_lm(0), 70);
+  options.random_windows = true;
+  const auto data = *running_text(tokens_in_memory(sentences), 1, -1, options);
+  double sum = 0, half = 0, squares = 0;
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    for (std::int64_t w = 0; w + 1 < data->size(); ++w) {
+      std::int64_t length = 0, count = 0;
+      data->measure(epoch * data->size() + w, {&length, 1}, {&count, 1});
+      sum += double(length);
+      if (length < 53) {
+        half += 1;
+      } else {
+        squares += double((length - 70) * (length - 70));
+      }
+    }
+  }
+  const double all = 4 * double(data->size() - 1);  // some 8200: deviations of a mean are 1 in 90 of theirs
+  EXPECT_NEAR(sum / all, 0.95 * 69.5 + 0.05 * 34.5, 0.5);
+  EXPECT_NEAR(half / all, 0.05, 0.01);
+  EXPECT_NEAR(std::sqrt(squares / (all - half)), 5, 0.25);
 }
 
 class CaptionFolder : public ::testing::Test {

@@ -121,6 +121,52 @@ TEST_F(Language, RunsResumeAtTheSameSentence) {
   }
 }
 
+/// Windows of drawn lengths over several epochs, the rate with them.
+TEST_F(Language, RandomWindowsEqualOneProcessAndResumeAtTheSameToken) {
+  const auto batches = [](const LayeredModel& model) {
+    const auto data = *make_dataset({.path = "synthetic:40",
+                                     .fields = model.fields,
+                                     .seed = 5,
+                                     .dimensions = model.dimensions,
+                                     .per_step = kMicrobatch * kMicrobatches,
+                                     .random_bptt = true});
+    EXPECT_LT(data->size() / (kMicrobatch * kMicrobatches), 12) << "the run is to have several epochs";
+    LoaderOptions options{
+        .microbatch = kMicrobatch, .microbatches_per_step = kMicrobatches, .seed = 5, .workers = 0};
+    options.read_for(model);
+    return std::move(*make_loader(data, options));
+  };
+  make_batches_ = batches;
+  constexpr std::int64_t kSteps = 26, kBreak = 15;
+  for (const LayeredModel& model : {small_awd(kDropout), small_lm(kDropout)}) {
+    TrainOptions settings = options(kSteps);
+    settings.rate_per_length = 7;
+    const Outcome one = train(model, straight(model, 1, ScheduleKind::OneFOneB), settings);
+    for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1}) {
+      for (int stages : {2, 4})
+        expect_equal(train(model, straight(model, stages, kind), settings), one,
+                     model.name + " " + to_string(kind) + " " + std::to_string(stages));
+    }
+    TrainOptions first = settings, rest = settings;
+    first.steps = kBreak;
+    first.output_dir = rest.resume = (folder_ / model.name).string();
+    first.checkpoint_every = kBreak;
+    train(model, straight(model, 2, ScheduleKind::OneFOneB), first);
+    const Outcome resumed = train(model, straight(model, 3, ScheduleKind::GPipe), rest);
+    for (const auto& [name, tensor] : one.weights)
+      EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << model.name << " " << name;
+
+    // A step's rate is that of its windows.
+    TrainOptions scaled = options(1), plain = options(1);
+    scaled.rate_per_length = 8;  // a power of two: the same bits
+    const std::int64_t length = batches(model)->extent(0).lengths.at(0);
+    ASSERT_NE(length, 8);
+    plain.learning_rate.base *= double(length) / 8;
+    expect_equal(train(model, straight(model, 2, ScheduleKind::OneFOneB), scaled),
+                 train(model, straight(model, 1, ScheduleKind::OneFOneB), plain), model.name + " rate");
+  }
+}
+
 /// Text of the model in windows of its own length, in rows of a microbatch.
 Evaluation windows_of(const LayeredModel& model, int microbatch) {
   Evaluation evaluation{text_batches(model, microbatch, 1)};

@@ -73,26 +73,60 @@ TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
       {"length", "5"},       {"microbatch", "2"},         {"data", "text"},  {"microbatches", "2"},
       {"rule", "asgd"},      {"nonmonotone", "1"},        {"lr", "4"},       {"evaluate-every", "2"},
       {"lambd", "0"},        {"average-start", "0"},      {"clip-norm", "1"}};
+  for (const bool random : {false, true}) {
+    std::string flags, job;
+    if (random) {
+      flags = " --random-bptt --lr-by-length";
+      job = "random-bptt: true\nlr-by-length: true\n";
+    }
+    for (const auto& [key, value] : settings) {
+      flags += std::string(" --") + key + " " + value;
+      job += std::string(key) + ": " + value + "\n";
+    }
+    const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
+    ASSERT_EQ(one.code, 0) << one.output;
+    EXPECT_NE(one.output.find("tokens.perplexity"), std::string::npos) << one.output;
+    EXPECT_NE(one.output.find("averaging begins"), std::string::npos) << one.output;
+    write("job.yaml", job +
+                          "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n"
+                          "output-dir: run\n");
+    const Ran three = run("launch job.yaml");
+    ASSERT_EQ(three.code, 0) << three.output;
+    EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
+    const Ran first = run("train" + flags + " --steps 9 --output-dir first --checkpoint-at-end");
+    ASSERT_EQ(first.code, 0) << first.output;
+    const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
+    ASSERT_EQ(rest.code, 0) << rest.output;
+    EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+    for (const char* folder : {"run", "first"}) fs::remove_all(folder_ / folder);
+  }
+  EXPECT_NE(run("train --model s2vt --random-bptt --steps 1").code, 0);
+  const Ran refused = run("train --model mlp --lr-by-length --steps 1");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("--lr-by-length"), std::string::npos) << refused.output;
+}
+
+TEST_F(LanguageJobs, ClustersOfRareTokensAreALaunchedJobsToo) {
+  const std::pair<const char*, const char*> settings[] = {
+      {"model", "transformer_lm"}, {"hidden", "8"},       {"feed-forward", "8"},    {"vocabulary", "64"},
+      {"softmax", "adaptive"},     {"cutoffs", "8,20"},   {"divisor", "2"},         {"length", "9"},
+      {"microbatch", "2"},         {"microbatches", "2"}, {"data", "synthetic:64"}, {"steps", "6"}};
   std::string flags, job;
   for (const auto& [key, value] : settings) {
     flags += std::string(" --") + key + " " + value;
     job += std::string(key) + ": " + value + "\n";
   }
-  const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
+  const Ran one = run("train" + flags + " --save-weights one.safetensors");
   ASSERT_EQ(one.code, 0) << one.output;
-  EXPECT_NE(one.output.find("tokens.perplexity"), std::string::npos) << one.output;
-  EXPECT_NE(one.output.find("averaging begins"), std::string::npos) << one.output;
-  write("job.yaml", job +
-                        "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n"
-                        "output-dir: run\n");
-  const Ran three = run("launch job.yaml");
-  ASSERT_EQ(three.code, 0) << three.output;
-  EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
-  const Ran first = run("train" + flags + " --steps 9 --output-dir first --checkpoint-at-end");
-  ASSERT_EQ(first.code, 0) << first.output;
-  const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
-  ASSERT_EQ(rest.code, 0) << rest.output;
-  EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+  EXPECT_NE(one.output.find("perplexity"), std::string::npos) << one.output;
+  EXPECT_EQ(one.output.find("accuracy"), std::string::npos) << one.output;
+  write("job.yaml", job + "stages: 2\nschedule: 1f1b\nsave-weights: two.safetensors\n");
+  const Ran two = run("launch job.yaml");
+  ASSERT_EQ(two.code, 0) << two.output;
+  EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
+  const Ran refused = run("train --model awd_lstm --softmax adaptive --steps 1");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("--embeddings separate"), std::string::npos) << refused.output;
 }
 
 /// From features and captions to weights: three stages say what one process says, and a run that broke off.
