@@ -115,11 +115,6 @@ CommandSpec train_spec(TrainFlags& f) {
            "salesforce/awd-lstm-lm draws them (docs/language.md).",
        .group = "Data",
        .target = into::on(f.random_bptt)},
-      {.name = "lr-by-length",
-       .help = "The rate of each step is times the tokens of its windows / --length: AWD-LSTM's beside "
-               "--random-bptt.",
-       .group = "Learning rate",
-       .target = into::on(f.rate_by_length)},
       {.name = "steps",
        .value = "N",
        .help =
@@ -346,9 +341,16 @@ CommandSpec train_spec(TrainFlags& f) {
        .group = "Job",
        .target = into::choice(f.format, "format")},
   };
+  const Flag by_length{.name = "lr-by-length",
+                       .help =
+                           "The rate of each step is times the tokens of its windows / --length: "
+                           "AWD-LSTM's beside --random-bptt.",
+                       .group = "Learning rate",
+                       .target = into::on(f.rate_by_length)};
   for (const std::vector<Flag>& part : {own,
                                         rule_flags(o.rule, o.clip),
                                         rate_flags(o.learning_rate, f.rate_in_epochs, o.rate_by_replicas),
+                                        {by_length},
                                         {precision_flag(o.precision)},
                                         loss_scale_flags(o.loss_scale),
                                         running})
