@@ -52,7 +52,8 @@ class Dataset {
   virtual void measure(std::int64_t /*index*/, std::span<std::int64_t> /*lengths*/,
                        std::span<std::int64_t> /*counts*/) const {}
   /// An order of its own for an epoch: a permutation of all samples, of which each `per_step` are a step.
-  /// Empty: the loader shuffles, or not. Pure.
+  /// Where samples differ from epoch to epoch, e * size() is added to the indices of epoch e, and `get` and
+  /// `measure` are asked for those. Empty: the loader shuffles, or not. Pure.
   virtual std::vector<std::int64_t> order(const EpochOrder& /*epoch*/) const { return {}; }
   /// How many samples of an epoch's order, from its first on, are read: what comes after them is left out.
   virtual std::int64_t samples_in_epoch(std::int64_t /*per_step*/) const { return size(); }
@@ -93,6 +94,7 @@ struct DatasetOptions {
       dimensions;  ///< of the model: the nominal length is the longest of text and that of synthetic samples
   std::int64_t per_step = 1;  ///< samples; text that runs on is cut into as many rows
   int length_buckets = 0;     ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
+  bool random_bptt = false;   ///< of running text in training: windows of drawn lengths
 };
 /// Null: the data set has no such split. Problem: unreadable folder, class folder without images, a class
 /// that the training set does not have, more classes than the model has, ...

@@ -29,6 +29,8 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   constexpr std::string_view kArrays = "arrays:";
   if (options.length_buckets > 0 && (options.path.starts_with(kArrays) || !reads_text(options.fields)))
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
+  if (options.random_bptt && (options.path.starts_with(kArrays) || !reads_text(options.fields)))
+    return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
   if (options.path.starts_with(kArrays)) return make_array_file(options, options.path.substr(kArrays.size()));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool points = reads_points(options.fields),

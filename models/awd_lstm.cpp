@@ -2,6 +2,7 @@
 #include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
+#include "runtime/layers/adaptive_softmax.h"
 #include "runtime/layers/recurrent_layers.h"
 #include "runtime/layers/sequence_layers.h"
 
@@ -39,10 +40,21 @@ class AwdLstmBuilder : Chain {
 
   void decode() {
     const std::string read = last();
-    then("decoder",
-         linear(read_by_decoder(), o_.vocabulary, {.weight = Init::Uniform, .weight_a = kEmbeddingRange}));
-    if (o_.embeddings == Embeddings::Shared) tie("weight", "encoder.weight");
-    model_.heads = {{"tokens", token_cross_entropy_head({.ignored = kIgnoredLabel}), {last(), "labels"}}};
+    if (!o_.softmax.cutoffs.empty()) {
+      join("decoder",
+           adaptive_log_softmax({.in = read_by_decoder(),
+                                 .classes = o_.vocabulary,
+                                 .cutoffs = o_.softmax.cutoffs,
+                                 .divisor = o_.softmax.divisor,
+                                 .ignored = kIgnoredLabel}),
+           {read, "labels"});
+      model_.heads = {{"tokens", label_likelihood_head({.ignored = kIgnoredLabel}), {last(), "labels"}}};
+    } else {
+      then("decoder",
+           linear(read_by_decoder(), o_.vocabulary, {.weight = Init::Uniform, .weight_a = kEmbeddingRange}));
+      if (o_.embeddings == Embeddings::Shared) tie("weight", "encoder.weight");
+      model_.heads = {{"tokens", token_cross_entropy_head({.ignored = kIgnoredLabel}), {last(), "labels"}}};
+    }
     if (o_.activation_penalty == 0 && o_.change_penalty == 0) return;
     model_.heads.push_back(
         {"activations",
@@ -64,6 +76,8 @@ class AwdLstmBuilder : Chain {
 };
 
 Result<LayeredModel> make_awd_lstm(const ModelOptions& options) {
+  const Result<AdaptiveSoftmax> softmax = adaptive_softmax(options, options.integer("hidden"));
+  if (!softmax) return softmax.problems();
   return awd_lstm_model(
       {.layers = options.integer("layers"),
        .features = options.integer("embedding-features"),
@@ -77,6 +91,7 @@ Result<LayeredModel> make_awd_lstm(const ModelOptions& options) {
        .activation_penalty = options.number("activation-penalty"),
        .change_penalty = options.number("change-penalty"),
        .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+       .softmax = *softmax,
        .nominal_length = options.integer("length")});
 }
 
@@ -90,7 +105,7 @@ std::vector<Model> awd_lstm_models() {
   const auto penalty = [](const char* name, double fallback, const std::string& help) {
     return recorded(number_option(name, fallback, {0, 1e3}, help));
   };
-  return {
+  std::vector<Model> models{
       {{.name = "awd_lstm",
         .summary = "LSTMs over running text (arXiv 1708.02182), as salesforce/awd-lstm-lm has them; "
                    "states go on from window to window.",
@@ -113,6 +128,8 @@ std::vector<Model> awd_lstm_models() {
                                   "Of input and output: a matrix each, or one."),
                     length_option(o.nominal_length, "a window")}},
        make_awd_lstm}};
+  for (ModelOption& option : softmax_options()) models[0].description.options.push_back(std::move(option));
+  return models;
 }
 
 LayeredModel awd_lstm_model(const AwdLstmOptions& o) {

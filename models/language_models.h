@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/layers/basic_layers.h"
 #include "runtime/stage/layered_model.h"
@@ -11,6 +12,12 @@ namespace millrace {
 
 /// Two uses of one matrix: one parameter, or one each.
 enum class Embeddings { Separate, Shared };
+
+/// A decoder by clusters (adaptive_log_softmax): without cutoffs a matrix and a softmax of all tokens.
+struct AdaptiveSoftmax {
+  std::vector<std::int64_t> cutoffs;
+  double divisor = 4;
+};
 
 /// Initial values and places of dropout.
 enum class GnmtForm {
@@ -54,6 +61,7 @@ struct TransformerLmOptions {
   std::int64_t vocabulary = 33'278;
   double dropout = 0.2;
   Embeddings embeddings = Embeddings::Separate;  ///< the decoder's matrix
+  AdaptiveSoftmax softmax = {};                  ///< with separate embeddings
   std::int64_t nominal_length = 32;
 };
 /// A causal language model of post-norm encoder layers, as PyTorch's word_language_model example: names and
@@ -72,11 +80,28 @@ struct AwdLstmOptions {
   double activation_penalty = 2, change_penalty = 1;  ///< AR and TAR; both 0: no second head
   Embeddings embeddings = Embeddings::Shared;         ///< the decoder's matrix; shared: the last LSTM has
                                                       ///< `features` units, else `hidden`
+  AdaptiveSoftmax softmax = {};                       ///< with separate embeddings
   std::int64_t nominal_length = 70;
 };
 /// AWD-LSTM (arXiv 1708.02182) over text that runs on: names and shapes of salesforce/awd-lstm-lm's
 /// state_dict as it is with weight drop. States go on from window to window. Fields, time-major: tokens
 /// [T, B], labels [T, B] (the tokens after; -100: none). Heads: tokens, and activations (AR and TAR), added.
 LayeredModel awd_lstm_model(const AwdLstmOptions& options);
+
+struct S2vtOptions {
+  std::string name = "s2vt";
+  std::int64_t frame_features = 4096;  ///< of a frame as the data have it: VGG's fc7
+  std::int64_t features = 500;         ///< of a frame and of a word as the LSTMs read them
+  std::int64_t hidden = 1000;          ///< of both LSTMs
+  std::int64_t vocabulary = 46'168;
+  double dropout = 0;  ///< of frames, of embedded words and of what both LSTMs give
+  std::int64_t nominal_length = 80;
+};
+/// Captions of videos (arXiv 1505.00487) as its authors' Caffe network has it: an LSTM over frames, one over
+/// what the first gives beside the word before. Layers have that network's names, parameters PyTorch's.
+/// Fields, time-major, one step after another: frames [T, B, frame_features] (then zeros), tokens [T, B]
+/// (padding 0 on frames, then BOS and the words), labels [T, B] (0 on frames, then the words and EOS). Head:
+/// cross-entropy over the labels that are no padding; count "tokens".
+LayeredModel s2vt_model(const S2vtOptions& options);
 
 }  // namespace millrace

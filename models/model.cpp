@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include "runtime/layers/adaptive_softmax.h"
+
 namespace millrace {
 
 ModelOption classes_option() {
@@ -39,6 +41,42 @@ ModelOption length_option(std::int64_t fallback, const std::string& of) {
 
 ModelOption embeddings_option(const std::string& help) {
   return choice_option("embeddings", "separate", {"separate", "shared"}, help);
+}
+
+std::vector<ModelOption> softmax_options() {
+  const AdaptiveSoftmaxOptions o;
+  return {
+      choice_option("softmax", "full", {"full", "adaptive"},
+                    "Over all tokens, or over frequent ones and clusters of rare ones (arXiv 1609.04309), "
+                    "for tokens numbered by frequency."),
+      integers_option("cutoffs", {2000, 10'000}, {1, 1 << 24},
+                      "With --softmax adaptive: the first token of each cluster.", "LIST"),
+      number_option("divisor", o.divisor, {1, 1024},
+                    "With --softmax adaptive: each cluster reads so many times fewer features than the "
+                    "one before it.")};
+}
+
+Result<AdaptiveSoftmax> adaptive_softmax(const ModelOptions& options, std::int64_t features) {
+  if (options.text("softmax") == "full") return AdaptiveSoftmax{};
+  const AdaptiveSoftmax adaptive{options.integers("cutoffs"), options.number("divisor")};
+  const std::int64_t vocabulary = options.integer("vocabulary");
+  Problems problems;
+  if (options.text("embeddings") == "shared")
+    problems.push_back({"--softmax", "adaptive has no matrix of all tokens that the embedding could share",
+                        "give --embeddings separate"});
+  if (adaptive.cutoffs.back() >= vocabulary)
+    problems.push_back({"--cutoffs",
+                        std::to_string(adaptive.cutoffs.back()) + " is beyond the vocabulary of " +
+                            std::to_string(vocabulary) + " tokens",
+                        "give smaller ones"});
+  if (cluster_features({.in = features, .cutoffs = adaptive.cutoffs, .divisor = adaptive.divisor},
+                       adaptive.cutoffs.size() - 1) < 1)
+    problems.push_back({"--divisor",
+                        "leaves the last of " + std::to_string(adaptive.cutoffs.size()) +
+                            " clusters no feature of " + std::to_string(features),
+                        "give a smaller one, or fewer --cutoffs"});
+  if (!problems.empty()) return problems;
+  return adaptive;
 }
 
 std::vector<ModelOption> image_options() {

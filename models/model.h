@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/chain.h"
+#include "models/language_models.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/model_options.h"
 
@@ -30,6 +31,12 @@ Problem heads_problem(std::int64_t features, std::int64_t heads);
 ModelOption vocabulary_option(std::int64_t fallback);                     ///< --vocabulary
 ModelOption length_option(std::int64_t fallback, const std::string& of);  ///< --length
 ModelOption embeddings_option(const std::string& help);                   ///< --embeddings separate|shared
+
+/// --softmax full|adaptive, --cutoffs, --divisor.
+std::vector<ModelOption> softmax_options();
+/// What they say of a model whose decoder reads `features`; no cutoffs for a full softmax. Problems: cutoffs
+/// beyond the vocabulary, a cluster without features, a matrix that is to be shared.
+Result<AdaptiveSoftmax> adaptive_softmax(const ModelOptions& options, std::int64_t features);
 
 /// The value of `option` if it is not 0 (of a probability: not negative), else `fallback`.
 int or_else(const ModelOptions& options, const char* option, int fallback);

@@ -20,6 +20,7 @@
   FILE(bert)                       \
   FILE(transformer_lm)             \
   FILE(awd_lstm)                   \
+  FILE(s2vt)                       \
   FILE(pointnet)                   \
   FILE(dcgan)
 

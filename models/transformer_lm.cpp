@@ -4,6 +4,7 @@
 #include "models/chain.h"
 #include "models/language_models.h"
 #include "models/model.h"
+#include "runtime/layers/adaptive_softmax.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/sequence_layers.h"
 
@@ -11,6 +12,7 @@ namespace millrace {
 namespace {
 
 constexpr double kTransformerRange = 0.1;
+constexpr std::int64_t kNoLabel = -100;
 
 class TransformerBuilder : Chain {
  public:
@@ -46,11 +48,21 @@ class TransformerBuilder : Chain {
     close(name, "2", middle);
   }
 
-  std::string decode() {
+  NamedHead decode() {
+    if (!o_.softmax.cutoffs.empty()) {
+      join("decoder",
+           adaptive_log_softmax({.in = o_.features,
+                                 .classes = o_.vocabulary,
+                                 .cutoffs = o_.softmax.cutoffs,
+                                 .divisor = o_.softmax.divisor,
+                                 .ignored = kNoLabel}),
+           {last(), "labels"});
+      return {"loss", label_likelihood_head({.ignored = kNoLabel}), {last(), "labels"}};
+    }
     then("decoder",
          linear(o_.features, o_.vocabulary, {.weight = Init::Uniform, .weight_a = kTransformerRange}));
     if (o_.embeddings == Embeddings::Shared) tie("weight", "encoder.weight");
-    return last();
+    return {"loss", token_cross_entropy_head({.ignored = kNoLabel}), {last(), "labels"}};
   }
 
  private:
@@ -65,6 +77,8 @@ class TransformerBuilder : Chain {
 };
 
 Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {
+  const Result<AdaptiveSoftmax> softmax = adaptive_softmax(options, options.integer("hidden"));
+  if (!softmax) return softmax.problems();
   const TransformerLmOptions o{
       .layers = options.integer("layers"),
       .features = options.integer("hidden"),
@@ -73,6 +87,7 @@ Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {
       .vocabulary = options.integer("vocabulary"),
       .dropout = probability_or_else(options, "dropout", TransformerLmOptions().dropout),
       .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+      .softmax = *softmax,
       .nominal_length = options.integer("length")};
   if (o.features % o.heads != 0) return heads_problem(o.features, o.heads);
   if (o.features % 2 != 0) return Problem{"--hidden", "is odd: positions are pairs of sine and cosine", {}};
@@ -83,19 +98,21 @@ Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {
 
 std::vector<Model> transformer_lm_models() {
   const TransformerLmOptions o;
-  return {{{.name = "transformer_lm",
-            .summary = "Causal transformer over words, as PyTorch's word_language_model example.",
-            .options = {integer_option("layers", o.layers, {1, 1000}, "Of the encoder."),
-                        integer_option("hidden", o.features, {2, 1 << 16}, "Features of a token."),
-                        heads_option(o.heads), feed_forward_option(o.feed_forward),
-                        vocabulary_option(o.vocabulary), dropout_option(),
-                        embeddings_option("Of input and output: a matrix each, or one."),
-                        length_option(o.nominal_length, "a window")}},
-           make_transformer_lm}};
+  std::vector<Model> models{
+      {{.name = "transformer_lm",
+        .summary = "Causal transformer over words, as PyTorch's word_language_model example.",
+        .options = {integer_option("layers", o.layers, {1, 1000}, "Of the encoder."),
+                    integer_option("hidden", o.features, {2, 1 << 16}, "Features of a token."),
+                    heads_option(o.heads), feed_forward_option(o.feed_forward),
+                    vocabulary_option(o.vocabulary), dropout_option(),
+                    embeddings_option("Of input and output: a matrix each, or one."),
+                    length_option(o.nominal_length, "a window")}},
+       make_transformer_lm}};
+  for (ModelOption& option : softmax_options()) models[0].description.options.push_back(std::move(option));
+  return models;
 }
 
 LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
-  constexpr std::int64_t kNoLabel = -100;
   LayeredModel model{
       .name = o.name,
       .fields = {{.name = "tokens", .shape = {dimension(0)}, .dtype = at::kLong, .limit = o.vocabulary},
@@ -109,8 +126,7 @@ LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
   TransformerBuilder builder(model, o);
   builder.embed();
   for (std::int64_t i = 0; i < o.layers; ++i) builder.layer(i);
-  const std::string scores = builder.decode();
-  model.heads = {{"loss", token_cross_entropy_head({.ignored = kNoLabel}), {scores, "labels"}}};
+  model.heads = {builder.decode()};
   return model;
 }
 

@@ -3,6 +3,7 @@
 
 #include "data/dataset.h"
 #include "data/language/token_source.h"
+#include "data/language/video_source.h"
 
 namespace millrace {
 
@@ -19,8 +20,9 @@ struct LanguageOptions {
   std::vector<FieldSpec> fields;     ///< of the model
   std::int64_t longest = INT64_MAX;  ///< tokens of a sample, with begin and end
   std::uint64_t seed = 0;
-  bool train = true;       ///< else nothing is left out
-  int length_buckets = 0;  ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
+  bool train = true;            ///< else nothing is left out
+  int length_buckets = 0;       ///< of parallel text: MLPerf v0.6's sampler; 0: PipeDream's
+  bool random_windows = false;  ///< of running text in training: windows of drawn lengths
 };
 
 /// Pairs of sentences. Fields source (begin, tokens, end), target (begin, tokens), labels (tokens, end);
@@ -33,6 +35,11 @@ Result<std::shared_ptr<const Dataset>> parallel_text(TokenSourcePtr source, Toke
 /// dropped), each cut into windows of `longest` tokens, the last of which may be shorter: PyTorch's batchify.
 /// Sample w * columns + c is window w of row c: a step of `columns` samples reads all rows side by side.
 /// Fields tokens, labels (the tokens after). Never shuffled. `end`: appended to each sentence, or -1.
+///
+/// LanguageOptions::random_windows: lengths are max(5, int(N(b, 5))), b `longest`, or half of it in 5 % of
+/// all draws (arXiv 1708.02182, section 5), other ones in each epoch, from the seed. Every epoch has as many
+/// windows as would cover a row on average: an epoch's lengths are drawn anew until so many do, cutting the
+/// last one only.
 Result<std::shared_ptr<const Dataset>> running_text(TokenSourcePtr text, std::int64_t columns,
                                                     std::int64_t end, const LanguageOptions& options);
 
@@ -52,6 +59,29 @@ Result<std::shared_ptr<const Dataset>> bert_records(const std::vector<std::strin
                                                     const LanguageOptions& options);
 /// All files of FOLDER/SPLIT/, or those of FOLDER named SPLIT*.tfrecord*, by name.
 std::vector<std::string> record_files(const std::string& folder, const std::string& split);
+
+/// What is said of videos: sentence i of video[i].
+struct Captions {
+  TokenSourcePtr text;
+  std::vector<std::int64_t> video;
+  std::string vocabulary = {};          ///< its fingerprint; empty: there is none
+  std::vector<std::string> notes = {};  ///< Dataset::notes
+};
+/// A sample is a caption and its video, one step after another: frames, then words. Fields frames (as many as
+/// `longest` leaves beside the caption, the first ones), tokens (0 for each frame, begin, words), labels (0
+/// for each frame, words, end); length: all steps; count: words and end. Captions that leave no frame are
+/// left out of training. Ordered as pairs of sentences by their steps.
+Result<std::shared_ptr<const Dataset>> captioned_videos(VideoSourcePtr videos, Captions captions,
+                                                        const LanguageOptions& options);
+/// FOLDER/SPLIT.captions (lines: video, tab, caption), vocabulary.txt (a word a line), features/VIDEO.npy.
+/// Null: no such split. Problems: with file and line.
+Result<std::shared_ptr<const Dataset>> captions_in_folder(const std::string& folder, DataSplit split,
+                                                          const LanguageOptions& options);
+/// `size` videos with a caption each, from the seed.
+Result<std::shared_ptr<const Dataset>> made_up_captions(std::int64_t size, const LanguageOptions& options);
+
+/// A test split is also called val or valid.
+std::vector<std::string> split_names(DataSplit split);
 
 /// The data set of a model over tokens for `--data`: see docs/language.md. Null where there is no such split.
 bool reads_text(const std::vector<FieldSpec>& fields);

@@ -12,11 +12,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class TextKind { Translation, LanguageModel, Bert };
+enum class TextKind { Translation, LanguageModel, Bert, Captions };
 
 std::optional<TextKind> text_kind_of(const std::vector<FieldSpec>& fields) {
   const auto has = [&](const char* name) { return field_index(fields, name) >= 0; };
   if (has("source") && has("target") && has("labels")) return TextKind::Translation;
+  if (has("frames") && has("tokens") && has("labels")) return TextKind::Captions;
   if (has("input_ids") && has("masked_positions")) return TextKind::Bert;
   if (has("tokens") && has("labels") && fields.size() == 2) return TextKind::LanguageModel;
   return std::nullopt;
@@ -48,12 +49,6 @@ TokenSourcePtr synthetic_text(TextKind kind, std::int64_t sentences, std::int64_
                        .limit = limit,
                        .seed = derive_seed(options.seed, to_string(options.split) + side),
                        .documents = kind == TextKind::Bert});
-}
-
-/// A test split is also called val or valid.
-std::vector<std::string> split_names(DataSplit split) {
-  if (split == DataSplit::Test) return {"test", "val", "valid"};
-  return {to_string(split)};
 }
 
 /// FOLDER/SPLIT[.LANGUAGE].tokens. Null: there is none.
@@ -94,6 +89,11 @@ BertTokens bert_tokens(std::int64_t vocabulary) {
 
 }  // namespace
 
+std::vector<std::string> split_names(DataSplit split) {
+  if (split == DataSplit::Test) return {"test", "val", "valid"};
+  return {to_string(split)};
+}
+
 bool reads_text(const std::vector<FieldSpec>& fields) {
   return text_kind_of(fields).has_value();
 }
@@ -104,12 +104,20 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
   LanguageOptions language{.fields = options.fields,
                            .seed = options.seed,
                            .train = train,
-                           .length_buckets = options.length_buckets};
+                           .length_buckets = options.length_buckets,
+                           .random_windows = options.random_bptt};
   if (!options.dimensions.empty()) language.longest = options.dimensions[0].nominal;
   if (options.length_buckets > 0 && kind != TextKind::Translation)
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
+  if (options.random_bptt && kind != TextKind::LanguageModel)
+    return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
   const Result<std::optional<std::int64_t>> synthetic = synthetic_size(options.path, train);
   if (!synthetic) return synthetic.problems();
+  if (kind == TextKind::Captions) {
+    if (!*synthetic) return captions_in_folder(options.path, options.split, language);
+    language.seed = derive_seed(options.seed, to_string(options.split));
+    return made_up_captions(**synthetic, language);
+  }
   const std::int64_t limit = options.fields[0].limit;
   if (kind == TextKind::Translation) {
     constexpr std::int64_t kFirstWord = 4;

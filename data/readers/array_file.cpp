@@ -31,20 +31,11 @@ at::Tensor read_array(const FieldSpec& field, std::string_view bytes, const ZipM
   std::string unpacked;
   const Result<std::string_view> content = zip_member(bytes, member, unpacked, path);
   if (!content) return append(problems, content.problems()), at::Tensor();
-  const Result<NpyHeader> header = parse_npy(*content, where);
-  if (!header) return append(problems, header.problems()), at::Tensor();
-  const auto type = type_of(header->descr);
-  if (!type || header->fortran_order) {
-    problems.push_back({where,
-                        "is of type " + header->descr + (header->fortran_order ? " in Fortran order" : ""),
-                        "save float32, float64, integers or bool of this machine's byte order, in C order"});
-    return {};
-  }
-  const std::string_view data = content->substr(header->data_offset);
-  const at::Tensor array =
-      at::from_blob(const_cast<char*>(data.data()), header->shape, at::TensorOptions(*type));
-  const bool converts = at::isFloatingType(*type) == at::isFloatingType(field.dtype);
-  return array.to(at::TensorOptions(converts ? field.dtype : *type), false, /*copy=*/true);
+  const Result<at::Tensor> array = npy_tensor(*content, where);
+  if (!array) return append(problems, array.problems()), at::Tensor();
+  const at::ScalarType type = array->scalar_type();
+  const bool converts = at::isFloatingType(type) == at::isFloatingType(field.dtype);
+  return array->to(at::TensorOptions(converts ? field.dtype : type), false, /*copy=*/true);
 }
 
 Result<std::shared_ptr<const Dataset>> read_arrays(const std::string& path,
@@ -83,6 +74,17 @@ Result<std::shared_ptr<const Dataset>> read_arrays(const std::string& path,
 }
 
 }  // namespace
+
+Result<at::Tensor> npy_tensor(std::string_view bytes, const std::string& name) {
+  const Result<NpyHeader> header = parse_npy(bytes, name);
+  if (!header) return header.problems();
+  const auto type = type_of(header->descr);
+  if (!type || header->fortran_order)
+    return Problem{name, "is of type " + header->descr + (header->fortran_order ? " in Fortran order" : ""),
+                   "save float32, float64, integers or bool of this machine's byte order, in C order"};
+  const std::string_view data = bytes.substr(header->data_offset);
+  return at::from_blob(const_cast<char*>(data.data()), header->shape, at::TensorOptions(*type));
+}
 
 Result<std::shared_ptr<const Dataset>> make_array_file(const DatasetOptions& options,
                                                        const std::string& paths) {

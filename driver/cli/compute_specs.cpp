@@ -87,8 +87,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .value = "PATH",
        .help =
            "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
-           "token "
-           "files; of point clouds: shapenet:FOLDER[,CATEGORY...]; arrays:TRAIN.npz[,TEST.npz], an array for "
+           "token files; of captions: FOLDER (docs/language.md); of point clouds: "
+           "shapenet:FOLDER[,CATEGORY...]; arrays:TRAIN.npz[,TEST.npz], an array for "
            "each input of the model; or synthetic[:SIZE].",
        .group = "Data",
        .target = into::text(f.data)},
@@ -109,6 +109,12 @@ CommandSpec train_spec(TrainFlags& f) {
            "0: PipeDream's sampler (docs/language.md).",
        .group = "Data",
        .target = into::integer(f.length_buckets, 0, 1024)},
+      {.name = "random-bptt",
+       .help =
+           "Of running text: windows of drawn lengths, about --length or, of one in twenty, half of it, as "
+           "salesforce/awd-lstm-lm draws them (docs/language.md).",
+       .group = "Data",
+       .target = into::on(f.random_bptt)},
       {.name = "steps",
        .value = "N",
        .help =
@@ -335,9 +341,16 @@ CommandSpec train_spec(TrainFlags& f) {
        .group = "Job",
        .target = into::choice(f.format, "format")},
   };
+  const Flag by_length{.name = "lr-by-length",
+                       .help =
+                           "The rate of each step is times the tokens of its windows / --length: "
+                           "AWD-LSTM's beside --random-bptt.",
+                       .group = "Learning rate",
+                       .target = into::on(f.rate_by_length)};
   for (const std::vector<Flag>& part : {own,
                                         rule_flags(o.rule, o.clip),
                                         rate_flags(o.learning_rate, f.rate_in_epochs, o.rate_by_replicas),
+                                        {by_length},
                                         {precision_flag(o.precision)},
                                         loss_scale_flags(o.loss_scale),
                                         running})

@@ -52,6 +52,7 @@ struct TrainFlags {
   int workers = 1;
   bool keep_last = false;
   int length_buckets = 0;
+  bool random_bptt = false, rate_by_length = false;
   std::optional<std::uint64_t> data_seed;  ///< of the order of samples; else the run's
   ScoreFlags bleu;
   // -- a job array: driver/cli/job_lists.h takes the lists --

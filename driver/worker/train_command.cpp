@@ -337,6 +337,11 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
     problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
                         "only with --schedule pipedream or pipedream-vsync"});
+  if (spec.rate_by_length && spec.alone.dimensions.empty())
+    problems.push_back(
+        {"--lr-by-length", "the samples of " + spec.model.name + " are all of one length", "leave it out"});
+  else if (spec.rate_by_length)
+    o.rate_per_length = spec.alone.dimensions.front().nominal;
   append(problems, conflicts(spec));
   if (is_exported_model(o.save_weights) && jobs.size() > 1)
     problems.push_back({"--save-weights", "writes no .pt2 of the jobs of an array", "give FILE.safetensors"});
@@ -367,11 +372,13 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);
   if (spec.length_buckets > 0) o.settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
+  if (spec.random_bptt) o.settings.emplace_back("random-bptt", "true");
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
     Settings& mine = o.jobs[job].settings;
     mine.insert(mine.begin(), {"keep-last", spec.keep_last ? "true" : "false"});
     if (spec.length_buckets > 0) mine.emplace_back("length-buckets", std::to_string(spec.length_buckets));
+    if (spec.random_bptt) mine.emplace_back("random-bptt", "true");
     if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
   }
   spec.pipeline = *std::move(plan);
@@ -387,7 +394,8 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size
           .per_step = split == DataSplit::Train
                           ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
                           : spec.options.microbatch,
-          .length_buckets = spec.length_buckets};
+          .length_buckets = spec.length_buckets,
+          .random_bptt = spec.random_bptt};
 }
 
 /// By reader: one for all jobs of an array, or one for each.

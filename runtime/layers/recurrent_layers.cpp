@@ -38,7 +38,7 @@ std::vector<ParameterSpec> lstm_parameters(const LstmOptions& o, const std::stri
       {.name = "weight_hh_l0" + suffix, .shape = {rows, o.hidden}, .init = Init::Uniform, .a = a},
       {.name = "bias_ih_l0" + suffix,
        .shape = {rows},
-       .init = Init::Uniform,
+       .init = o.zero_input_bias ? Init::Zeros : Init::Uniform,
        .a = a,
        .kind = ParameterKind::Bias},
       {.name = "bias_hh_l0" + suffix,

@@ -10,6 +10,7 @@ struct LstmOptions {
   std::int64_t in = 1, hidden = 1;
   double range = 0;               ///< initial values are uniform in +-range; 0: 1/sqrt(hidden), as PyTorch's
   bool zero_hidden_bias = false;  ///< bias_hh starts at zero (MLPerf's GNMT)
+  bool zero_input_bias = false;   ///< so does bias_ih
 };
 
 /// [T, B, I] -> [T, B, H]. Parameters weight_ih_l0 [4H, I], weight_hh_l0 [4H, H], bias_ih_l0, bias_hh_l0

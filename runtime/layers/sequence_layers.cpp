@@ -302,6 +302,38 @@ class ConcatFeatures final : public Layer {
   }
 };
 
+class TokenFlag final : public Layer {
+ public:
+  explicit TokenFlag(std::int64_t padding) : padding_(padding) {}
+  std::string kind() const override { return "token_flag"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    return padding_ == static_cast<const TokenFlag&>(other).padding_;
+  }
+  bool folds() const override { return true; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    Shape result = inputs[0];
+    if (result.empty() || inputs.size() != 2 || inputs[1] != Shape(result.begin(), result.end() - 1))
+      throw_bad_shape(kind(), inputs.back(), "tokens [...] beside [..., F]");
+    ++result.back();
+    return result;
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved*) const override {
+    const at::Tensor& x = inputs[0];
+    return at::cat({x, inputs[1].ne(padding_).to(x.scalar_type()).unsqueeze(-1)}, -1);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool> needs) const override {
+    std::vector<at::Tensor> all(needs.size());
+    if (needs[0]) all[0] = grad.narrow(-1, 0, grad.size(-1) - 1).contiguous();
+    return all;
+  }
+
+ private:
+  std::int64_t padding_;
+};
+
 class FirstToken final : public Layer {
  public:
   std::string kind() const override { return "first_token"; }
@@ -383,6 +415,9 @@ LayerPtr row_dropout(std::int64_t vocabulary, double p) {
 }
 LayerPtr concat_features() {
   return std::make_shared<ConcatFeatures>();
+}
+LayerPtr token_flag(std::int64_t padding) {
+  return std::make_shared<TokenFlag>(padding);
 }
 LayerPtr first_token() {
   return std::make_shared<FirstToken>();

@@ -29,7 +29,9 @@ LayerPtr locked_dropout(double p);
 /// everywhere: dropout of whole rows of the embedding that x came from (arXiv 1708.02182, section 4.3).
 LayerPtr row_dropout(std::int64_t vocabulary, double p);
 
-LayerPtr concat_features();   ///< [..., F1], [..., F2], ... -> [..., F1 + F2 + ...]
+LayerPtr concat_features();  ///< [..., F1], [..., F2], ... -> [..., F1 + F2 + ...]
+/// x [..., F], tokens int64 [...] -> [..., F + 1]: after x's features 1, or 0 where the token is `padding`.
+LayerPtr token_flag(std::int64_t padding = 0);
 LayerPtr first_token();       ///< [B, T, F] -> [B, F]
 LayerPtr gather_positions();  ///< [B, T, F], int64 [B, P] in [0, T) -> [B, P, F]
 

@@ -6,13 +6,33 @@
 #include <set>
 
 #include "runtime/base/numbers.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
 
 using Kind = ModelOption::Kind;
-constexpr std::pair<Kind, const char*> kKinds[] = {
-    {Kind::Integer, "integer"}, {Kind::Number, "number"}, {Kind::Choice, "choice"}};
+constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::Integer, "integer"},
+                                                   {Kind::Number, "number"},
+                                                   {Kind::Choice, "choice"},
+                                                   {Kind::Integers, "integers"}};
+
+/// Nothing: they are no integers that rise.
+std::optional<std::vector<std::int64_t>> parsed_list(const std::string& text) {
+  std::vector<std::int64_t> values;
+  for (const std::string& one : split(text, ',')) {
+    const auto value = number_of<std::int64_t>(one);
+    if (!value || (!values.empty() && *value <= values.back())) return std::nullopt;
+    values.push_back(*value);
+  }
+  return values;
+}
+
+std::string joined(const std::vector<std::int64_t>& values) {
+  std::string text;
+  for (const std::int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+  return text;
+}
 
 std::string shown(double number) {
   const bool whole = std::floor(number) == number && std::abs(number) < 1e15;
@@ -43,6 +63,15 @@ std::optional<Problem> problem_of(const ModelOption& option, const std::string& 
     case Kind::Number:
       if (const auto value = number_of<double>(text); value && std::isfinite(*value)) return outside(*value);
       return Problem{where, "'" + text + "' is not a number", range};
+    case Kind::Integers: {
+      const auto values = parsed_list(text);
+      if (!values)
+        return Problem{where, "'" + text + "' is no list of rising integers", "for example 2000,10000"};
+      for (const std::int64_t value : *values) {
+        if (auto problem = outside(static_cast<double>(value))) return problem;
+      }
+      return std::nullopt;
+    }
     case Kind::Choice:
       if (is_choice(option, text)) return std::nullopt;
       return Problem{where, "'" + text + "' is not one of " + option.value, {}};
@@ -65,6 +94,7 @@ Problem unknown_option(const ModelDescription& model, const GivenOption& given, 
 
 std::string canonical(const ModelOption& option, const std::string& text) {
   if (option.kind == Kind::Integer) return std::to_string(*number_of<std::int64_t>(text));
+  if (option.kind == Kind::Integers) return joined(*parsed_list(text));
   return option.kind == Kind::Number ? Json(*number_of<double>(text)).dump() : text;
 }
 
@@ -103,6 +133,17 @@ ModelOption choice_option(std::string name, std::string fallback, const std::vec
           .help = std::move(help)};
 }
 
+ModelOption integers_option(std::string name, const std::vector<std::int64_t>& fallback,
+                            OptionRange<std::int64_t> range, std::string help, std::string value) {
+  return {.name = std::move(name),
+          .kind = Kind::Integers,
+          .value = std::move(value),
+          .fallback = joined(fallback),
+          .minimum = static_cast<double>(range.minimum),
+          .maximum = static_cast<double>(range.maximum),
+          .help = std::move(help)};
+}
+
 ModelOption recorded(ModelOption option) {
   option.recorded = true;
   return option;
@@ -129,6 +170,12 @@ double ModelOptions::number(std::string_view name) const {
   const auto value = number_of<double>(text(name));
   MILLRACE_CHECK(value, "option " << name << " is no number");
   return *value;
+}
+
+std::vector<std::int64_t> ModelOptions::integers(std::string_view name) const {
+  const auto values = parsed_list(text(name));
+  MILLRACE_CHECK(values, "option " << name << " is no list of integers");
+  return *values;
 }
 
 Result<ModelOptions> options_for(const ModelDescription& model, const GivenOptions& given) {

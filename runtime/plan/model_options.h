@@ -17,7 +17,7 @@ namespace millrace {
 
 /// One option, made by one of the functions below.
 struct ModelOption {
-  enum class Kind { Integer, Number, Choice };
+  enum class Kind { Integer, Number, Choice, Integers };
   std::string name;  ///< of the flag, without its dashes: "width"
   Kind kind = Kind::Integer;
   std::string value = "N";  ///< what --help calls its value; of a choice "a|b"
@@ -38,6 +38,9 @@ ModelOption number_option(std::string name, double fallback, OptionRange<double>
                           std::string value = "F");
 ModelOption choice_option(std::string name, std::string fallback, const std::vector<std::string>& choices,
                           std::string help);
+/// Rising integers: "2000,10000".
+ModelOption integers_option(std::string name, const std::vector<std::int64_t>& fallback,
+                            OptionRange<std::int64_t> range, std::string help, std::string value = "N,...");
 ModelOption recorded(ModelOption option);
 
 struct ModelDescription {
@@ -61,6 +64,7 @@ class ModelOptions {
  public:
   std::int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
+  std::vector<std::int64_t> integers(std::string_view name) const;
   const std::string& text(std::string_view name) const;
 
  private:

@@ -38,9 +38,12 @@ struct TrainOptions {
   /// learning_rate and settings here.
   std::vector<JobOptions> jobs;
   bool rate_by_replicas = false;  ///< PipeDream: a stage's rate times its replicas / those of stage 0
-  std::string output_dir;         ///< empty: no files. It belongs to one run (base/run_folder.h)
-  bool overwrite = false;         ///< delete an earlier run there instead of refusing
-  std::string resume;             ///< folder, or empty
+  /// Above 0: each step's rate is times its first microbatch's length (of the model's first dimension) /
+  /// this.
+  std::int64_t rate_per_length = 0;
+  std::string output_dir;  ///< empty: no files. It belongs to one run (base/run_folder.h)
+  bool overwrite = false;  ///< delete an earlier run there instead of refusing
+  std::string resume;      ///< folder, or empty
   /// Keys of run_settings that may differ from the checkpoint's; "all": every one.
   std::vector<std::string> resume_changes;
   std::string init_from;  ///< safetensors file or checkpoint folder to take the first weights from; or empty

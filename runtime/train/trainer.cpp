@@ -287,11 +287,19 @@ struct Trainer::Impl {
     stages->set_extents([&source](std::int64_t position) { return source.extent(position); }, array);
   }
   int jobs() const { return model.jobs(); }
+  /// TrainOptions::rate_per_length: what the rate of a step is multiplied with.
+  double length_share(std::int64_t step) const {
+    if (options.rate_per_length == 0) return 1;
+    const BatchExtent extent = sources.front().train->extent(position_of(step));
+    return double(extent.lengths.at(0)) / double(options.rate_per_length);
+  }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
-    if (options.jobs.empty()) return {learning_rate(options.learning_rate, step)};
+    const double share = length_share(step);
+    if (options.jobs.empty()) return {share * learning_rate(options.learning_rate, step)};
     std::vector<double> result;
-    for (const JobOptions& job : options.jobs) result.push_back(learning_rate(job.learning_rate, step));
+    for (const JobOptions& job : options.jobs)
+      result.push_back(share * learning_rate(job.learning_rate, step));
     return result;
   }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -9,9 +10,11 @@
 #include <numeric>
 #include <set>
 
+#include "data/files/npy.h"
 #include "data/files/tfrecord.h"
 #include "data/language/bucketing.h"
 #include "data/text/token_file.h"
+#include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "tests/language/language_fixture.h"
@@ -390,6 +393,248 @@ TEST(LanguageData, ReadsTokenFilesOfAFolder) {
                 .find("--vocabulary"),
             std::string::npos);
   std::filesystem::remove_all(folder);
+}
+
+TEST(RunningText, RandomWindowsTileEveryRowOnceInEveryEpoch) {
+  constexpr std::int64_t kColumns = 3;
+  std::vector<Tokens> sentences(40);
+  std::uint32_t next = 0;
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    for (std::size_t t = 0; t < 31 + i % 7; ++t) sentences[i].push_back(next++);
+  }
+  LanguageOptions options = options_for(small_lm(0), 20);
+  options.random_windows = true;
+  const auto data = *running_text(tokens_in_memory(sentences), kColumns, -1, options);
+  const std::int64_t row = next / kColumns, windows = data->size() / kColumns;
+  EXPECT_NEAR(double(windows), double(row) / 19.5, 2);
+  std::set<Order> all_lengths;
+  for (std::int64_t epoch = 0; epoch < 6; ++epoch) {
+    const Order order = data->order({.seed = 1, .epoch = epoch, .per_step = kColumns});
+    ASSERT_EQ(std::ssize(order), data->size());
+    Order lengths;
+    for (std::int64_t c = 0; c < kColumns; ++c) {
+      Order tokens;
+      for (std::int64_t w = 0; w < windows; ++w) {
+        const std::int64_t index = order[static_cast<std::size_t>(w * kColumns + c)];
+        std::int64_t length = 0, count = 0;
+        data->measure(index, {&length, 1}, {&count, 1});
+        const Sample sample = data->get(index, 0, std::vector<char>{1, 1});
+        const Order read = values(sample[0].tensor), labels = values(sample[1].tensor);
+        EXPECT_EQ(std::ssize(read), length);
+        EXPECT_EQ(count, length);
+        for (std::size_t t = 0; t < read.size(); ++t) EXPECT_EQ(labels[t], read[t] + 1);
+        tokens.insert(tokens.end(), read.begin(), read.end());
+        if (c == 0)
+          lengths.push_back(length);
+        else
+          EXPECT_EQ(lengths[static_cast<std::size_t>(w)], length) << "the rows of a step differ";
+        EXPECT_GE(length, w + 1 < windows ? 5 : 1);
+      }
+      Order expected(static_cast<std::size_t>(row - 1));
+      std::iota(expected.begin(), expected.end(), c * row);
+      EXPECT_EQ(tokens, expected) << "epoch " << epoch << " row " << c;
+    }
+    all_lengths.insert(lengths);
+  }
+  EXPECT_EQ(all_lengths.size(), 6u);
+  options.train = false;
+  EXPECT_EQ((*running_text(tokens_in_memory(sentences), kColumns, -1, options))->size(),
+            kColumns * ((row - 1 + 19) / 20))
+      << "an evaluation draws no lengths";
+}
+
+TEST(RunningText, LengthsOfRandomWindowsAreThoseOfAwdLstm) {
+  std::vector<Tokens> sentences(2000, Tokens(70, 1));
+  LanguageOptions options = options_for(small_lm(0), 70);
+  options.random_windows = true;
+  const auto data = *running_text(tokens_in_memory(sentences), 1, -1, options);
+  double sum = 0, half = 0, squares = 0;
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    for (std::int64_t w = 0; w + 1 < data->size(); ++w) {
+      std::int64_t length = 0, count = 0;
+      data->measure(epoch * data->size() + w, {&length, 1}, {&count, 1});
+      sum += double(length);
+      if (length < 53) {
+        half += 1;
+      } else {
+        squares += double((length - 70) * (length - 70));
+      }
+    }
+  }
+  const double all = 4 * double(data->size() - 1);  // some 8200: deviations of a mean are 1 in 90 of theirs
+  EXPECT_NEAR(sum / all, 0.95 * 69.5 + 0.05 * 34.5, 0.5);
+  EXPECT_NEAR(half / all, 0.05, 0.01);
+  EXPECT_NEAR(std::sqrt(squares / (all - half)), 5, 0.25);
+}
+
+class CaptionFolder : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kFeatures = 3;
+
+  void SetUp() override {
+    char name[] = "/tmp/millrace-captions-XXXXXX";
+    folder_ = ::mkdtemp(name);
+    std::filesystem::create_directory(folder_ / "features");
+    write("vocabulary.txt", "a\ncat\nruns\nman\nsings\n");  // 4, 5, ...
+    write("train.captions", "cat_1\ta cat runs\r\nsong\ta man sings a song\ncat_1\t  runs  \nlong\ta\n");
+    write_video("cat_1", 2);
+    write_video("song", 3, "<f8");
+    write_video("long", 9, "<f2");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) {
+    ASSERT_TRUE(write_file_atomically(folder_ / name, text));
+  }
+  /// Feature f of frame i is 10 i + f.
+  void write_video(const std::string& name, std::int64_t frames, const std::string& type = "<f4") {
+    std::vector<at::Tensor> rows;
+    at::Tensor all = at::empty({frames, kFeatures}, at::kFloat);
+    for (std::int64_t i = 0; i < frames * kFeatures; ++i)
+      all.mutable_data_ptr<float>()[i] = static_cast<float>(10 * (i / kFeatures) + i % kFeatures);
+    all = all.to(type == "<f8" ? at::kDouble : type == "<f2" ? at::kHalf : at::kFloat);
+    write("features/" + name + ".npy",
+          npy_header(type, {frames, kFeatures}) +
+              std::string(static_cast<const char*>(all.const_data_ptr()), all.nbytes()));
+  }
+  static LayeredModel model(std::int64_t length = 8, std::int64_t vocabulary = 9) {
+    return s2vt_model({.frame_features = kFeatures,
+                       .features = 2,
+                       .hidden = 2,
+                       .vocabulary = vocabulary,
+                       .nominal_length = length});
+  }
+  Result<std::shared_ptr<const Dataset>> open(const LayeredModel& model, DataSplit split = DataSplit::Train) {
+    return make_dataset({.path = folder_.string(),
+                         .split = split,
+                         .fields = model.fields,
+                         .seed = 3,
+                         .dimensions = model.dimensions});
+  }
+  /// Every part stands in the Problems.
+  void expect_refused(const std::vector<std::string>& parts, const LayeredModel& of = model()) {
+    std::string text;
+    try {
+      const auto data = open(of);
+      ASSERT_FALSE(data) << parts.front();
+      text = to_string(data.problems());
+    } catch (const std::exception& error) {
+      text = error.what();
+    }
+    for (const std::string& part : parts)
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CaptionFolder, FramesComeFirstThenWords) {
+  const LayeredModel model = this->model();
+  const auto data = *open(model);
+  ASSERT_EQ(data->size(), 4);
+  ASSERT_EQ(data->notes().size(), 2u);
+  EXPECT_NE(data->notes()[0].find("1 words are not in the vocabulary"), std::string::npos);
+  EXPECT_NE(data->notes()[1].find("of 2 videos"), std::string::npos) << data->notes()[1];
+  LoaderOptions options{.microbatch = 2, .microbatches_per_step = 1, .shuffle = false, .workers = 0};
+  options.read_for(model);
+  const auto loader = std::move(*make_loader(data, options));
+  // Steps are 6, 8 (a frame of 3 does not fit), 4, 8 (of 9 frames 6 do): longest first.
+  EXPECT_EQ(loader->extent(0), (BatchExtent{2, {8}, {8}}));
+  EXPECT_EQ(loader->extent(1), (BatchExtent{2, {6}, {6}}));
+  const Batch long_ones = loader->get(0), short_ones = loader->get(1);
+  EXPECT_EQ(values(long_ones.fields[1].t()), (Order{0, 0, 2, 4, 7, 8, 4, 1, 0, 0, 0, 0, 0, 0, 2, 4}));
+  EXPECT_EQ(values(long_ones.fields[2].t()), (Order{0, 0, 4, 7, 8, 4, 1, 3, 0, 0, 0, 0, 0, 0, 4, 3}));
+  EXPECT_EQ(values(short_ones.fields[1].t()), (Order{0, 0, 2, 4, 5, 6, 0, 0, 2, 6, 0, 0}));
+  EXPECT_EQ(values(short_ones.fields[2].t()), (Order{0, 0, 4, 5, 6, 3, 0, 0, 6, 3, 0, 0}));
+  const at::Tensor& frames = long_ones.fields[0];  // [T, B, F]
+  ASSERT_EQ(frames.sizes(), (at::IntArrayRef{8, 2, kFeatures}));
+  for (std::int64_t t = 0; t < 8; ++t) {
+    EXPECT_EQ(frames[t][0][1].item<float>(), t < 2 ? 10 * t + 1 : 0) << t;  // of float64
+    EXPECT_EQ(frames[t][1][2].item<float>(), t < 6 ? 10 * t + 2 : 0) << t;  // of float16
+  }
+}
+
+TEST_F(CaptionFolder, AnEvaluationLeavesNoCaptionOut) {
+  write("train.captions", "cat_1\ta a a a\ncat_1\ta\n");
+  write("valid.captions", "cat_1\ta a a a\ncat_1\ta\n");
+  const LayeredModel model = this->model(5);
+  const auto train = *open(model), valid = *open(model, DataSplit::Test);
+  EXPECT_EQ(train->size(), 1);
+  ASSERT_FALSE(train->notes().empty());
+  EXPECT_NE(train->notes()[0].find("1 captions leave no frame in 5 steps"), std::string::npos);
+  ASSERT_EQ(valid->size(), 2);
+  std::int64_t steps = 0, words = 0;
+  valid->measure(0, {&steps, 1}, {&words, 1});
+  EXPECT_EQ(steps, 6);
+  EXPECT_EQ(words, 5);
+  EXPECT_NE(train->fingerprint(), valid->fingerprint());
+  ASSERT_EQ(train->recorded().size(), 1u);
+  std::filesystem::remove(folder_ / "valid.captions");
+  EXPECT_EQ(*open(model, DataSplit::Test), nullptr);
+}
+
+TEST_F(CaptionFolder, RefusesWhatIsWrongWithFileAndLine) {
+  const std::string captions = (folder_ / "train.captions").string(),
+                    features = (folder_ / "features").string();
+  write("train.captions", "cat_1\ta cat\nnobody\ta cat\nnobody\truns\n");
+  expect_refused({captions + ":2", "nobody.npy"});
+  write("train.captions", "cat_1\ta cat\ncat_1\t \r\n");
+  expect_refused({captions + ":2", "empty caption", "cat_1"});
+  write("train.captions", "cat_1 a cat\n../cat_1\ta\n");
+  expect_refused({captions + ":1", captions + ":2", "a tab"});
+  write("train.captions", "");
+  expect_refused({captions, "has no caption"});
+  write("train.captions", "cat_1\ta cat\n");
+  write("vocabulary.txt", "a\na\n");
+  expect_refused({(folder_ / "vocabulary.txt").string(), "'a' is token 4 and token 5"});
+  write("vocabulary.txt", "a\ncat\nruns\nman\nsings\n");
+  expect_refused({"vocabulary.txt", "--vocabulary 9"}, model(8, 8));
+  LayeredModel wide = s2vt_model({.frame_features = 4096, .vocabulary = 9, .nominal_length = 8});
+  expect_refused({features + "/cat_1.npy", "[2, 3]", "[frames, 4096]", "--frame-features 3"}, wide);
+  const std::string whole = *read_file(folder_ / "features" / "cat_1.npy");
+  write("features/cat_1.npy", whole.substr(0, whole.size() - 4));
+  expect_refused({features + "/cat_1.npy", "20 bytes", "24"});
+  write("features/cat_1.npy", whole.substr(0, 20));
+  expect_refused({features + "/cat_1.npy", "ends inside its header"});
+  write("features/cat_1.npy", npy_header("<f4", {0, 3}));
+  expect_refused({features + "/cat_1.npy", "no frame"});
+  write("features/cat_1.npy", npy_header("<i4", {1, 3}) + std::string(12, '\0'));
+  expect_refused({features + "/cat_1.npy", "<i4"});
+  write("features/cat_1.npy", npy_header("<f4", {3}) + std::string(12, '\0'));
+  expect_refused({features + "/cat_1.npy", "[3]", "[frames, 3]"});
+  // What becomes of a file later ends the run.
+  write("features/cat_1.npy", whole);
+  const LayeredModel model = this->model();
+  const auto data = *open(model);
+  write("features/cat_1.npy", whole.substr(0, whole.size() - 4));
+  EXPECT_THROW(data->get(0, 0, std::vector<char>{1, 0, 0}), DataError);
+  EXPECT_NO_THROW(data->get(0, 0, std::vector<char>{0, 1, 1}));
+  std::filesystem::remove(folder_ / "train.captions");
+  expect_refused({"train.captions"});
+}
+
+TEST(CaptionedVideos, AnEpochHasEveryPairOnceAndStepsOfLikeLength) {
+  const LayeredModel model = small_s2vt(0);
+  const auto data = *make_dataset(
+      {.path = "synthetic:64", .fields = model.fields, .seed = 3, .dimensions = model.dimensions});
+  ASSERT_EQ(data->size(), 64);
+  const auto steps = [&](std::int64_t i) {
+    std::int64_t length = 0, said = 0;
+    data->measure(i, {&length, 1}, {&said, 1});
+    const Sample sample = data->get(i, 0, std::vector<char>{1, 1, 1});
+    EXPECT_EQ(sample[1].tensor.size(0), length);
+    EXPECT_EQ(sample[2].tensor.ne(0).sum().item<std::int64_t>(), said);
+    EXPECT_EQ(sample[0].tensor.size(0), length - said);
+    EXPECT_LE(length, 20);
+    return length;
+  };
+  const Order first = data->order({.seed = 3, .epoch = 0, .per_step = 8}),
+              second = data->order({.seed = 3, .epoch = 1, .per_step = 8});
+  EXPECT_NE(first, second);
+  Order sorted = first;
+  std::ranges::sort(sorted);
+  EXPECT_EQ(sorted, epoch_order(64, 0, 0, false));
+  for (std::size_t s = 0; s < 64; s += 8) EXPECT_LE(steps(first[s]) - steps(first[s + 7]), 4);
 }
 
 }  // namespace

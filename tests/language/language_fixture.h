@@ -32,7 +32,13 @@ inline LayeredModel small_bert(double dropout) {
                      .nominal_length = 20});
 }
 
-inline LayeredModel small_lm(double dropout, Embeddings embeddings = Embeddings::Separate) {
+/// Two clusters.
+inline AdaptiveSoftmax small_clusters() {
+  return {.cutoffs = {9, 20}, .divisor = 2};
+}
+
+inline LayeredModel small_lm(double dropout, Embeddings embeddings = Embeddings::Separate,
+                             AdaptiveSoftmax softmax = {}) {
   return transformer_lm_model({.layers = 2,
                                .features = 8,
                                .heads = 2,
@@ -40,11 +46,13 @@ inline LayeredModel small_lm(double dropout, Embeddings embeddings = Embeddings:
                                .vocabulary = kVocabulary,
                                .dropout = dropout,
                                .embeddings = embeddings,
+                               .softmax = std::move(softmax),
                                .nominal_length = 7});
 }
 
 /// `dropout`: of every kind.
-inline LayeredModel small_awd(double dropout, Embeddings embeddings = Embeddings::Shared) {
+inline LayeredModel small_awd(double dropout, Embeddings embeddings = Embeddings::Shared,
+                              AdaptiveSoftmax softmax = {}) {
   return awd_lstm_model({.layers = 3,
                          .features = 8,
                          .hidden = 12,
@@ -55,7 +63,17 @@ inline LayeredModel small_awd(double dropout, Embeddings embeddings = Embeddings
                          .embedding_dropout = dropout,
                          .weight_drop = dropout,
                          .embeddings = embeddings,
+                         .softmax = std::move(softmax),
                          .nominal_length = 7});
+}
+
+inline LayeredModel small_s2vt(double dropout) {
+  return s2vt_model({.frame_features = 6,
+                     .features = 8,
+                     .hidden = 10,
+                     .vocabulary = kVocabulary,
+                     .dropout = dropout,
+                     .nominal_length = 20});
 }
 
 inline std::unique_ptr<BatchSource> text_batches(const LayeredModel& model, int microbatch,

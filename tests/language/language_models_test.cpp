@@ -34,8 +34,14 @@ TEST(LanguageModels, HaveTheKnownParameterCounts) {
       {"bert_base", {}, 110'106'428},
       {"bert_large", {}, 336'226'108},
       {"transformer_lm", {}, 8'751'614},
+      // Without the decoder's 33,278 x 129; the frequent ones and two clusters read 128, 32 and 8 features.
+      {"transformer_lm",
+       {{"softmax", "adaptive"}},
+       8'751'614 - 33'278 * 129 + 128 * 2002 + 32 * (128 + 8000) + 8 * (128 + 23'278)},
       {"awd_lstm", {}, 33'556'078},
       {"awd_lstm", {{"vocabulary", "10000"}}, 24'221'600},
+      // The authors' 87,358,668, and a second bias for each gate, as PyTorch has.
+      {"s2vt", {}, 87'366'668},
       // Six layers of 1600, as PipeDream's is thought to be (0.408 GB).
       {"awd_lstm",
        {{"vocabulary", "10000"}, {"layers", "6"}, {"hidden", "1600"}},
@@ -100,6 +106,63 @@ TEST(LanguageModels, AwdLstmHasTheReferencesNamesAndShapes) {
   }
 }
 
+/// Names and shapes of torch.nn.AdaptiveLogSoftmaxWithLoss(7, 30, [4, 9, 20], div_value=1.5).
+TEST(LanguageModels, AdaptiveSoftmaxHasTorchsNamesAndShapes) {
+  const auto found = own_parameters(awd_lstm_model({.layers = 1,
+                                                    .features = 5,
+                                                    .hidden = 7,
+                                                    .vocabulary = 30,
+                                                    .embeddings = Embeddings::Separate,
+                                                    .softmax = {.cutoffs = {4, 9, 20}, .divisor = 1.5}}));
+  std::map<std::string, Shape> decoder;
+  for (const auto& [name, shape] : found) {
+    if (name.starts_with("decoder.")) decoder[name] = shape;
+  }
+  EXPECT_EQ(decoder, (std::map<std::string, Shape>{{"decoder.head.weight", {7, 7}},
+                                                   {"decoder.tail.0.0.weight", {4, 7}},
+                                                   {"decoder.tail.0.1.weight", {5, 4}},
+                                                   {"decoder.tail.1.0.weight", {3, 7}},
+                                                   {"decoder.tail.1.1.weight", {11, 3}},
+                                                   {"decoder.tail.2.0.weight", {2, 7}},
+                                                   {"decoder.tail.2.1.weight", {10, 2}}}));
+}
+
+TEST(LanguageModels, S2vtHasItsAuthorsLayersAndInitialValues) {
+  const LayeredModel model =
+      s2vt_model({.frame_features = 12, .features = 5, .hidden = 7, .vocabulary = 11, .dropout = 0.5});
+  EXPECT_EQ(own_parameters(model), (std::map<std::string, Shape>{{"embed_encoder.weight", {5, 12}},
+                                                                 {"embed_encoder.bias", {5}},
+                                                                 {"embedding.weight", {11, 5}},
+                                                                 {"lstm1.weight_ih_l0", {28, 5}},
+                                                                 {"lstm1.weight_hh_l0", {28, 7}},
+                                                                 {"lstm1.bias_ih_l0", {28}},
+                                                                 {"lstm1.bias_hh_l0", {28}},
+                                                                 {"lstm2.weight_ih_l0", {28, 13}},
+                                                                 {"lstm2.weight_hh_l0", {28, 7}},
+                                                                 {"lstm2.bias_ih_l0", {28}},
+                                                                 {"lstm2.bias_hh_l0", {28}},
+                                                                 {"predict.weight", {11, 7}},
+                                                                 {"predict.bias", {11}}}));
+  EXPECT_EQ(model.layer_names(),
+            (std::vector<std::string>{"dropFc7", "embed_encoder", "lstm1", "drop_lstm1", "embedding",
+                                      "drop_input_en", "concat", "stage_indicator", "lstm2", "drop_lstm2",
+                                      "predict"}));
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      const std::string name = layer.parameter_name(spec);
+      if (name == "embed_encoder.weight") {
+        EXPECT_EQ(spec.a, 0.5);
+      } else if (name == "embed_encoder.bias") {
+        EXPECT_TRUE(spec.init == Init::Constant && spec.a == 0.2);
+      } else if (name.find("bias") != std::string::npos) {
+        EXPECT_EQ(spec.init, Init::Zeros) << name;
+      } else {
+        EXPECT_TRUE(spec.init == Init::Uniform && spec.a == 0.08) << name;
+      }
+    }
+  }
+}
+
 TEST(LanguageModels, AreWholeInEveryForm) {
   std::vector<LayeredModel> models;
   for (const Embeddings embeddings : {Embeddings::Separate, Embeddings::Shared}) {
@@ -118,6 +181,8 @@ TEST(LanguageModels, AreWholeInEveryForm) {
                                      .change_penalty = 0,
                                      .embeddings = embeddings}));
   }
+  for (const double dropout : {0.0, 0.5})
+    models.push_back(s2vt_model({.frame_features = 6, .features = 4, .hidden = 8, .dropout = dropout}));
   models.push_back(bert_model({.layers = 2, .hidden = 16, .heads = 4, .gelu = GeluForm::Tanh}));
   for (const LayeredModel& model : models) {
     EXPECT_TRUE(validate(model).empty()) << to_string(validate(model));
@@ -134,6 +199,20 @@ TEST(LanguageModels, RefuseSizesThatDoNotFit) {
             std::string::npos);
   EXPECT_FALSE(make_model("transformer_lm", {{"hidden", "7"}, {"heads", "1"}}));
   EXPECT_FALSE(make_model("gnmt", {{"layers", "1"}}));
+  const auto refused = [](const char* model, GivenOptions options, const char* part) {
+    options.push_back({"softmax", "adaptive"});
+    const auto made = make_model(model, options);
+    ASSERT_FALSE(made) << part;
+    EXPECT_NE(to_string(made.problems()).find(part), std::string::npos) << to_string(made.problems());
+  };
+  refused("awd_lstm", {}, "--embeddings separate");  // as it is by default
+  refused("transformer_lm", {{"embeddings", "shared"}}, "--embeddings separate");
+  refused("transformer_lm", {{"vocabulary", "10000"}}, "--cutoffs");
+  refused("transformer_lm", {{"cutoffs", "200,100"}}, "rising");
+  refused("transformer_lm", {{"cutoffs", "0,100"}}, "out of range");
+  refused("transformer_lm", {{"cutoffs", "100,"}}, "rising");
+  refused("transformer_lm", {{"divisor", "12"}}, "--divisor");
+  EXPECT_TRUE(make_model("transformer_lm", {{"softmax", "adaptive"}, {"cutoffs", "1"}}));
 }
 
 }  // namespace

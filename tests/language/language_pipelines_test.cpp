@@ -35,7 +35,10 @@ class Language : public Pipeline {
             small_lm(kDropout),
             small_lm(kDropout, Embeddings::Shared),
             small_awd(kDropout),
-            small_awd(kDropout, Embeddings::Separate)};
+            small_awd(kDropout, Embeddings::Separate),
+            small_lm(kDropout, Embeddings::Separate, small_clusters()),
+            small_awd(kDropout, Embeddings::Separate, small_clusters()),
+            small_s2vt(kDropout)};
   }
 };
 
@@ -61,8 +64,8 @@ TEST_F(Language, PipelinesThatFlushEqualOneProcessBitForBit) {
 }
 
 TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
-  for (const LayeredModel& model :
-       {small_gnmt(kDropout), small_lm(kDropout), small_awd(kDropout, Embeddings::Separate)}) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_lm(kDropout),
+                                    small_awd(kDropout, Embeddings::Separate), small_s2vt(kDropout)}) {
     for (int stages : {2, 3, 4}) {
       const Plan plan = straight(model, stages, ScheduleKind::PipeDream, 1);
       const TrainOptions settings = options(8);
@@ -77,8 +80,8 @@ TEST_F(Language, AsynchronousPipelinesEqualTheirFormula) {
 }
 
 TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
-  for (const LayeredModel& model :
-       {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout), small_awd(kDropout)}) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout),
+                                    small_awd(kDropout), small_s2vt(kDropout)}) {
     const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(3));
     for (const auto& replicas : {std::vector<int>{2}, {2, 1}, {1, 2}, {2, 2}}) {
       const Outcome many =
@@ -101,8 +104,8 @@ TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
 }
 
 TEST_F(Language, RunsResumeAtTheSameSentence) {
-  for (const LayeredModel& model :
-       {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout), small_awd(kDropout)}) {
+  for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout),
+                                    small_awd(kDropout), small_s2vt(kDropout)}) {
     const Outcome whole =
         run(model, straight(model, 2, ScheduleKind::OneFOneB), options(6, UpdateRuleKind::Adam));
     TrainOptions first = options(3, UpdateRuleKind::Adam);
@@ -115,6 +118,52 @@ TEST_F(Language, RunsResumeAtTheSameSentence) {
     const Outcome resumed = run(model, straight(model, 3, ScheduleKind::GPipe), rest);
     for (const auto& [name, tensor] : whole.weights)
       EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << model.name << " " << name;
+  }
+}
+
+/// Windows of drawn lengths over several epochs, the rate with them.
+TEST_F(Language, RandomWindowsEqualOneProcessAndResumeAtTheSameToken) {
+  const auto batches = [](const LayeredModel& model) {
+    const auto data = *make_dataset({.path = "synthetic:40",
+                                     .fields = model.fields,
+                                     .seed = 5,
+                                     .dimensions = model.dimensions,
+                                     .per_step = kMicrobatch * kMicrobatches,
+                                     .random_bptt = true});
+    EXPECT_LT(data->size() / (kMicrobatch * kMicrobatches), 12) << "the run is to have several epochs";
+    LoaderOptions options{
+        .microbatch = kMicrobatch, .microbatches_per_step = kMicrobatches, .seed = 5, .workers = 0};
+    options.read_for(model);
+    return std::move(*make_loader(data, options));
+  };
+  make_batches_ = batches;
+  constexpr std::int64_t kSteps = 26, kBreak = 15;
+  for (const LayeredModel& model : {small_awd(kDropout), small_lm(kDropout)}) {
+    TrainOptions settings = options(kSteps);
+    settings.rate_per_length = 7;
+    const Outcome one = train(model, straight(model, 1, ScheduleKind::OneFOneB), settings);
+    for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1}) {
+      for (int stages : {2, 4})
+        expect_equal(train(model, straight(model, stages, kind), settings), one,
+                     model.name + " " + to_string(kind) + " " + std::to_string(stages));
+    }
+    TrainOptions first = settings, rest = settings;
+    first.steps = kBreak;
+    first.output_dir = rest.resume = (folder_ / model.name).string();
+    first.checkpoint_every = kBreak;
+    train(model, straight(model, 2, ScheduleKind::OneFOneB), first);
+    const Outcome resumed = train(model, straight(model, 3, ScheduleKind::GPipe), rest);
+    for (const auto& [name, tensor] : one.weights)
+      EXPECT_TRUE(at::equal(tensor, resumed.weights.at(name))) << model.name << " " << name;
+
+    // A step's rate is that of its windows.
+    TrainOptions scaled = options(1), plain = options(1);
+    scaled.rate_per_length = 8;  // a power of two: the same bits
+    const std::int64_t length = batches(model)->extent(0).lengths.at(0);
+    ASSERT_NE(length, 8);
+    plain.learning_rate.base *= double(length) / 8;
+    expect_equal(train(model, straight(model, 2, ScheduleKind::OneFOneB), scaled),
+                 train(model, straight(model, 1, ScheduleKind::OneFOneB), plain), model.name + " rate");
   }
 }
 
@@ -281,7 +330,10 @@ TEST_F(Language, LossAndGradientsArePyTorchs) {
       {"bert", small_bert(0)},
       {"transformer_lm", small_lm(0)},
       {"awd_lstm", small_awd(0)},
-      {"awd_lstm_separate", small_awd(0, Embeddings::Separate)}};
+      {"awd_lstm_separate", small_awd(0, Embeddings::Separate)},
+      {"transformer_lm_adaptive", small_lm(0, Embeddings::Separate, small_clusters())},
+      {"awd_lstm_adaptive", small_awd(0, Embeddings::Separate, small_clusters())},
+      {"s2vt", small_s2vt(0)}};
   for (const auto& [name, model] : models)
     write_step(model, (folder_ / (std::string(name) + ".safetensors")).string(), device_);
   const std::string command = std::string(python) + " " + MILLRACE_SOURCE_DIR +

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "runtime/layers/adaptive_softmax.h"
 #include "runtime/layers/adversarial_layers.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/basic_layers.h"
@@ -90,6 +91,11 @@ inline std::vector<LayerCase> layer_cases() {
       {"learned_positions", learned_positions(7, 6, 0.5), {{3, 4, 6}}},
       {"sinusoidal_positions", sinusoidal_positions(6, 2.5), {{3, 4, 6}}},
       {"concat_features", concat_features(), {{3, 4, 2}, {3, 4, 5}}},
+      {"token_flag", token_flag(), {{6, 3, 5}, {6, 3}}, {0, 3}},
+      {"adaptive_log_softmax",
+       adaptive_log_softmax({.in = 9, .classes = 13, .cutoffs = {3, 7}, .divisor = 2}),
+       {{6, 3, 9}, {6, 3}},
+       {0, 13}},
       {"first_token", first_token(), {{3, 4, 5}}},
       {"gather_positions", gather_positions(), {{3, 4, 5}, {3, 6}}, {0, 4}},
       {"padded_embedding", embedding({.vocabulary = 5, .features = 4, .padding = 0}), {{3, 7}}, {5}},

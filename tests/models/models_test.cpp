@@ -63,7 +63,7 @@ TEST(Models, HaveTorchvisionsCounts) {
   };
   // Ours alone, and those over tokens: tests/language.
   std::set<std::string> counted{"mlp",        "gnmt",           "gnmt_large", "bert_base",
-                                "bert_large", "transformer_lm", "awd_lstm"};
+                                "bert_large", "transformer_lm", "awd_lstm",   "s2vt"};
   for (const Counts& counts : models) {
     const auto model = make_model(counts.name, counts.options);
     ASSERT_TRUE(model) << to_string(model.problems());

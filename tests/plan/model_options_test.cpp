@@ -10,7 +10,8 @@ ModelDescription sample() {
           .summary = "For this test.",
           .options = {integer_option("width", 256, {1, 1024}, "Width of the layers."),
                       recorded(number_option("dropout", -1, {-1, 0.999}, "Probability.", "P")),
-                      choice_option("norm", "batch", {"batch", "layer"}, "Which.")}};
+                      choice_option("norm", "batch", {"batch", "layer"}, "Which."),
+                      recorded(integers_option("cutoffs", {20, 100}, {1, 1000}, "Where.", "LIST"))}};
 }
 
 TEST(ModelOptions, WhatIsNotGivenHasItsDefault) {
@@ -19,10 +20,12 @@ TEST(ModelOptions, WhatIsNotGivenHasItsDefault) {
   EXPECT_EQ(none->integer("width"), 256);
   EXPECT_EQ(none->number("dropout"), -1);
   EXPECT_EQ(none->text("norm"), "batch");
-  const auto some = options_for(sample(), {{"norm", "layer"}, {"width", "8"}});
+  EXPECT_EQ(none->integers("cutoffs"), (std::vector<std::int64_t>{20, 100}));
+  const auto some = options_for(sample(), {{"norm", "layer"}, {"width", "8"}, {"cutoffs", "7"}});
   ASSERT_TRUE(some);
   EXPECT_EQ(some->integer("width"), 8);
   EXPECT_EQ(some->text("norm"), "layer");
+  EXPECT_EQ(some->integers("cutoffs"), std::vector<std::int64_t>{7});
 }
 
 TEST(ModelOptions, EveryProblemAtOnce) {
@@ -34,17 +37,23 @@ TEST(ModelOptions, EveryProblemAtOnce) {
                                             {"dropout", "1"},
                                             {"norm", "batch|layer"},
                                             {"norm", ""},
+                                            {"cutoffs", ""},
+                                            {"cutoffs", "20,20"},
+                                            {"cutoffs", "20, 30"},
+                                            {"cutoffs", "0,1001"},
                                             {"image-size", "3", "job.yaml:3:4"}});
   ASSERT_FALSE(wrong);
   const std::string all = to_string(wrong.problems());
-  EXPECT_EQ(wrong.problems().size(), 9u) << all;
+  EXPECT_EQ(wrong.problems().size(), 13u) << all;
   for (const char* part :
        {"--widht: is not an option of sample. Hint: did you mean --width? sample takes --width, --dropout, "
-        "--norm",
+        "--norm, --cutoffs",
         "--width: '8x' is not an integer. Hint: expected from 1 to 1024", "--width: 0 is out of range",
         "'9999999999999999999999' is not an integer", "--dropout: 'nan' is not a number",
         "--dropout: 1 is out of range. Hint: expected from -1 to 0.999",
         "--norm: 'batch|layer' is not one of batch|layer", "--norm: '' is not one of",
+        "--cutoffs: '' is no list", "--cutoffs: '20,20' is no list of rising integers. Hint: for example",
+        "--cutoffs: '20, 30' is no list", "--cutoffs: 0,1001 is out of range. Hint: expected from 1 to 1000",
         "job.yaml:3:4: is not an option of sample"})
     EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
 }
@@ -52,8 +61,8 @@ TEST(ModelOptions, EveryProblemAtOnce) {
 TEST(ModelOptions, RecordedValuesHaveOneSpelling) {
   for (const char* spelling : {"0.5", "5e-1", "0.500"}) {
     const auto values = recorded_values(sample(), *options_for(sample(), {{"dropout", spelling}}));
-    ASSERT_EQ(values.size(), 1u);
-    EXPECT_EQ(values[0], (std::pair<std::string, std::string>("dropout", "0.5")));
+    EXPECT_EQ(values,
+              (std::vector<std::pair<std::string, std::string>>{{"dropout", "0.5"}, {"cutoffs", "20,100"}}));
   }
 }
 

@@ -130,19 +130,47 @@ class TransformerLm(nn.Module):
         return self.decoder(self.transformer_encoder(x, mask=mask, is_causal=True))
 
 
+def adaptive_softmax(names):
+    """torch's own over decoder.*, for clusters of this divisor; None: the decoder is a matrix. `names` may hold parameters."""
+    if "decoder.head.weight" not in names:
+        return None
+    prefix, tails = "decoder.", []
+    while f"{prefix}tail.{len(tails)}.1.weight" in names:
+        tails.append(names[f"{prefix}tail.{len(tails)}.1.weight"].shape[0])
+    head, features = names[prefix + "head.weight"].shape
+    cutoffs = [head - len(tails)]
+    for classes in tails:
+        cutoffs.append(cutoffs[-1] + classes)
+    module = nn.AdaptiveLogSoftmaxWithLoss(features, cutoffs[-1], cutoffs[:-1], div_value=2.0)
+    parameters = {name.removeprefix(prefix): value for name, value in names.items() if name.startswith(prefix)}
+    assert parameters.keys() == dict(module.named_parameters()).keys(), parameters.keys()
+    return lambda x, labels: torch.func.functional_call(module, parameters, (x.flatten(0, -2), labels.flatten()))
+
+
 def transformer_lm(weights, batches):
     vocabulary, features = weights["encoder.weight"].shape
     feed_forward = weights["transformer_encoder.layers.0.linear1.weight"].shape[0]
     layers = sum(name.endswith("in_proj_weight") for name in weights)
     model = TransformerLm(vocabulary, features, 2, feed_forward, layers)
-    model.load_state_dict(weights)
+    tail = {name: nn.Parameter(value.clone()) for name, value in weights.items() if name.startswith("decoder.")}
+    adaptive = adaptive_softmax(tail)
+    if adaptive:
+        model.decoder = nn.Identity()
+        model.load_state_dict({name: value for name, value in weights.items() if name not in tail})
+    else:
+        model.load_state_dict(weights)
     total = sum(batch["labels"].ne(-100).sum() for batch in batches)
     loss = 0
     for batch in batches:
+        if adaptive:
+            assert batch["labels"].ge(0).all()
+            loss = loss - adaptive(model(batch["tokens"]), batch["labels"]).output.sum() / total
+            continue
         loss = loss + F.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["labels"].flatten(),
                                       reduction="sum") / total
     loss.backward()
-    return loss, {name: value.grad for name, value in model.named_parameters()}
+    gradients = {name: value.grad for name, value in model.named_parameters()}
+    return loss, gradients | {name: value.grad for name, value in tail.items() if adaptive}
 
 
 def awd_lstm(weights, batches):
@@ -150,6 +178,7 @@ def awd_lstm(weights, batches):
     names = {name: nn.Parameter(value.clone()) for name, value in weights.items()}
     layers = sum(name.endswith(".weight_ih_l0") for name in weights)
     table = names["encoder.weight"]
+    adaptive = adaptive_softmax(names)
 
     def run(batch, states):
         x, after = F.embedding(batch["tokens"], table), []
@@ -160,7 +189,8 @@ def awd_lstm(weights, batches):
             lstm = nn.LSTM(x.shape[2], parameters["weight_hh_l0"].shape[1])
             x, state = torch.func.functional_call(lstm, parameters, (x, states[i]) if states else (x,))
             after.append(state)
-        return x, x @ names.get("decoder.weight", table).T + names["decoder.bias"], after
+        scores = None if adaptive else x @ names.get("decoder.weight", table).T + names["decoder.bias"]
+        return x, scores, after
 
     with torch.no_grad():
         states = [run(batch, None)[2] for batch in batches[:2]]
@@ -168,11 +198,46 @@ def awd_lstm(weights, batches):
     loss = 0
     for batch, state in zip(batches[2:], states):
         h, scores, _ = run(batch, state)
-        mean = F.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten())
+        if adaptive:
+            mean = adaptive(h, batch["labels"]).loss
+        else:
+            mean = F.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten())
         mean = mean + 2 * h.pow(2).mean() + (h[1:] - h[:-1]).pow(2).mean()
         loss = loss + mean * batch["labels"].numel() / total
     loss.backward()
     return loss, {name: value.grad for name, value in names.items()}
+
+
+def s2vt(weights, batches):
+    """As its paper has it, a sample at a time: frames while no word is read, then words while no frame is."""
+    features, hidden = weights["embedding.weight"].shape[1], weights["lstm1.weight_hh_l0"].shape[1]
+    lstm1, lstm2 = nn.LSTM(features, hidden), nn.LSTM(hidden + features + 1, hidden)
+    encoder = nn.Linear(weights["embed_encoder.weight"].shape[1], features)
+    words = nn.Embedding(*weights["embedding.weight"].shape)
+    predict = nn.Linear(hidden, weights["predict.weight"].shape[0])
+    model = nn.ModuleDict(
+        {"embed_encoder": encoder, "embedding": words, "lstm1": lstm1, "lstm2": lstm2, "predict": predict})
+    model.load_state_dict(weights)
+    total = sum(batch["labels"].ne(0).sum() for batch in batches)
+    loss = 0
+    for batch in batches:
+        for b in range(batch["tokens"].shape[1]):
+            labels = batch["labels"][:, b]
+            said = labels.nonzero().squeeze(1)
+            first, end = said[0].item(), said[-1].item() + 1
+            assert batch["tokens"][first, b] == 2 and labels[end - 1] == 3 and len(said) == end - first
+            frames = batch["frames"][:first, b]
+            assert first > 0 and frames.abs().sum(1).min() > 0
+            spoken = batch["tokens"][first:end, b]
+            seen, state1 = lstm1(encoder(frames))
+            nothing = torch.cat([words(torch.zeros(first, dtype=torch.long)), torch.zeros(first, 1)], 1)
+            _, state2 = lstm2(torch.cat([seen, nothing], 1))
+            blank = encoder(torch.zeros(end - first, frames.shape[1]))
+            seen, _ = lstm1(blank, state1)
+            told, _ = lstm2(torch.cat([seen, words(spoken), torch.ones(end - first, 1)], 1), state2)
+            loss = loss + F.cross_entropy(predict(told), labels[first:end], reduction="sum") / total
+    loss.backward()
+    return loss, {name: value.grad for name, value in model.named_parameters()}
 
 
 def compare(name, function):
@@ -210,3 +275,6 @@ compare("bert", bert)
 compare("transformer_lm", transformer_lm)
 compare("awd_lstm", awd_lstm)
 compare("awd_lstm_separate", awd_lstm)
+compare("transformer_lm_adaptive", transformer_lm)
+compare("awd_lstm_adaptive", awd_lstm)
+compare("s2vt", s2vt)

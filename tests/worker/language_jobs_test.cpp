@@ -1,4 +1,5 @@
 // From raw text to a trained translator: token files, profile, plan, launch.
+#include "data/files/npy.h"
 #include "runtime/plan/layer_graph.h"
 #include "tests/worker/job_fixture.h"
 
@@ -72,6 +73,96 @@ TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
       {"length", "5"},       {"microbatch", "2"},         {"data", "text"},  {"microbatches", "2"},
       {"rule", "asgd"},      {"nonmonotone", "1"},        {"lr", "4"},       {"evaluate-every", "2"},
       {"lambd", "0"},        {"average-start", "0"},      {"clip-norm", "1"}};
+  for (const bool random : {false, true}) {
+    std::string flags, job;
+    if (random) {
+      flags = " --random-bptt --lr-by-length";
+      job = "random-bptt: true\nlr-by-length: true\n";
+    }
+    for (const auto& [key, value] : settings) {
+      flags += std::string(" --") + key + " " + value;
+      job += std::string(key) + ": " + value + "\n";
+    }
+    const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
+    ASSERT_EQ(one.code, 0) << one.output;
+    EXPECT_NE(one.output.find("tokens.perplexity"), std::string::npos) << one.output;
+    EXPECT_NE(one.output.find("averaging begins"), std::string::npos) << one.output;
+    write("job.yaml", job +
+                          "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n"
+                          "output-dir: run\n");
+    const Ran three = run("launch job.yaml");
+    ASSERT_EQ(three.code, 0) << three.output;
+    EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
+    const Ran first = run("train" + flags + " --steps 9 --output-dir first --checkpoint-at-end");
+    ASSERT_EQ(first.code, 0) << first.output;
+    const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
+    ASSERT_EQ(rest.code, 0) << rest.output;
+    EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+    for (const char* folder : {"run", "first"}) fs::remove_all(folder_ / folder);
+  }
+  EXPECT_NE(run("train --model s2vt --random-bptt --steps 1").code, 0);
+  const Ran refused = run("train --model mlp --lr-by-length --steps 1");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("--lr-by-length"), std::string::npos) << refused.output;
+}
+
+TEST_F(LanguageJobs, ClustersOfRareTokensAreALaunchedJobsToo) {
+  const std::pair<const char*, const char*> settings[] = {
+      {"model", "transformer_lm"}, {"hidden", "8"},       {"feed-forward", "8"},    {"vocabulary", "64"},
+      {"softmax", "adaptive"},     {"cutoffs", "8,20"},   {"divisor", "2"},         {"length", "9"},
+      {"microbatch", "2"},         {"microbatches", "2"}, {"data", "synthetic:64"}, {"steps", "6"}};
+  std::string flags, job;
+  for (const auto& [key, value] : settings) {
+    flags += std::string(" --") + key + " " + value;
+    job += std::string(key) + ": " + value + "\n";
+  }
+  const Ran one = run("train" + flags + " --save-weights one.safetensors");
+  ASSERT_EQ(one.code, 0) << one.output;
+  EXPECT_NE(one.output.find("perplexity"), std::string::npos) << one.output;
+  EXPECT_EQ(one.output.find("accuracy"), std::string::npos) << one.output;
+  write("job.yaml", job + "stages: 2\nschedule: 1f1b\nsave-weights: two.safetensors\n");
+  const Ran two = run("launch job.yaml");
+  ASSERT_EQ(two.code, 0) << two.output;
+  EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
+  const Ran refused = run("train --model awd_lstm --softmax adaptive --steps 1");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.output.find("--embeddings separate"), std::string::npos) << refused.output;
+}
+
+/// From features and captions to weights: three stages say what one process says, and a run that broke off.
+TEST_F(LanguageJobs, CaptionsOfVideosAreLearnedThroughStagesAndBreaks) {
+  constexpr std::int64_t kFeatures = 5;
+  fs::create_directories(folder_ / "videos" / "features");
+  std::string words;
+  for (const std::string split : {"train", "valid"}) {
+    std::string captions;
+    for (int video = 0; video < 12; ++video) {
+      const std::string name = split + std::to_string(video);
+      const std::int64_t frames = 2 + video % 5;
+      std::vector<float> features;
+      for (std::int64_t i = 0; i < frames * kFeatures; ++i)
+        features.push_back(static_cast<float>((video * 7 + i) % 11) / 11);
+      write("videos/features/" + name + ".npy",
+            npy_header("<f4", {frames, kFeatures}) +
+                std::string(reinterpret_cast<const char*>(features.data()), features.size() * sizeof(float)));
+      for (int caption = 0; caption < 2; ++caption) {
+        std::string text;
+        for (int word = 0; word < 1 + (video + caption) % 4; ++word)
+          text += (word > 0 ? " w" : "w") + std::to_string((video + word) % 9);
+        captions += name + "\t" + text + "\n";
+        words += text + "\n";
+      }
+    }
+    write("videos/" + split + ".captions", captions);
+  }
+  write("words", words);
+  ASSERT_EQ(run("data text vocab words -o videos/vocabulary.txt").code, 0);
+  const std::pair<const char*, const char*> settings[] = {
+      {"model", "s2vt"},  {"frame-features", "5"}, {"embedding-features", "6"},
+      {"hidden", "8"},    {"vocabulary", "16"},    {"length", "10"},
+      {"dropout", "0.2"}, {"microbatch", "2"},     {"microbatches", "2"},
+      {"data", "videos"}, {"rule", "sgd"},         {"momentum", "0.9"},
+      {"clip-norm", "1"}, {"lr", "0.5"},           {"evaluate-every", "6"}};
   std::string flags, job;
   for (const auto& [key, value] : settings) {
     flags += std::string(" --") + key + " " + value;
@@ -79,11 +170,8 @@ TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
   }
   const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
   ASSERT_EQ(one.code, 0) << one.output;
-  EXPECT_NE(one.output.find("tokens.perplexity"), std::string::npos) << one.output;
-  EXPECT_NE(one.output.find("averaging begins"), std::string::npos) << one.output;
-  write("job.yaml", job +
-                        "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n"
-                        "output-dir: run\n");
+  EXPECT_NE(one.output.find("perplexity"), std::string::npos) << one.output;
+  write("job.yaml", job + "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n");
   const Ran three = run("launch job.yaml");
   ASSERT_EQ(three.code, 0) << three.output;
   EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
@@ -92,6 +180,12 @@ TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
   const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
   ASSERT_EQ(rest.code, 0) << rest.output;
   EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+
+  write("videos/train.captions", "train0\tw1 w2\nnobody\tw3\n");
+  const Ran refused = run("train" + flags + " --steps 1");
+  EXPECT_EQ(refused.code, 3) << refused.output;
+  EXPECT_NE(refused.output.find("videos/train.captions:2"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("videos/features/nobody.npy"), std::string::npos) << refused.output;
 }
 
 // Times are of the data's own microbatches, and the profile, the plan and both commands say of which.
