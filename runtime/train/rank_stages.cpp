@@ -196,7 +196,8 @@ void RankStages::set_extents(const ExtentOf& extent_of, int array) {
     if (h.array == array) h.executor->set_extents(extent_of);
 }
 
-void RankStages::before_update(const HeldStage& held) {
+void RankStages::before_update(StageId stage, int array_index) {
+  const HeldStage& held = at(stage, array_index);
   OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
   // Before the first of this step: whose version is still this stage's has not updated yet.
   const VersionId version = held.store->current();
@@ -263,7 +264,6 @@ void RankStages::require_finite(const std::vector<double>& norms, const std::str
 
 void RankStages::execute(const Action& action, bool last_gradient, int array) {
   const HeldStage& held = at(action.stage, array);
-  if (action.op == Op::Update) before_update(held);
   held.executor->execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;

@@ -70,6 +70,9 @@ class RankStages {
   void go_on();
   void set_training(bool training);
   void set_extents(const ExtentOf& extent_of, int array = 0);
+  /// Before the Update of `stage`: what stages agree on, and gradients of tied parameters. Waits for other
+  /// ranks.
+  void before_update(StageId stage, int array = 0);
   /// The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();
@@ -99,7 +102,6 @@ class RankStages {
     VersionId agreed{-1};                          ///< before the update of this version
   };
   const HeldStage& at(StageId stage, int array) const;
-  void before_update(const HeldStage& held);
   void agree(OfArray& array);
   void clip_stage(const HeldStage& held);
   std::vector<HeldStage*> of(const OfArray& array);
