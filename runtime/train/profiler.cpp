@@ -167,8 +167,7 @@ Bytes lowered_bytes(const StageLayout& layout, const NamedLayer& layer) {
   return bytes;
 }
 
-/// Updates as a run makes them, each after a backward: by turns in place, with the version before kept, and
-/// in place after the norm of the gradient.
+/// Updates by turns in place, with the version before kept, and in place after the norm of the gradient.
 class Updates {
  public:
   Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, Clock& clock,
@@ -379,9 +378,9 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (BatchSamples& of : samples) of.layers.resize(model.layers.size());
   BatchSamples uncounted;
   uncounted.layers.resize(model.layers.size());
-  const auto update = [&] {
+  const auto time_updates = [&] {
     pass.run(batches.timed.front().batch, &uncounted);
-    updates.update();
+    for (int i = 0; i < 2 * Updates::kTurns; ++i) updates.update();
   };
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
@@ -390,12 +389,12 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     for (int i = 0; i < options.repetitions; ++i) {
       for (std::size_t b = 0; b < samples.size(); ++b) pass.run(batches.timed[b].batch, &samples[b]);
     }
-    for (int turn = 0; turn < Updates::kTurns; ++turn) update();
+    time_updates();
     double total = 0;
     for (const BatchSamples& batch : samples) total += seconds_of(batch, first).total();
     totals.push_back(total);
   }
-  while (!updates.enough()) update();
+  while (!updates.enough()) time_updates();
 
   LayerGraph graph{.model = model.name,
                    .microbatch = options.microbatch,
