@@ -39,6 +39,13 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     log_warning(to_string(written.problems()));
 }
 
+/// What was measured while the ranks rested.
+Json line_after(std::int64_t step, const char* of, const NamedValues& values) {
+  Json line = Json::object({{"after_step", step}, {"of", of}});
+  for (const auto& [name, value] : values) line[name] = value;
+  return line;
+}
+
 /// The same of a table with the step in its first column. False: there is none to go on with.
 bool cut_rows_from(const std::filesystem::path& path, std::int64_t step) {
   const Result<std::string> text = read_file(path, kGiB);
@@ -122,19 +129,15 @@ void StepLog::write(const StepRecord& r) {
 }
 
 void StepLog::write(const EvaluationReport& e) {
-  if (!file_.is_open()) return;
-  Json line = Json::object({{"after_step", e.step}, {"of", "evaluation"}});
-  for (const auto& [name, value] : e.values) line[name] = value;
+  Json line = line_after(e.step, "evaluation", e.values);
   line["samples"] = e.samples;
-  write_line(file_, line.dump());
+  if (file_.is_open()) write_line(file_, line.dump());
 }
 
 void StepLog::write(const ScoreReport& s) {
-  if (!file_.is_open()) return;
-  Json line = Json::object({{"after_step", s.step}, {"of", "score"}});
-  for (const auto& [name, value] : s.values) line[name] = value;
+  Json line = line_after(s.step, "score", s.values);
   line["seconds"] = s.seconds;
-  write_line(file_, line.dump());
+  if (file_.is_open()) write_line(file_, line.dump());
 }
 
 /// "step,job,loss,...,lr,status"
