@@ -206,6 +206,30 @@ TEST_F(Jobs, ARunIsComparedWithWhatItsPlanWasMadeFor) {
   EXPECT_EQ(trained.output.find("do not hold"), std::string::npos) << trained.output;
 }
 
+/// Batch normalisation over replicas: measured as they compute it, and its exchanges are the planner's.
+TEST_F(Jobs, SharedStatisticsAreProfiledAndPriced) {
+  ASSERT_EQ(
+      run("profile --model resnet18 --image-size 32 --classes 10 --microbatch 2 --repetitions 1 --blocks 1 "
+          "--sync-batch-norm --out profile.json")
+          .code,
+      0);
+  const Result<LayerGraph> graph = LayerGraph::load((folder_ / "profile.json").string());
+  ASSERT_TRUE(graph) << to_string(graph.problems());
+  EXPECT_TRUE(graph->sync_batch_norm);
+  double forward = graph->loss_s;
+  for (const LayerNode& node : graph->nodes) forward += node.forward_s;
+  const auto forward_of_stage = [&](const char* ranks) {
+    const Ran ran = run(std::string("plan --profile profile.json --stages 1 --microbatches 4 --schedule 1f1b "
+                                    "--out plan.json --ranks ") +
+                        ranks);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    const Result<Plan> plan = Plan::load((folder_ / "plan.json").string());
+    return plan ? plan->stages[0].forward_s : 0.0;
+  };
+  EXPECT_NEAR(forward_of_stage("1"), forward, 1e-9);
+  EXPECT_GT(forward_of_stage("2"), forward + 20 * 1e-6);  // twenty layers, a message each at least
+}
+
 /// What a plan predicts of a rank's memory and what its log says are the same quantity: tensors, not the
 /// process. The prediction leaves out what a layer needs for the moment (a third of a small run), no more.
 TEST_F(Jobs, TheLogsPeakIsOfThePlansKind) {

@@ -136,6 +136,13 @@ TEST_F(LanguageJobs, AProfileOfTheDataHoldsForItsLengths) {
       << plan.output;
   EXPECT_NE(plan.output.find("+ lengths "), std::string::npos) << plan.output;
 
+  const Ran clipped =
+      run("plan --profile profile.json --stages 2 --straight --microbatches 3 --schedule 1f1b --clip-norm "
+          "--out clipped.json");
+  ASSERT_EQ(clipped.code, 0) << clipped.output;
+  EXPECT_GT(Plan::load((folder_ / "clipped.json").string())->predicted_step_s,
+            Plan::load((folder_ / "plan.json").string())->predicted_step_s);
+
   // The plan says it too, and a run with other data is told.
   const Result<Plan> made = Plan::load((folder_ / "plan.json").string());
   ASSERT_TRUE(made);
