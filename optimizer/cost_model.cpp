@@ -61,6 +61,23 @@ std::map<int, double> busy_seconds(ScheduleKind kind, int microbatches, const st
   return busy;
 }
 
+/// What batch normalisations over all replicas exchange of a microbatch, for a stage: sum, sum of squares and
+/// count forwards, two sums backwards, in double (runtime/layers). Weight and bias are 8 bytes a channel.
+struct StatisticsSeconds {
+  double forward = 0, backward = 0;
+};
+StatisticsSeconds statistics_seconds(const LayerGraph& graph, const std::vector<int>& nodes,
+                                     const AllReduceCost& cost) {
+  StatisticsSeconds seconds;
+  for (int i : nodes) {
+    const LayerNode& node = graph.nodes[static_cast<std::size_t>(i)];
+    if (!graph.sync_batch_norm || !node.kind.starts_with("batch_norm")) continue;
+    seconds.forward += cost.seconds(2 * node.parameter_bytes + 8);
+    seconds.backward += cost.seconds(2 * node.parameter_bytes);
+  }
+  return seconds;
+}
+
 /// The shape with the updates that a plan of this kind has: PipeDream-2BW's follow each step.
 PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
   if (kind == ScheduleKind::PipeDream2BW) shape.update_every = shape.microbatches;
@@ -243,6 +260,7 @@ void CostModel::make_sheets() {
     sheet.loss_s = profile.loss_s / speed;
     sheet.update_s_per_byte = profile.update_s_per_byte / speed;
     sheet.update_copy_s_per_byte = profile.update_copy_s_per_byte / speed;
+    sheet.norm_s_per_byte = profile.norm_s_per_byte / speed;
   };
   for (int r = 0; r < cluster_.num_ranks(); ++r) {
     const int kind = cluster_.kind_of(RankId(r));
@@ -386,14 +404,15 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     costs.backward_input.push_back(0);
     costs.backward_weight.push_back(0);
     costs.reduce.push_back(0);
+    const StatisticsSeconds statistics = statistics_seconds(graph_, stage.nodes, reduce);
     std::vector<int> seen;  // sheets; a stage is as slow as its slowest replica
     for (RankId rank : stage.ranks) {
       const int index = sheet_of(rank);
       if (std::find(seen.begin(), seen.end(), index) != seen.end()) continue;
       seen.push_back(index);
       const Sheet& sheet = sheets_[static_cast<std::size_t>(index)];
-      double forward = last ? sheet.loss_s : 0;
-      double input = 0;
+      double forward = statistics.forward + (last ? sheet.loss_s : 0);
+      double input = statistics.backward;
       double weight = 0;
       for (int i : stage.nodes) {
         forward += sheet.forward[i];
@@ -422,6 +441,53 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
         message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches));
   }
   charge_copies(kind, stages, costs);
+  if (options_.clips_norm) charge_norms(kind, stages, costs);
+  return costs;
+}
+
+/// A pass over the gradient; where there is a flush, all ranks then add up a number for each parameter.
+void CostModel::charge_norms(ScheduleKind kind, const std::vector<CutStage>& stages,
+                             ScheduleCosts& costs) const {
+  std::vector<RankId> ranks;
+  Bytes exchanged = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    double parameters = 0, slowest = 0;
+    for (int i : stages[s].nodes) {
+      parameters += static_cast<double>(graph_.nodes[i].parameter_bytes);
+      if (graph_.nodes[i].parameter_bytes > 0) exchanged += 16;  // a weight and a bias
+    }
+    for (RankId rank : stages[s].ranks) {
+      slowest = std::max(slowest, sheets_[static_cast<std::size_t>(sheet_of(rank))].norm_s_per_byte);
+      if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
+    }
+    if (is_asynchronous(kind))
+      costs.update[s] += slowest * parameters;
+    else
+      costs.norm.push_back(slowest * parameters);
+  }
+  if (is_asynchronous(kind)) return;
+  std::ranges::sort(ranks);
+  costs.agreement = AllReduceCost(cluster_, conditions_.host, ranks).seconds(exchanged);
+}
+
+std::vector<ScheduleCosts> CostModel::microbatch_costs(const std::vector<CutStage>& stages,
+                                                       const PipelineShape& shape, ScheduleKind kind) {
+  if (of_microbatches_.empty()) {
+    std::map<std::string, std::vector<LayerGraph>> of_kinds;
+    for (const auto& [name, profile] : options_.profiles) of_kinds[name] = profile.by_microbatch();
+    std::vector<LayerGraph> graphs = graph_.by_microbatch();
+    for (std::size_t b = 0; b < graphs.size(); ++b) {
+      OfMicrobatch& one = *of_microbatches_.emplace_back(std::make_unique<OfMicrobatch>());
+      one.graph = std::move(graphs[b]);
+      CostOptions options = options_;
+      // Of a kind that was measured with other microbatches only the means are known.
+      for (auto& [name, profile] : options.profiles)
+        if (of_kinds[name].size() == graphs.size()) profile = std::move(of_kinds[name][b]);
+      one.model = std::make_unique<CostModel>(one.graph, cluster_, std::move(options));
+    }
+  }
+  std::vector<ScheduleCosts> costs;
+  for (const auto& one : of_microbatches_) costs.push_back(one->model->costs_of(stages, shape, kind));
   return costs;
 }
 
@@ -538,10 +604,12 @@ Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, c
   return (*second - *first) / (longer - shorter) * microbatches;
 }
 
-double CostModel::length_share(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs) {
+double CostModel::length_share(ScheduleKind kind, const std::vector<CutStage>& stages, PipelineShape shape,
+                               const ScheduleCosts& costs) {
   constexpr int kMostSteps = 64;
-  const std::vector<double> factors = graph_.length_factors();
-  const auto measured = static_cast<int>(factors.size());
+  SimulationOptions options = conditions_;
+  options.microbatch_costs = microbatch_costs(stages, shape, kind);
+  const auto measured = static_cast<int>(options.microbatch_costs.size());
   if (measured < 2) return 1;
   // Steps after which all have come equally often.
   const int per_step = shape.microbatches;
@@ -553,13 +621,10 @@ double CostModel::length_share(ScheduleKind kind, PipelineShape shape, const Sch
   const Result<const Schedule*> schedule = prepared(kind, shape, costs);
   if (!schedule) return 1;
   const double alike = simulate(**schedule, shape, costs, conditions_).makespan;
-  SimulationOptions options = conditions_;
   double sum = 0;
   for (int step = 0; step < steps; ++step) {
-    options.microbatch_share = factors;
-    std::ranges::rotate(options.microbatch_share,
-                        options.microbatch_share.begin() + step * per_step % measured);
     sum += simulate(**schedule, shape, costs, options).makespan;
+    std::ranges::rotate(options.microbatch_costs, options.microbatch_costs.begin() + per_step % measured);
   }
   return alike > 0 ? sum / steps / alike : 1;
 }
@@ -662,6 +727,7 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
   }
   estimate.reduce_s = costs.reduce;
   estimate.update_s = costs.update;
+  for (std::size_t s = 0; s < costs.norm.size(); ++s) estimate.update_s[s] += costs.norm[s];
   estimate.crossings = std::move(borders.crossings);
   for (const PlanCrossing& crossing : estimate.crossings) {
     estimate.transfer_s.push_back(message_seconds(stages[crossing.from.value], stages[crossing.to.value],
@@ -689,6 +755,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
   double before = 0;
   const auto without = [&](std::vector<double>* term, double& part) -> Problems {
     if (term != nullptr) std::fill(term->begin(), term->end(), 0);
+    if (term == &costs.update) costs.norm.clear();  // a part of it, and of the waiting for it
     const Result<double> step = step_seconds(kind, shape, costs, nullptr);
     if (!step) return step.problems();
     part = term == nullptr ? *step : before - *step;
@@ -702,7 +769,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                                              {&costs.update, &parts.update_s}}) {
     if (Problems problems = without(term, *part); !problems.empty()) return problems;
   }
-  parts.lengths_s = parts.step_s * (length_share(kind, shape, all_costs) - 1);
+  parts.lengths_s = parts.step_s * (length_share(kind, stages, shape, all_costs) - 1);
   parts.step_s += parts.lengths_s;
   const std::map<int, double> busy = busy_seconds(kind, microbatches, stages, costs);
   double busiest = 0;
@@ -736,11 +803,12 @@ Plan CostModel::predict(const Plan& plan) {
   }
   result.crossings = estimate->crossings;
   result.predicted_step_s =
-      estimate->step_s * length_share(plan.schedule, shape, costs_of(stages, shape, plan.schedule));
+      estimate->step_s * length_share(plan.schedule, stages, shape, costs_of(stages, shape, plan.schedule));
   if (graph_fingerprint_.empty()) graph_fingerprint_ = graph_.fingerprint();
   if (cluster_fingerprint_.empty()) cluster_fingerprint_ = cluster_.fingerprint();
   result.graph_fingerprint = graph_fingerprint_;
   result.cluster_fingerprint = cluster_fingerprint_;
+  result.planned_for = {graph_.precision, graph_.microbatch, graph_.length_ranges()};
   return result;
 }
 

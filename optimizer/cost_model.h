@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,6 +33,7 @@ struct CostOptions {
   Bytes bucket_bytes = 4 * kMiB;  ///< ExecutorOptions::bucket_bytes of the runtime
   int rule_copies = 1;            ///< parameter-sized tensors that the update rule keeps: RuleMemory
   bool share_rule_state = false;  ///< ZeRO-1: replicas share them. The time is as without
+  bool clips_norm = false;  ///< train --clip-norm, of the whole model or in asynchronous ones of a stage
   /// Profiles measured on a kind of device, by the kind's name: the same layers as the planner's profile.
   std::map<std::string, LayerGraph> profiles;
 
@@ -54,8 +56,8 @@ struct StepEstimate {
   std::vector<double> forward_s;  ///< one microbatch; the loss counts with the last forward
   std::vector<double> backward_s;
   std::vector<double> reduce_s;  ///< exposed part
-  std::vector<double> update_s;
-  std::vector<double> bubble;  ///< share of the makespan in which its busiest rank does not compute
+  std::vector<double> update_s;  ///< with the norm of the gradient
+  std::vector<double> bubble;    ///< share of the makespan in which its busiest rank does not compute
   std::vector<Bytes> parameter_bytes;
   std::vector<Bytes> peak_bytes;  ///< of its fullest rank
   std::vector<PlanCrossing> crossings;
@@ -157,10 +159,11 @@ class CostModel {
   /// `kind` says which pass of the last backward the all-reduces overlap, and whose updates copy the weights.
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                          ScheduleKind kind) const;
-  /// How much longer a step takes with the profile's microbatches, each as long as it is and in their order,
-  /// than with as many that all take the mean: in a pipeline a long one makes others wait. 1 where all are
-  /// alike.
-  double length_share(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs);
+  /// How much longer a step takes with the profile's microbatches, each as long as it is in each stage and in
+  /// their order, than with as many that all take the mean: in a pipeline a long one makes others wait. 1
+  /// where all are alike. `costs`: those of the stages.
+  double length_share(ScheduleKind kind, const std::vector<CutStage>& stages, PipelineShape shape,
+                      const ScheduleCosts& costs);
   /// The hosts whose ports messages share.
   const SimulationOptions& conditions() const { return conditions_; }
 
@@ -198,11 +201,16 @@ class CostModel {
   /// Adds to the updates of an asynchronous schedule what the copy of the weights takes: a version that a
   /// microbatch still needs cannot be updated in place.
   void charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
+  void charge_norms(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
+  /// What the stages cost with each of the profile's microbatches.
+  std::vector<ScheduleCosts> microbatch_costs(const std::vector<CutStage>& stages, const PipelineShape& shape,
+                                              ScheduleKind kind);
   struct Sheet {
     std::vector<double> forward, backward_input, backward_weight;  // by node
     double loss_s = 0;
     double update_s_per_byte = 0;
     double update_copy_s_per_byte = 0;
+    double norm_s_per_byte = 0;
   };
   struct Prepared {
     ScheduleKind kind = ScheduleKind::OneFOneB;
@@ -243,6 +251,12 @@ class CostModel {
   std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not asked for yet
   std::map<std::vector<int>, StashCounts> stashes_;      // by kind, microbatches, replicas
   long simulated_actions_ = 0;
+  /// A model of each of the profile's microbatches; made when first asked for.
+  struct OfMicrobatch {
+    LayerGraph graph;
+    std::unique_ptr<CostModel> model;
+  };
+  std::vector<std::unique_ptr<OfMicrobatch>> of_microbatches_;
 };
 
 /// What the cost model says of any plan (also one written by hand): fills the predictions of a copy.

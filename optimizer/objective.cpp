@@ -23,9 +23,10 @@ double step_in_a_run(const Plan& plan, CostModel& model) {
   const PipelineShape shape = shape_of(plan);
   const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
   if (!schedule) return plan.predicted_step_s;
-  const ScheduleCosts costs = model.costs_of(model.stages_of(plan), shape, plan.schedule);
+  const std::vector<CutStage> stages = model.stages_of(plan);
+  const ScheduleCosts costs = model.costs_of(stages, shape, plan.schedule);
   return steady_step(*schedule, shape, costs, model.conditions()) *
-         model.length_share(plan.schedule, shape, costs);
+         model.length_share(plan.schedule, stages, shape, costs);
 }
 
 void predict_runs(PlannerAnswer& answer, CostModel& model) {

@@ -16,6 +16,17 @@ Flag model_flag(ModelFlags& model) {
           .target = into::text(model.name)};
 }
 
+Flag length_buckets_flag(int& buckets) {
+  return {
+      .name = "length-buckets",
+      .value = "N",
+      .help =
+          "Of pairs of sentences: steps of one of N ranges of lengths, as MLPerf v0.6's sampler draws them; "
+          "0: PipeDream's sampler (docs/language.md).",
+      .group = "Data",
+      .target = into::integer(buckets, 0, 1024)};
+}
+
 }  // namespace
 
 CommandSpec train_spec(TrainFlags& f) {
@@ -102,13 +113,7 @@ CommandSpec train_spec(TrainFlags& f) {
        .help = "Train on an epoch's last, incomplete step too: fewer samples, spread over its microbatches.",
        .group = "Data",
        .target = into::on(f.keep_last)},
-      {.name = "length-buckets",
-       .value = "N",
-       .help =
-           "Of pairs of sentences: steps of one of N ranges of lengths, as MLPerf v0.6's sampler draws them; "
-           "0: PipeDream's sampler (docs/language.md).",
-       .group = "Data",
-       .target = into::integer(f.length_buckets, 0, 1024)},
+      length_buckets_flag(f.length_buckets),
       {.name = "random-bptt",
        .help =
            "Of running text: windows of drawn lengths, about --length or, of one in twenty, half of it, as "
@@ -437,6 +442,10 @@ CommandSpec profile_spec(ProfileFlags& f) {
        .value = choices_of<Precision>(),
        .help = "What the run will compute in: times, bytes of tensors and of weights follow it.",
        .target = into::choice(f.options.precision, "precision")},
+      {.name = "sync-batch-norm",
+       .help = "Batch normalisation as replicas compute it that share its statistics (train "
+               "--sync-batch-norm); the planner then prices what they exchange.",
+       .target = into::on(f.options.sync_batch_norm)},
       {.name = "data",
        .value = "PATH",
        .help = "Measure with microbatches of this data set (as train --data takes it) instead of random ones "
@@ -460,6 +469,7 @@ CommandSpec profile_spec(ProfileFlags& f) {
                "longest's; the planner lets them follow each other as they do here.",
        .group = "Data",
        .target = into::integer(f.measured_microbatches, 1, 1000)},
+      length_buckets_flag(f.length_buckets),
       {.name = "threads",
        .value = "N",
        .help = "Intra-op threads, as the run will use.",

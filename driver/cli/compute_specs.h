@@ -85,6 +85,7 @@ struct ProfileFlags {
   std::string data;  ///< measure with its microbatches; empty: random ones
   int microbatches = 1;
   int measured_microbatches = 12;
+  int length_buckets = 0;
   int threads = 1;
   ComputeDevice device = ComputeDevice::Cpu;
   std::string out;

@@ -579,6 +579,12 @@ CommandSpec spec_of(PlanFlags& f) {
        .help = "The replicas of a stage share the rule's state (`millrace train --zero-1`).",
        .group = kOurs,
        .target = into::on(o.costs.share_rule_state)},
+      {.name = "clip-norm",
+       .help = "The run clips by the norm of the gradient (`millrace train --clip-norm`): the norm is "
+               "priced, and "
+               "that all ranks wait for it before they update.",
+       .group = kOurs,
+       .target = into::on(o.costs.clips_norm)},
       {.name = "explain",
        .help =
            "Say what was searched, where the step goes, what came second and why, and what would change it.",

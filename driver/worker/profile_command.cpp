@@ -45,10 +45,15 @@ void print_table(const LayerGraph& graph) {
 void take_mean(LayerGraph& graph, Communicator& communicator) {
   std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
                               &graph.data_s, &graph.measured.spread};
-  for (MeasuredMicrobatch& one : graph.microbatches) values.push_back(&one.seconds);
-  for (LayerNode& node : graph.nodes)
+  values.push_back(&graph.norm_s_per_byte);
+  for (MeasuredMicrobatch& one : graph.microbatches)
+    for (double* value : {&one.seconds, &one.loss_s}) values.push_back(value);
+  for (LayerNode& node : graph.nodes) {
     for (double* value : {&node.forward_s, &node.backward_input_s, &node.backward_weight_s})
       values.push_back(value);
+    for (LayerSeconds& one : node.of_microbatches)
+      for (double* value : {&one.forward, &one.backward_input, &one.backward_weight}) values.push_back(value);
+  }
   const at::Tensor sums = at::zeros({static_cast<std::int64_t>(values.size())}, at::kDouble);
   auto* sum = sums.mutable_data_ptr<double>();
   for (std::size_t i = 0; i < values.size(); ++i) sum[i] = *values[i];
@@ -82,7 +87,8 @@ Result<DataToMeasure> data_to_measure(const ProfileFlags& flags, const LayeredMo
                                  .fields = model.fields,
                                  .seed = flags.options.seed,
                                  .dimensions = model.dimensions,
-                                 .per_step = std::int64_t{flags.options.microbatch} * flags.microbatches},
+                                 .per_step = std::int64_t{flags.options.microbatch} * flags.microbatches,
+                                 .length_buckets = flags.length_buckets},
                                 own.datasets);
   if (!set) return set.problems();
   if (!*set) return Problem{"--data", flags.data + " has nothing to train on", {}};
@@ -108,7 +114,7 @@ Result<DataToMeasure> data_to_measure(const ProfileFlags& flags, const LayeredMo
 
 Problems data_flags_without_data(const ProfileFlags& flags, const Arguments& given) {
   Problems problems;
-  for (const char* flag : {"microbatches", "measured-microbatches"}) {
+  for (const char* flag : {"microbatches", "measured-microbatches", "length-buckets"}) {
     if (flags.data.empty() && given.has(flag))
       problems.push_back({long_name(flag), "says nothing without --data", "give --data PATH"});
   }

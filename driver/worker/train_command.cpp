@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "data/dataset.h"
+#include "driver/cli/command_support.h"
 #include "driver/cli/job_lists.h"
 #include "driver/worker/bleu_score.h"
 #include "driver/worker/worker_data_report.h"
@@ -73,6 +74,7 @@ struct TrainSpec : TrainFlags {
   }
   std::size_t readers() const { return own_data ? of_jobs.size() : 1; }
   Plan pipeline;
+  std::vector<std::string> plan_notes{};       ///< what the run has otherwise than its plan
   std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
   std::shared_ptr<const BleuText> bleu_text{};
   std::int64_t steps_per_epoch = 0;
@@ -128,12 +130,36 @@ Result<Plan> plan_with_schedule_file(const TrainFlags& f, const LayeredModel& mo
   return *std::move(plan);
 }
 
-Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::optional<ScheduleFile>& file) {
+/// Nothing is compared with what a run is not.
+void predicts_nothing(Plan& plan) {
+  plan.predicted_step_s = plan.predicted_run_step_s = 0;
+}
+
+/// Problems where the plan of a file was made for another run; `notes` where just its predictions were.
+Problems compare_with_run(const TrainFlags& f, Plan& plan, std::vector<std::string>& notes) {
+  OtherThanPlanned other =
+      compare(plan.planned_for, {to_string(f.options.precision), f.options.microbatch, {}});
+  const bool predicts = plan.predicted_step_s > 0;
+  if (predicts && f.microbatches > 0 && f.microbatches != plan.microbatches)
+    other.notes.push_back("its predictions do not hold: they are for " + std::to_string(plan.microbatches) +
+                          " microbatches in a step, the run has " + std::to_string(f.microbatches));
+  if (predicts && f.schedule && *f.schedule != plan.schedule)
+    other.notes.push_back("its predictions do not hold: they are for schedule " + to_string(plan.schedule) +
+                          ", the run has " + to_string(*f.schedule));
+  if (!other.notes.empty()) predicts_nothing(plan);
+  for (const std::string& note : other.notes) notes.push_back(f.plan + ": " + note);
+  return about_file(f.plan, std::move(other.problems));
+}
+
+/// `notes`: what the run has otherwise than the plan's predictions.
+Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::optional<ScheduleFile>& file,
+                       std::vector<std::string>& notes) {
   std::optional<Plan> given;
   if (!f.plan.empty()) {
     Result<Plan> loaded = Plan::load(f.plan);
     if (!loaded) return loaded;
     given = *std::move(loaded);
+    if (Problems problems = compare_with_run(f, *given, notes); !problems.empty()) return problems;
     if (f.microbatches > 0) given->microbatches = f.microbatches;
     if (f.schedule) given->schedule = *f.schedule;
   }
@@ -144,7 +170,7 @@ Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::opti
   if (!plan) return plan;
   if (f.arrays > 0 && f.arrays != plan->arrays) {
     plan->arrays = f.arrays;
-    plan->predicted_step_s = plan->predicted_run_step_s = 0;  // was of another number
+    predicts_nothing(*plan);  // was of another number
   }
   if (f.microbatches > 0 && updates_after_each(plan->schedule))
     log_warning("--microbatches has no effect on " + to_string(plan->schedule) +
@@ -324,7 +350,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   TrainSpec spec{flags, {*model}, *model};
   spec.own = own;
   TrainOptions& o = spec.options;
-  Result<Plan> plan = plan_from(spec, *model, o.schedule);
+  Result<Plan> plan = plan_from(spec, *model, o.schedule, spec.plan_notes);
   const int arrays = plan ? plan->arrays : std::max(1, flags.arrays);
   Problems problems = flag_problems;
   if (jobs.size() > 1) {
@@ -431,6 +457,7 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
     notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
   }
   for (const std::string& note : notes) log_warning(note);
+  for (const std::string& note : spec.plan_notes) log_warning(note);
 }
 
 LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0) {
@@ -442,6 +469,27 @@ LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0) {
                         .page_locked = spec.device != ComputeDevice::Cpu};
   options.read_for(spec.alone);
   return options;
+}
+
+/// Whether the data's microbatches, of some hundred steps, are as long as those that the plan was made for.
+void compare_lengths(TrainSpec& spec, const Datasets& sets) {
+  constexpr std::int64_t kMostSteps = 256;
+  PlannedFor run = spec.pipeline.planned_for;
+  if (run.lengths.empty()) return;
+  LoaderOptions options = loader_options(spec);
+  options.workers = 0;
+  const auto source = make_loader(sets.train, options);
+  if (!source) return;  // said where it is trained on
+  LayerGraph seen;
+  for (const Dimension& dimension : spec.alone.dimensions) seen.dimensions.push_back(dimension.name);
+  const std::int64_t steps = std::min(kMostSteps, steps_per_epoch(*sets.train, options));
+  for (std::int64_t at = 0; at < steps * options.microbatches_per_step; ++at)
+    seen.microbatches.push_back({.lengths = (*source)->extent(at).lengths});
+  run.lengths = seen.length_ranges();
+  for (const std::string& note : compare(spec.pipeline.planned_for, run).notes) {
+    spec.plan_notes.push_back(spec.plan + ": " + note);
+    predicts_nothing(spec.pipeline);
+  }
 }
 
 /// What the jobs of an array read, each its own: fields of job 0, then those of job 1, ...
@@ -923,6 +971,7 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     }
     if (const auto text = open_bleu_text(*spec, *sets); !text)
       return report_problems(text.problems(), ExitCode::InputData);
+    compare_lengths(*spec, *sets);
     if (job->rank == 0) log_notes(*spec, *sets);
     // Ranks must see the same data, and a run that is resumed the data that it began with.
     spec->options.settings.emplace_back("data", sets->train->fingerprint());

@@ -19,6 +19,9 @@ namespace {
 constexpr std::size_t kAlignment = 64;  // LibTorch's gAlignment
 // Freed memory that may be kept: as much as was ever live, and this much more.
 constexpr std::int64_t kCachedBytes = std::int64_t{64} << 20;
+// A free block is taken for up to half its size: where every microbatch has other lengths, a step would else
+// ask for new sizes again and again, and touch fresh pages.
+constexpr int kLargerClasses = 8;
 
 /// Blocks of equal size are interchangeable. Sizes grow in eighths of a power of two: at most 1/8 is lost.
 int size_class(std::size_t bytes) {
@@ -65,7 +68,11 @@ class HostAllocator final : public c10::Allocator {
   /// Stands in front of every block, in a cache line of its own.
   struct Header {
     int size_class;
+    int asked;  ///< size class of the tensor that has it: what counts as live
   };
+  static Header& header_of(void* data) {
+    return *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlignment);
+  }
 
   void* take(int index) {
     const auto bytes = static_cast<std::int64_t>(class_bytes(index));
@@ -73,11 +80,13 @@ class HostAllocator final : public c10::Allocator {
       std::lock_guard lock(mutex_);
       memory_.live += bytes;
       memory_.peak = std::max(memory_.peak, memory_.live);
-      auto& blocks = free_[static_cast<std::size_t>(index)];
-      if (!blocks.empty()) {
+      for (int larger = index; larger <= std::min(index + kLargerClasses, kClasses - 1); ++larger) {
+        auto& blocks = free_[static_cast<std::size_t>(larger)];
+        if (blocks.empty()) continue;
         void* data = blocks.back();
         blocks.pop_back();
-        memory_.cached -= bytes;
+        memory_.cached -= static_cast<std::int64_t>(class_bytes(larger));
+        header_of(data).asked = index;
         return data;
       }
     }
@@ -87,7 +96,7 @@ class HostAllocator final : public c10::Allocator {
       memory_.live -= bytes;
       throw std::bad_alloc();
     }
-    new (block) Header{index};
+    new (block) Header{index, index};
     return static_cast<char*>(block) + kAlignment;
   }
 
@@ -97,11 +106,11 @@ class HostAllocator final : public c10::Allocator {
 
   void give_back(void* data) {
     void* block = static_cast<char*>(data) - kAlignment;
-    const int index = static_cast<Header*>(block)->size_class;
+    const int index = header_of(data).size_class;
     const auto bytes = static_cast<std::int64_t>(class_bytes(index));
     {
       std::lock_guard lock(mutex_);
-      memory_.live -= bytes;
+      memory_.live -= static_cast<std::int64_t>(class_bytes(header_of(data).asked));
       if (memory_.cached + bytes <= memory_.peak + kCachedBytes) {
         memory_.cached += bytes;
         free_[static_cast<std::size_t>(index)].push_back(data);
@@ -112,7 +121,8 @@ class HostAllocator final : public c10::Allocator {
   }
 
   std::mutex mutex_;  // guards what follows
-  std::array<std::vector<void*>, 8 * 64> free_;
+  static constexpr int kClasses = 8 * 64;
+  std::array<std::vector<void*>, kClasses> free_;
   HostMemory memory_;
 };
 

@@ -30,6 +30,31 @@ bool too_many_bytes(const LayerGraph& graph) {
   return edges > kMostStoredBytes || *std::ranges::max_element(sums) > kMostStoredBytes;
 }
 
+bool is_seconds(const Json& value) {
+  return value.is_number() && value.as_double() >= 0 && value.as_double() <= kMostLayerSeconds;
+}
+
+/// [[forward, input gradient, weight gradient], ...]
+void read_seconds(const Json& json, LayerNode& node, Problems& problems) {
+  for (const Json& one : json.items()) {
+    if (one.kind() != Json::Kind::Array || one.size() != 3 || !std::ranges::all_of(one.items(), is_seconds)) {
+      problems.push_back({one.where(), "is not the three times of a microbatch in seconds", {}});
+      return;
+    }
+    const auto& times = one.items();
+    node.of_microbatches.push_back({times[0].as_double(), times[1].as_double(), times[2].as_double()});
+  }
+}
+
+/// Of the microbatches that a layer or a tensor has numbers of.
+void check_count(const Json& json, std::size_t count, const LayerGraph& graph, Problems& problems) {
+  if (count == 0 || count == graph.microbatches.size()) return;
+  problems.push_back({json.where(),
+                      "has numbers of " + std::to_string(count) + " microbatches, " +
+                          std::to_string(graph.microbatches.size()) + " were measured",
+                      {}});
+}
+
 LayerNode node_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   LayerNode node{.name = in.string("name"),
@@ -42,6 +67,7 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .activation_bytes = in.size("activation_bytes", 0),
                  .saved_bytes = in.size("saved_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
+  if (const Json* all = in.optional_array("microbatches")) read_seconds(*all, node, problems);
   in.finish();
   return node;
 }
@@ -55,7 +81,8 @@ void read_lengths(const Json& json, LayerGraph& graph, Problems& problems) {
   if (!microbatches) return;
   for (const Json& one : microbatches->items()) {
     ObjectReader m(one, problems);
-    MeasuredMicrobatch made{.seconds = m.within("seconds", 0, kMostLayerSeconds)};
+    MeasuredMicrobatch made{.seconds = m.within("seconds", 0, kMostLayerSeconds),
+                            .loss_s = m.within("loss_s", 0, kMostLayerSeconds, 0)};
     const Json* lengths = m.array("lengths");
     m.finish();
     if (!lengths) continue;
@@ -104,6 +131,8 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
                    .loss_s = in.within("loss_s", 0, kMostLayerSeconds, 0),
                    .update_s_per_byte = in.within("update_s_per_byte", 0, 1, 0),
                    .update_copy_s_per_byte = in.within("update_copy_s_per_byte", 0, 1, 0),
+                   .sync_batch_norm = in.boolean("sync_batch_norm", false),
+                   .norm_s_per_byte = in.within("norm_s_per_byte", 0, 1, 0),
                    .data_s = in.within("data_s", 0, kMostLayerSeconds, 0)};
   if (const Json* measured = in.optional_object("measured"))
     graph.measured = measured_from(*measured, problems);
@@ -115,6 +144,7 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   std::unordered_map<std::string, int> index;
   for (const Json& layer : layers->items()) {
     graph.nodes.push_back(node_from(layer, problems));
+    check_count(layer, graph.nodes.back().of_microbatches.size(), graph, problems);
     if (!index.emplace(graph.nodes.back().name, static_cast<int>(graph.nodes.size()) - 1).second) {
       problems.push_back(
           {layer.where(), "layer '" + graph.nodes.back().name + "' appears twice", "names must be unique"});
@@ -124,6 +154,15 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
     ObjectReader e(edge, problems);
     const std::string from = e.string("from"), to = e.string("to");
     LayerEdge made{.tensor = e.string("tensor", from), .bytes = e.size("bytes", 0)};
+    if (const Json* all = e.optional_array("microbatches")) {
+      for (const Json& bytes : all->items()) {
+        if (bytes.kind() == Json::Kind::Int && bytes.as_int() >= 0 && bytes.as_int() <= kMostStoredBytes)
+          made.of_microbatches.push_back(bytes.as_int());
+        else
+          problems.push_back({bytes.where(), "is no number of bytes", {}});
+      }
+      check_count(*all, made.of_microbatches.size(), graph, problems);
+    }
     e.finish();
     for (const std::string& end : {from, to}) {
       if (!index.contains(end))
@@ -162,12 +201,24 @@ std::string LayerGraph::to_json() const {
                                    {"saved_bytes", n.saved_bytes},
                                    {"workspace_bytes", n.workspace_bytes}}));
     if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
+    if (n.of_microbatches.empty()) continue;
+    Json all = Json::array();
+    for (const LayerSeconds& one : n.of_microbatches) {
+      Json times = Json::array();
+      for (double seconds : {one.forward, one.backward_input, one.backward_weight}) times.push_back(seconds);
+      all.push_back(std::move(times));
+    }
+    layers.items().back()["microbatches"] = std::move(all);
   }
   for (const LayerEdge& e : edges) {
     edge_list.push_back(Json::object({{"from", nodes[e.producer].name},
                                       {"to", nodes[e.consumer].name},
                                       {"tensor", e.tensor},
                                       {"bytes", e.bytes}}));
+    if (e.of_microbatches.empty()) continue;
+    Json all = Json::array();
+    for (const Bytes bytes : e.of_microbatches) all.push_back(bytes);
+    edge_list.items().back()["microbatches"] = std::move(all);
   }
   Json json = Json::object({{"format", kFormat},
                             {"model", model},
@@ -177,6 +228,8 @@ std::string LayerGraph::to_json() const {
                             {"update_s_per_byte", update_s_per_byte}});
   if (precision != "float32") json["precision"] = precision;
   if (update_copy_s_per_byte > 0) json["update_copy_s_per_byte"] = update_copy_s_per_byte;
+  if (sync_batch_norm) json["sync_batch_norm"] = true;
+  if (norm_s_per_byte > 0) json["norm_s_per_byte"] = norm_s_per_byte;
   if (data_s > 0) json["data_s"] = data_s;
   if (measured.blocks > 0) {
     json["measured"] =
@@ -189,6 +242,7 @@ std::string LayerGraph::to_json() const {
       Json lengths = Json::array();
       for (const std::int64_t length : one.lengths) lengths.push_back(length);
       all.push_back(Json::object({{"lengths", std::move(lengths)}, {"seconds", one.seconds}}));
+      if (one.loss_s > 0) all.items().back()["loss_s"] = one.loss_s;
     }
     json["lengths"] = Json::object({{"dimensions", std::move(names)}, {"microbatches", std::move(all)}});
   }
@@ -207,22 +261,61 @@ std::vector<double> LayerGraph::length_factors() const {
   return factors;
 }
 
-std::string LayerGraph::lengths_text() const {
-  std::string text;
+std::vector<LengthRange> LayerGraph::length_ranges() const {
+  std::vector<LengthRange> ranges;
   for (std::size_t d = 0; d < dimensions.size() && !microbatches.empty(); ++d) {
-    std::int64_t least = microbatches.front().lengths[d], most = least;
-    double sum = 0;
+    const std::int64_t first = microbatches.front().lengths[d];
+    LengthRange& range = ranges.emplace_back(LengthRange{dimensions[d], first, first});
     for (const MeasuredMicrobatch& one : microbatches) {
-      least = std::min(least, one.lengths[d]);
-      most = std::max(most, one.lengths[d]);
-      sum += static_cast<double>(one.lengths[d]);
+      range.least = std::min(range.least, one.lengths[d]);
+      range.most = std::max(range.most, one.lengths[d]);
+      range.mean += static_cast<double>(one.lengths[d]) / static_cast<double>(microbatches.size());
     }
+  }
+  return ranges;
+}
+
+std::string to_string(const std::vector<LengthRange>& lengths) {
+  std::string text;
+  for (const LengthRange& range : lengths) {
     char mean[32];
-    std::snprintf(mean, sizeof mean, "%.1f", sum / static_cast<double>(microbatches.size()));
-    text += (text.empty() ? "" : ", ") + dimensions[d] + " " + std::to_string(least);
-    if (most > least) text += ".." + std::to_string(most) + " (mean " + mean + ")";
+    std::snprintf(mean, sizeof mean, "%.1f", range.mean);
+    text += (text.empty() ? "" : ", ") + range.dimension + " " + std::to_string(range.least);
+    if (range.most > range.least) text += ".." + std::to_string(range.most) + " (mean " + mean + ")";
   }
   return text;
+}
+
+std::vector<LayerGraph> LayerGraph::by_microbatch() const {
+  const std::vector<double> factors = length_factors();
+  if (factors.size() < 2) return {};
+  LayerGraph alike = *this;
+  alike.microbatches.clear();
+  for (LayerNode& node : alike.nodes) node.of_microbatches.clear();
+  for (LayerEdge& edge : alike.edges) edge.of_microbatches.clear();
+  std::vector<LayerGraph> graphs(factors.size(), alike);
+  // `mean`, which a run may have scaled, as microbatch `b` is beside the mean of all `of`.
+  const auto scaled = [&](double mean, std::size_t b, const auto& all, auto of) {
+    double sum = 0;
+    for (const auto& one : all) sum += of(one);
+    return mean * (sum > 0 ? of(all[b]) * static_cast<double>(all.size()) / sum : factors[b]);
+  };
+  for (std::size_t b = 0; b < graphs.size(); ++b) {
+    LayerGraph& graph = graphs[b];
+    graph.loss_s = scaled(loss_s, b, microbatches, [](const MeasuredMicrobatch& m) { return m.loss_s; });
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      LayerNode& node = graph.nodes[i];
+      const auto& all = nodes[i].of_microbatches;
+      node.forward_s = scaled(node.forward_s, b, all, [](const LayerSeconds& s) { return s.forward; });
+      node.backward_input_s =
+          scaled(node.backward_input_s, b, all, [](const LayerSeconds& s) { return s.backward_input; });
+      node.backward_weight_s =
+          scaled(node.backward_weight_s, b, all, [](const LayerSeconds& s) { return s.backward_weight; });
+    }
+    for (std::size_t e = 0; e < edges.size(); ++e)
+      if (!edges[e].of_microbatches.empty()) graph.edges[e].bytes = edges[e].of_microbatches[b];
+  }
+  return graphs;
 }
 
 Status LayerGraph::save(const std::string& path) const {

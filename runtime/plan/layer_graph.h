@@ -9,6 +9,13 @@
 
 namespace millrace {
 
+/// Of a layer and one microbatch.
+struct LayerSeconds {
+  double forward = 0;
+  double backward_input = 0;
+  double backward_weight = 0;
+};
+
 /// One layer. Times are seconds for one microbatch of `LayerGraph::microbatch` samples.
 struct LayerNode {
   std::string name;  ///< unique; equals the layer's name in the model
@@ -21,6 +28,8 @@ struct LayerNode {
   Bytes activation_bytes = 0;  ///< output
   Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
   Bytes workspace_bytes = 0;   ///< at most during its backward, what it saved aside: gradients, temporaries
+  /// By LayerGraph::microbatches, whose means the times above are; empty: not known.
+  std::vector<LayerSeconds> of_microbatches{};
 
   double backward_s() const { return backward_input_s + backward_weight_s; }
 };
@@ -31,6 +40,7 @@ struct LayerEdge {
   int consumer = -1;
   std::string tensor;
   Bytes bytes = 0;
+  std::vector<Bytes> of_microbatches{};  ///< by LayerGraph::microbatches; empty: all have `bytes`
 };
 
 /// How a profile was measured.
@@ -45,7 +55,19 @@ struct Measured {
 struct MeasuredMicrobatch {
   std::vector<std::int64_t> lengths;  ///< by LayerGraph::dimensions
   double seconds = 0;                 ///< forward and backward of all layers, and the loss
+  double loss_s = 0;                  ///< of it, the loss; 0: not known
 };
+
+/// How long the microbatches are that times hold for.
+struct LengthRange {
+  std::string dimension;
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+  double mean = 0;
+  bool operator==(const LengthRange&) const = default;
+};
+/// "source_length 8..41 (mean 17.3), target_length 12"
+std::string to_string(const std::vector<LengthRange>& lengths);
 
 /// A directed acyclic graph with unique node names; nodes are stored in execution (topological) order
 /// when written by our profiler. Pure value.
@@ -59,7 +81,9 @@ struct LayerGraph {
   /// What an update takes beyond that while a microbatch still needs the version before: it is made in a
   /// copy.
   double update_copy_s_per_byte = 0;
-  double data_s = 0;  ///< to load one microbatch, beside the computation; 0: not known
+  bool sync_batch_norm = false;  ///< measured as train --sync-batch-norm computes, without its exchanges
+  double norm_s_per_byte = 0;    ///< of the gradient: its norm, where gradients are clipped by it
+  double data_s = 0;             ///< to load one microbatch, beside the computation; 0: not known
   Measured measured;
   std::vector<std::string> dimensions;  ///< what the model's microbatches differ in; empty: nothing
   /// As they follow each other in steps. Times, and the bytes of edges and activations, are means over them;
@@ -77,8 +101,12 @@ struct LayerGraph {
   /// How long each of `microbatches` takes as a multiple of their mean; {1} if there are none or their times
   /// are not known.
   std::vector<double> length_factors() const;
-  /// "source_length 8..41 (mean 17.3)": for which lengths the profile holds; empty without dimensions.
-  std::string lengths_text() const;
+  /// For which lengths the profile holds; empty without dimensions.
+  std::vector<LengthRange> length_ranges() const;
+  std::string lengths_text() const { return to_string(length_ranges()); }
+  /// The profile of each of `microbatches` by itself: what each layer, the loss and each tensor took with it,
+  /// or where that is not known the mean times its length_factors(). Empty where all are alike.
+  std::vector<LayerGraph> by_microbatch() const;
 
   /// Node indices, every producer before its consumers; ties by index. Problem on a cycle.
   Result<std::vector<int>> topological_order() const;

@@ -63,6 +63,37 @@ Json to_json_value(const PlanStage& stage) {
                        {"layers", layers}});
 }
 
+PlannedFor planned_for_from(const Json& json, Problems& problems) {
+  ObjectReader in(json, problems);
+  PlannedFor planned{.precision = in.string("precision"),
+                     .microbatch = in.whole("microbatch", 1, kMostFileSamples)};
+  if (const Json* lengths = in.optional_array("lengths")) {
+    for (const Json& item : lengths->items()) {
+      ObjectReader range(item, problems);
+      planned.lengths.push_back({.dimension = range.string("dimension"),
+                                 .least = range.size("least", 0),
+                                 .most = range.size("most", 0),
+                                 .mean = range.within("mean", 0, double(kMostStoredBytes), 0)});
+      range.finish();
+    }
+  }
+  in.finish();
+  return planned;
+}
+
+Json to_json_value(const PlannedFor& planned) {
+  Json json = Json::object({{"precision", planned.precision}, {"microbatch", planned.microbatch}});
+  if (planned.lengths.empty()) return json;
+  Json lengths = Json::array();
+  for (const LengthRange& range : planned.lengths)
+    lengths.push_back(Json::object({{"dimension", range.dimension},
+                                    {"least", range.least},
+                                    {"most", range.most},
+                                    {"mean", range.mean}}));
+  json["lengths"] = std::move(lengths);
+  return json;
+}
+
 }  // namespace
 
 std::string to_string(ScheduleKind kind) {
@@ -152,6 +183,8 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
   plan.planner = in.string("planner", "");
   plan.graph_fingerprint = in.string("graph_fingerprint", "");
   plan.cluster_fingerprint = in.string("cluster_fingerprint", "");
+  if (const Json* planned = in.optional_object("planned_for"))
+    plan.planned_for = planned_for_from(*planned, problems);
   in.finish();
   if (problems.empty()) {
     for (Problem& problem : validate(plan)) {
@@ -188,6 +221,7 @@ std::string Plan::to_json() const {
   json["planner"] = planner;
   json["graph_fingerprint"] = graph_fingerprint;
   json["cluster_fingerprint"] = cluster_fingerprint;
+  if (planned_for.microbatch > 0) json["planned_for"] = to_json_value(planned_for);
   return json.dump(1) + "\n";
 }
 

@@ -57,6 +57,15 @@ struct PlanCrossing {
   Bytes bytes = 0;
 };
 
+/// What a plan's predictions are of: the profile that it was made from. Of a plan that was written by hand,
+/// or that does not say, `microbatch` is 0.
+struct PlannedFor {
+  std::string precision{};
+  int microbatch = 0;                  ///< samples
+  std::vector<LengthRange> lengths{};  ///< where the profile was measured with data of different lengths
+  bool operator==(const PlannedFor&) const = default;
+};
+
 /// What trains. Made by a Planner or written by hand; `validate` before use.
 struct Plan {
   std::string model;
@@ -73,6 +82,7 @@ struct Plan {
   std::string planner;              ///< provenance: who made it
   std::string graph_fingerprint;
   std::string cluster_fingerprint;
+  PlannedFor planned_for;
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_ranks() const;
@@ -94,6 +104,14 @@ Problems validate(const Plan& plan);
 Problems validate(const Plan& plan, const LayerGraph& graph);
 /// The same against a bare list of layer names in execution order (a model).
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
+
+/// What `run` has otherwise than a plan was made for (nothing is compared that one of them does not say).
+struct OtherThanPlanned {
+  Problems problems;  ///< the plan does not fit: another precision
+  std::vector<std::string>
+      notes;  ///< its predictions are void: another microbatch, or lengths by more than 10 %
+};
+OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run);
 
 /// `stages` equal shares of the layers, stage s on ranks s * replicas and following (1 stage, 1 replica:
 /// plain single-process training). `chunks` stages per rank, for schedules that allow it, are placed as the

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <unordered_map>
 
@@ -112,6 +113,33 @@ Problems validate(const Plan& plan, const std::string& model, const std::vector<
   }
   for (Problem& problem : validate_layers(plan, layers)) problems.push_back(std::move(problem));
   return problems;
+}
+
+OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run) {
+  constexpr double kLengthsAreAlike = 0.1;  // times follow the mean length, nearly
+  OtherThanPlanned other;
+  if (planned.microbatch == 0 || run.microbatch == 0) return other;
+  if (planned.precision != run.precision)
+    other.problems.push_back(
+        {"",
+         "the plan was made for precision " + planned.precision + ", the run computes in " + run.precision,
+         "give --precision " + planned.precision + ", or plan again from a profile with --precision " +
+             run.precision});
+  if (planned.microbatch != run.microbatch)
+    other.notes.push_back("its predictions do not hold: they are for microbatches of " +
+                          std::to_string(planned.microbatch) + " samples, the run has " +
+                          std::to_string(run.microbatch) + "; profile with --microbatch " +
+                          std::to_string(run.microbatch) + " and plan again");
+  const auto differs = [&](const LengthRange& range) {
+    const auto found = std::ranges::find(planned.lengths, range.dimension, &LengthRange::dimension);
+    return found != planned.lengths.end() && found->mean > 0 &&
+           std::abs(range.mean / found->mean - 1) > kLengthsAreAlike;
+  };
+  if (std::ranges::any_of(run.lengths, differs))
+    other.notes.push_back("its predictions do not hold: they are for microbatches of " +
+                          to_string(planned.lengths) + ", this data has " + to_string(run.lengths) +
+                          "; profile with this --data and plan again");
+  return other;
 }
 
 Problems validate(const Plan& plan, const LayerGraph& graph) {

@@ -75,6 +75,10 @@ class Averages {
       result.costs.update.push_back(updates_[s].value());
       result.costs.reduce.push_back(reduces_[s].value());
     }
+    if (!agreeing_.empty()) {
+      result.costs.norm.assign(whole_.size(), 0);
+      result.costs.agreement = agreement();
+    }
     for (const Mean& waited : transfers_) result.costs.transfer.push_back(waited.value());
     for (const Early& early : early_)
       each_.seconds[early.which] = std::min(result.costs.transfer[early.link], early.at_most);
@@ -192,6 +196,9 @@ class Averages {
           alone_[stage].of(span.kind).add(static_cast<double>(span.end - span.start) * kNanosecond);
         }
         pending = 0;
+      } else if (span.kind == SpanKind::Wait && span.peer < 0) {
+        if (counts(span))
+          agreeing_[span.step][rank] += static_cast<double>(span.end - span.start) * kNanosecond;
       } else if (span.kind == SpanKind::Wait) {
         const std::size_t link = message != nullptr ? *link_between(message->stage, span.stage) : 0;
         if (message != nullptr && message->end > before) {
@@ -231,6 +238,17 @@ class Averages {
     }
   }
 
+  /// Of the rank that came last: it waited for nobody.
+  double agreement() const {
+    Mean last;
+    for (const auto& [step, by_rank] : agreeing_) {
+      double least = by_rank.begin()->second;
+      for (const auto& [rank, seconds] : by_rank) least = std::min(least, seconds);
+      last.add(least);
+    }
+    return last.value();
+  }
+
   /// From where the last replica begins to reduce until the first has the sum.
   void add_reduces() {
     reduces_.resize(whole_.size());
@@ -254,6 +272,7 @@ class Averages {
   std::vector<OfStage> whole_, alone_;
   std::vector<Mean> updates_, reduces_;
   std::map<std::pair<int, std::int64_t>, std::vector<std::pair<int, Span>>> reducing_;  // by stage and step
+  std::map<std::int64_t, std::map<int, double>> agreeing_;  // seconds by step and rank: with all others
   std::vector<Early> early_;
   ActionTimes each_;
   std::vector<std::vector<Span>> spans_;

@@ -28,7 +28,8 @@ struct ActionTimes {
 struct MeasuredCosts {
   /// Seconds by stage and by link, of one microbatch. A computation has what its rank did for it besides: the
   /// batch, messages that were there already, handing its own message over, and the time between two actions.
-  /// `transfer` is the time from the end of a send to the end of a receive that waited for it.
+  /// `transfer` is the time from the end of a send to the end of a receive that waited for it. Where ranks
+  /// agreed before their updates, `agreement` is what that took the last of them, its norm included.
   ScheduleCosts costs;
   /// The computations alone, by stage: to set beside a profile. Where no backward was split, `backward_input`
   /// and `backward_weight` are a half each.

@@ -115,6 +115,9 @@ class Simulator {
     double last_backward = 0;    // start of the newest backward: where an overlapped reduce may begin
     std::size_t posted_to = 0;   // rendezvous: end of the exchange that is under way
     std::size_t unfinished = 0;  // transfers of it
+    int held = 0;                // stages; counted when the first norm is asked for
+    double norm = 0;             // of all of them
+    int may_update = 0;          // stages, since all ranks have agreed
     Wires wires;
   };
   struct Barrier {
@@ -147,30 +150,33 @@ class Simulator {
     return r < options_.own_seconds.size() ? at_or(options_.own_seconds[r], place, -1) : -1;
   }
 
+  const ScheduleCosts& costs_of(MicrobatchId microbatch) const {
+    const auto& all = options_.microbatch_costs;
+    return all.empty() ? costs_ : all[static_cast<std::size_t>(microbatch.value) % all.size()];
+  }
+
   double duration(std::size_t r, const Action& a) const {
     if (const double own = own_seconds(r, ranks_[r].at); own >= 0) return own;
     const std::size_t s = index(a.stage);
-    double seconds = 0, share = 1;
-    if (!options_.microbatch_share.empty() && is_compute(a.op))
-      share = options_.microbatch_share[static_cast<std::size_t>(a.microbatch.value) %
-                                        options_.microbatch_share.size()];
+    const ScheduleCosts& costs = costs_of(a.microbatch);
+    double seconds = 0;
     switch (a.op) {
       case Op::Forward:
-        seconds = cost(costs_.forward, s);
+        seconds = cost(costs.forward, s);
         break;
       case Op::Backward:
-        seconds = cost(costs_.backward_input, s) + cost(costs_.backward_weight, s);
+        seconds = cost(costs.backward_input, s) + cost(costs.backward_weight, s);
         break;
       case Op::BackwardInput:
-        seconds = cost(costs_.backward_input, s);
+        seconds = cost(costs.backward_input, s);
         break;
       case Op::BackwardWeight:
-        seconds = cost(costs_.backward_weight, s);
+        seconds = cost(costs.backward_weight, s);
         break;
       default:
         seconds = cost(costs_.update, s);
     }
-    return seconds * share * at_or(options_.slowdown, r, 1) *
+    return seconds * at_or(options_.slowdown, r, 1) *
            noise(s * 16 + static_cast<std::uint64_t>(a.op), static_cast<std::uint64_t>(a.microbatch.value));
   }
 
@@ -198,6 +204,8 @@ class Simulator {
         }
       } else if (a.op == Op::Reduce) {
         if (!reduce(r, a)) return;
+      } else if (a.op == Op::Update && !costs_.norm.empty() && !agree(r)) {
+        return;
       } else {
         compute(r, a);
       }
@@ -234,8 +242,8 @@ class Simulator {
     if (from == to) return {time, time};
     const std::size_t link = messages_.link_of(message);
     const double bandwidth = cost(options_.bandwidth, link);
-    double seconds =
-        cost(costs_.transfer, link) + (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
+    double seconds = cost(costs_of(send.microbatch).transfer, link) +
+                     (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
     seconds *= noise(15, message);
     if (const double own = own_seconds(from, place); own >= 0) seconds = own;
     double& free = ranks_[from].wires.free(send.peer.value);
@@ -351,6 +359,32 @@ class Simulator {
     return true;
   }
 
+  /// Before the first update of a step: the norms of the rank's stages, then a wait for all other ranks. True
+  /// if the rank may update.
+  bool agree(std::size_t r) {
+    Rank& rank = ranks_[r];
+    if (rank.held == 0) {
+      for (std::size_t s = 0; s < shape_.ranks_of_stage.size(); ++s) {
+        if (!std::ranges::count(shape_.ranks_of_stage[s], RankId(static_cast<int>(r)))) continue;
+        ++rank.held;
+        rank.norm += cost(costs_.norm, s);
+      }
+    }
+    if (rank.may_update > 0) return --rank.may_update, true;
+    rank.time += rank.norm;
+    rank.busy += rank.norm;
+    agreement_.time = std::max(agreement_.time, rank.time);
+    agreement_.waiting.push_back(r);
+    if (agreement_.waiting.size() < ranks_.size()) return false;
+    const Barrier met = std::exchange(agreement_, {});
+    for (std::size_t member : met.waiting) {
+      ranks_[member].time = met.time + costs_.agreement;
+      ranks_[member].may_update = ranks_[member].held;
+      if (member != r) ready_.push_back(member);
+    }
+    return --rank.may_update, true;
+  }
+
   void count_link_bytes() {
     if (options_.bytes.empty()) return;
     result_.link_bytes.assign(messages_.links().size(), 0);
@@ -371,8 +405,9 @@ class Simulator {
   std::vector<double> arrival_;  // by message
   std::vector<Rank> ranks_;
   std::vector<Barrier> barriers_;  // by stage
-  std::vector<int> waiting_;       // by message: the rank that waits for it
-  std::vector<Ends> ends_;         // by message
+  Barrier agreement_;
+  std::vector<int> waiting_;  // by message: the rank that waits for it
+  std::vector<Ends> ends_;    // by message
   std::vector<double> port_out_, port_in_;
   std::vector<std::size_t> ready_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;

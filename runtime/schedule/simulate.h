@@ -36,8 +36,9 @@ struct SimulationOptions {
 
   double jitter = 0;       ///< sigma of a log-normal factor (mean 1) on each computation and transfer
   std::uint64_t seed = 0;  ///< the same work gets the same noise under every schedule
-  /// By microbatch, over and over: a factor on its computations (microbatches of other lengths). Empty: 1.
-  std::vector<double> microbatch_share;
+  /// By microbatch, over and over: what its computations and messages cost (microbatches of other lengths).
+  /// Empty: all are alike.
+  std::vector<ScheduleCosts> microbatch_costs;
   std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
 
   /// Seconds of single actions, by rank and place in its list, instead of their costs: of a computation, an

@@ -18,6 +18,7 @@ struct ProfileOptions {
   std::uint64_t seed = 0;
   RuleOptions rule;
   Precision precision = Precision::Float32;
+  bool sync_batch_norm = false;  ///< compute as replicas that share statistics do
 };
 
 }  // namespace millrace

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
+#include "runtime/stage/flat_blocks.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/parameter_store.h"
 
@@ -24,7 +25,7 @@ struct LayerSamples {
 
 /// Of one of the microbatches measured.
 struct BatchSamples {
-  Samples loss;
+  Samples forward, loss, backward;  ///< of all layers
   std::vector<LayerSamples> layers;
 };
 
@@ -52,27 +53,38 @@ class Pass final : private LayerObserver {
         device_(device),
         growth_(layout.model.layers.size()) {
     runner_.set_observer(this);
+    if (options.sync_batch_norm) runner_.set_replicas(&alone_);
   }
 
   /// `counted`: times go there; null: memory is measured, `output_bytes` by layer.
   void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {}) {
     counted_ = counted;
     output_bytes_ = output_bytes;
+    const TimePoint start = clock_.now();
     slot_.clear();
     slot_.values.resize(static_cast<std::size_t>(program_.num_places));
     slot_.gradients.resize(static_cast<std::size_t>(program_.num_places));
     for (const auto& [field, place] : program_.fields)
       slot_.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
     runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
+    if (counted) counted->forward.push_back(Seconds(clock_.now() - start).count());
     run_heads();
     if (!counted) measure_saved();
+    const TimePoint turn = clock_.now();
     slot_.values.assign(slot_.values.size(), {});
     runner_.backward_layer_by_layer(slot_, store_.current());
+    if (counted) counted->backward.push_back(Seconds(clock_.now() - turn).count());
   }
 
   std::vector<Bytes> saved_bytes, workspace_bytes;
 
  private:
+  /// Batch normalisation then computes as it does among replicas; what they exchange is the planner's to
+  /// price.
+  struct NoReplicas final : ReplicaSum {
+    void add_up_(const at::Tensor&, const char*) override {}
+  };
+
   void before(Phase phase, std::size_t) override {
     if (phase != Phase::BackwardWeight && !counted_) memory_before_ = device_.memory().current;
     if (phase == Phase::BackwardInput && !counted_) device_.reset_peak_memory();
@@ -131,6 +143,7 @@ class Pass final : private LayerObserver {
     }
   }
 
+  NoReplicas alone_;
   StageProgram program_;
   LayerRunner runner_;
   ParameterStore& store_;
@@ -154,58 +167,134 @@ Bytes lowered_bytes(const StageLayout& layout, const NamedLayer& layer) {
   return bytes;
 }
 
-/// Seconds a byte of an update in place, and of one that leaves the version before to a microbatch.
-struct UpdateSeconds {
-  double in_place = 0, kept = 0;
+/// Updates by turns in place, with the version before kept, and in place after the norm of the gradient.
+class Updates {
+ public:
+  Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, Clock& clock,
+          Device& device)
+      : store_(store),
+        num_layers_(num_layers),
+        rule_(make_update_rule(rule, store)),
+        clock_(clock),
+        device_(device) {}
+
+  enum { InPlace, Kept, AfterNorm, kTurns };
+
+  /// By a rate of 0: the weights stay, and with them how long layers take.
+  void update() {
+    const int turn = done_ % kTurns;
+    // The first round of turns touches fresh memory; a run takes what an older version has left.
+    const bool counts = done_++ >= kTurns;
+    const MicrobatchId holder(done_);
+    if (turn == AfterNorm) {
+      const double seconds = timed([&] { square_sums_by_slot(store_, store_.flat_gradient()); });
+      if (counts) norm_.push_back(seconds);
+    }
+    if (turn == Kept) store_.pin(holder);
+    const double seconds = timed([&] {
+      store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+        rule_->apply_(weights, gradient, {});
+      });
+      // Copies in a lower precision are the update's.
+      for (std::size_t layer = 0; layer < num_layers_; ++layer)
+        store_.current_parameters(static_cast<int>(layer));
+    });
+    if (turn == Kept) store_.release(holder);
+    if (counts && turn != AfterNorm) (turn == Kept ? kept_ : in_place_).push_back(seconds);
+  }
+  bool enough() const { return std::min({in_place_.size(), kept_.size(), norm_.size()}) >= 3; }
+
+  void write_to(LayerGraph& graph) const {
+    const double bytes = double(store_.flat_weights().nbytes());
+    if (bytes <= 0) return;
+    graph.update_s_per_byte = median(in_place_) / bytes;
+    graph.update_copy_s_per_byte = std::max(0.0, median(kept_) - median(in_place_)) / bytes;
+    graph.norm_s_per_byte = median(norm_) / bytes;
+  }
+
+ private:
+  template <class Work>
+  double timed(Work&& work) {
+    const TimePoint start = clock_.now();
+    work();
+    device_.synchronize();
+    return Seconds(clock_.now() - start).count();
+  }
+
+  ParameterStore& store_;
+  std::size_t num_layers_;
+  std::unique_ptr<UpdateRule> rule_;
+  Clock& clock_;
+  Device& device_;
+  int done_ = 0;
+  Samples in_place_, kept_, norm_;
 };
 
-UpdateSeconds update_seconds_per_byte(ParameterStore& store, std::size_t num_layers,
-                                      const RuleOptions& options, int repetitions, Clock& clock,
-                                      Device& device) {
-  auto rule = make_update_rule(options, store);
-  Samples in_place, kept;
-  // Two versions are alive in turn, as in a run: the memory of the one that is given up becomes the next.
-  for (int i = 0; i < 2 * (repetitions + 1); ++i) {
-    const MicrobatchId holder(i);
-    const bool keeps = i % 2 == 1;
-    if (keeps) store.pin(holder);
-    const TimePoint start = clock.now();
-    store.publish(
-        [&](const at::Tensor& weights, const at::Tensor& gradient) { rule->apply_(weights, gradient, {}); });
-    for (std::size_t layer = 0; layer < num_layers; ++layer)  // copies in a lower precision are the update's
-      store.current_parameters(static_cast<int>(layer));
-    device.synchronize();
-    if (i > 1) (keeps ? kept : in_place).push_back(Seconds(clock.now() - start).count());
-    if (keeps) store.release(holder);
-  }
-  const double bytes = double(store.flat_weights().nbytes());
-  if (bytes <= 0) return {};
-  return {median(in_place) / bytes, median(kept) / bytes};
+/// Median of the passes from `first` on; 0 if there are none, of a layer without weights.
+double middle(const Samples& samples, std::size_t first = 0) {
+  if (samples.size() <= first) return 0;
+  return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
 }
 
-/// Of all layers and the loss: medians of the passes from `first` on.
-double total_of(const BatchSamples& batch, std::size_t first = 0) {
-  const auto of = [&](const Samples& samples) {
-    if (samples.empty()) return 0.0;  // a layer without weights
-    return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
-  };
-  double total = of(batch.loss);
-  for (const LayerSamples& s : batch.layers)
-    total += of(s.forward) + of(s.backward_input) + of(s.backward_weight);
-  return total;
+/// What one of the microbatches took.
+struct BatchSeconds {
+  double loss = 0;
+  std::vector<LayerSeconds> layers;
+  double total() const {
+    double sum = loss;
+    for (const LayerSeconds& s : layers) sum += s.forward + s.backward_input + s.backward_weight;
+    return sum;
+  }
+  void operator+=(const BatchSeconds& more) {
+    loss += more.loss;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      layers[i].forward += more.layers[i].forward;
+      layers[i].backward_input += more.layers[i].backward_input;
+      layers[i].backward_weight += more.layers[i].backward_weight;
+    }
+  }
+};
+
+/// Medians of the passes from `first` on. Medians of layers add up to less than the median of a pass, and
+/// between layers something is freed and handed over: layers are scaled to add up to the whole.
+BatchSeconds seconds_of(const BatchSamples& batch, std::size_t first = 0) {
+  BatchSeconds seconds{.loss = middle(batch.loss, first), .layers = {}};
+  double forward = 0, backward = 0;
+  for (const LayerSamples& of : batch.layers) {
+    const LayerSeconds& s = seconds.layers.emplace_back(LayerSeconds{
+        middle(of.forward, first), middle(of.backward_input, first), middle(of.backward_weight, first)});
+    forward += s.forward;
+    backward += s.backward_input + s.backward_weight;
+  }
+  const double of_forward = forward > 0 ? middle(batch.forward, first) / forward : 1,
+               of_backward = backward > 0 ? middle(batch.backward, first) / backward : 1;
+  for (LayerSeconds& s : seconds.layers) {
+    s.forward *= of_forward;
+    s.backward_input *= of_backward;
+    s.backward_weight *= of_backward;
+  }
+  return seconds;
 }
 
 /// By turn, of a model without turns one, then by microbatch.
 using TurnSamples = std::vector<std::vector<BatchSamples>>;
 
-/// The mean over the microbatches of what `of` says of each, in all turns together.
-template <class Of>
-double mean(const TurnSamples& turns, Of of) {
-  double sum = 0;
-  for (const std::vector<BatchSamples>& batches : turns) {
-    for (const BatchSamples& batch : batches) sum += of(batch);
+/// By microbatch, all turns together.
+std::vector<BatchSeconds> seconds_of_each(const TurnSamples& turns, std::size_t first = 0) {
+  std::vector<BatchSeconds> each;
+  for (const BatchSamples& batch : turns.front()) each.push_back(seconds_of(batch, first));
+  for (std::size_t t = 1; t < turns.size(); ++t) {
+    for (std::size_t b = 0; b < each.size(); ++b) each[b] += seconds_of(turns[t][b], first);
   }
-  return sum / static_cast<double>(turns.front().size());
+  return each;
+}
+
+/// The mean over the microbatches of what `of` says of each.
+template <class Of>
+double mean(const std::vector<BatchSeconds>& batches, Of of) {
+  double sum = 0;
+  for (const BatchSeconds& batch : batches) sum += of(batch);
+  return sum / static_cast<double>(batches.size());
 }
 
 /// Bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
@@ -227,23 +316,27 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
   return bytes;
 }
 
-/// What goes over a border on each side of which a layer is, in a step. Of turns the half of what goes there
-/// and back in all of them together: some send no gradient.
-std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& bytes) {
+/// What goes over a border on each side of which a layer is, in a step; by tensor on the mean over the
+/// microbatches, and of each where lengths differ. Of turns the half of what goes there and back in all of
+/// them together: some send no gradient.
+std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
+                                const std::vector<std::vector<Bytes>>& of_each) {
   std::vector<LayerEdge> edges;
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
     for (int t : layout.reads[l]) {
       const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
       if (tensor.layer < 0) continue;
       LayerEdge& edge = edges.emplace_back(
-          LayerEdge{tensor.layer, static_cast<int>(l), tensor.name, bytes[static_cast<std::size_t>(t)]});
+          LayerEdge{tensor.layer, static_cast<int>(l), tensor.name, mean[static_cast<std::size_t>(t)]});
+      if (!of_each.empty()) edge.of_microbatches = of_each[static_cast<std::size_t>(t)];
       if (layout.turns.empty()) continue;
-      Bytes both_ways = 0;
+      Bytes ways = 0;
       for (const StageLayout& turn : layout.turns) {
         const auto there = std::ranges::find(turn.tensors, tensor.name, &ModelTensor::name);
-        if (there != turn.tensors.end()) both_ways += edge.bytes * (1 + there->wants_gradient);
+        if (there != turn.tensors.end()) ways += 1 + there->wants_gradient;
       }
-      edge.bytes = both_ways / 2;
+      edge.bytes = edge.bytes * ways / 2;
+      for (Bytes& bytes : edge.of_microbatches) bytes = bytes * ways / 2;
     }
   }
   return edges;
@@ -338,6 +431,13 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (auto& of_turn : samples) {
     for (BatchSamples& of : of_turn) of.layers.resize(model.layers.size());
   }
+  Updates updates(store, model.layers.size(), options.rule, clock, device);
+  BatchSamples uncounted;
+  uncounted.layers.resize(model.layers.size());
+  const auto time_updates = [&] {
+    passes.back()->run(batches.timed.front().batch, &uncounted);
+    for (int i = 0; i < 2 * Updates::kTurns; ++i) updates.update();
+  };
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();
@@ -348,29 +448,37 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
           passes[t]->run(batches.timed[b].batch, &samples[t][b]);
       }
     }
-    totals.push_back(mean(samples, [&](const BatchSamples& batch) { return total_of(batch, first); }));
+    time_updates();
+    double total = 0;
+    for (const BatchSeconds& batch : seconds_of_each(samples, first)) total += batch.total();
+    totals.push_back(total);
   }
+  while (!updates.enough()) time_updates();
 
   LayerGraph graph{.model = model.name,
                    .microbatch = options.microbatch,
                    .device = device.name(),
-                   .precision = to_string(options.precision)};
+                   .precision = to_string(options.precision),
+                   .sync_batch_norm = options.sync_batch_norm};
   std::vector<Bytes> mean_bytes(layout.tensors.size(), 0);
+  std::vector<std::vector<Bytes>> bytes_of_each(layout.tensors.size());  // by tensor
   for (const ProfileBatches::One& one : batches.timed) {
     const std::vector<Bytes> bytes = tensor_bytes(layout, one.extent);
-    for (std::size_t t = 0; t < bytes.size(); ++t) mean_bytes[t] += bytes[t];
+    for (std::size_t t = 0; t < bytes.size(); ++t) {
+      mean_bytes[t] += bytes[t];
+      bytes_of_each[t].push_back(bytes[t]);
+    }
   }
   for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
+  const std::vector<BatchSeconds> each = seconds_of_each(samples);
   const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
   if (!model.dimensions.empty()) {
     for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
-    for (std::size_t b = 0; b < batches.timed.size(); ++b) {
-      double total = 0;
-      for (const auto& of_turn : samples) total += total_of(of_turn[b]);
-      graph.microbatches.push_back({batches.timed[b].extent.lengths, total});
-    }
+    for (std::size_t b = 0; b < each.size(); ++b)
+      graph.microbatches.push_back({batches.timed[b].extent.lengths, each[b].total(), each[b].loss});
   }
-  graph.loss_s = mean(samples, [](const BatchSamples& batch) { return median(batch.loss); });
+  const bool lengths_differ = graph.microbatches.size() > 1;
+  graph.loss_s = mean(each, [](const BatchSeconds& batch) { return batch.loss; });
   const auto most = [&](std::vector<Bytes> Pass::*bytes, std::size_t layer) {
     Bytes result = 0;
     for (const auto& pass : passes) result = std::max(result, (*pass.*bytes)[layer]);
@@ -378,11 +486,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   };
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const NamedLayer& layer = model.layers[i];
-    const auto seconds = [&](Samples LayerSamples::*phase) {
-      return mean(samples, [&](const BatchSamples& batch) {
-        const Samples& of = batch.layers[i].*phase;
-        return of.empty() ? 0.0 : median(of);
-      });
+    const auto seconds = [&](double LayerSeconds::*phase) {
+      return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
     };
     Bytes parameter_bytes = 0;
     for (const ParameterSpec& spec : layer.layer->parameters()) {
@@ -390,21 +495,20 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     }
     graph.nodes.push_back({.name = layer.name,
                            .kind = layer.layer->kind(),
-                           .forward_s = seconds(&LayerSamples::forward),
-                           .backward_input_s = seconds(&LayerSamples::backward_input),
-                           .backward_weight_s = seconds(&LayerSamples::backward_weight),
+                           .forward_s = seconds(&LayerSeconds::forward),
+                           .backward_input_s = seconds(&LayerSeconds::backward_input),
+                           .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = lowered_bytes(layout, layer),
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
                            .workspace_bytes = most(&Pass::workspace_bytes, i)});
+    if (lengths_differ)
+      for (const BatchSeconds& batch : each) graph.nodes.back().of_microbatches.push_back(batch.layers[i]);
   }
-  graph.edges = edges_of(layout, mean_bytes);
-  if (options.before_block) options.before_block();
-  const UpdateSeconds update = update_seconds_per_byte(store, model.layers.size(), options.rule,
-                                                       std::max(3, options.repetitions), clock, device);
-  graph.update_s_per_byte = update.in_place;
-  graph.update_copy_s_per_byte = std::max(0.0, update.kept - update.in_place);
+  graph.edges =
+      edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>());
+  updates.write_to(graph);
   graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
   return graph;
 }

@@ -35,14 +35,14 @@ struct ProfileBatches {
 ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, std::int64_t steps,
                               int microbatches_per_step, int count, Device& device);
 
-/// Forward, input gradient and weight gradient of each layer, the loss, the update rule and what it takes
-/// more when the version before must be kept, in seconds for one microbatch of random data; bytes of
-/// parameters, outputs, and of what backward keeps (each storage once). Each of them is waited for: kernels
-/// of `device` do not overlap. Runs on the calling thread with its intra-op threads. Throws ConfigError if
-/// the shapes do not fit.
-/// Times and bytes of messages are means over `batches.timed`, memory is that of the longest. Of a model that
-/// is trained in turns (turns.h) times are those of all turns together, memory that of the one with the most,
-/// and a border has half of what all turns send there and back.
+/// Forward, input gradient and weight gradient of each layer, the loss, the update rule, what it takes more
+/// when the version before must be kept, and the norm of the gradient, in seconds for one microbatch of
+/// random data; bytes of parameters, outputs, and of what backward keeps (each storage once). Each of them is
+/// waited for: kernels of `device` do not overlap. Runs on the calling thread with its intra-op threads.
+/// Throws ConfigError if the shapes do not fit. Times and bytes of messages are means over `batches.timed`,
+/// and of each of them where lengths differ; memory is that of the longest. Of a model that is trained in
+/// turns (turns.h) times are those of all turns together, memory that of the one with the most, and a border
+/// has half of what all turns send there and back.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 

@@ -148,8 +148,18 @@ void RankRunner::feed(const Action& forward) {
   });
 }
 
+/// Where the norm of all stages is needed, a span of its own: nobody updates before the last rank is here.
+void RankRunner::agree(const Action& update) {
+  const auto agreed = [&] { parts_.stages.before_update(update.stage, array_of(update)); };
+  if (!parts_.stages.agrees_before_updates()) return agreed();
+  Action together = update;
+  together.peer = RankId(-1);
+  timed(SpanKind::Wait, together, times_.wait, agreed);
+}
+
 void RankRunner::step(const Action& action, bool last_gradient) {
   if (action.op == Op::Forward) feed(action);
+  if (action.op == Op::Update) agree(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),
         [&] { parts_.stages.execute(in_its_array(action), last_gradient, array_of(action)); });
   if (is_receive(action.op)) --posted_;

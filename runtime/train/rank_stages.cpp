@@ -282,7 +282,8 @@ LossSums RankStages::take_losses(int array) {
   return whole.losses_of(sums);
 }
 
-void RankStages::before_update(const HeldStage& held) {
+void RankStages::before_update(StageId stage, int array_index) {
+  const HeldStage& held = at(stage, array_index);
   OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
   // Before the first of this step: whose version is still this stage's has not updated yet.
   const VersionId version = held.store->current();
@@ -349,7 +350,6 @@ void RankStages::require_finite(const std::vector<double>& norms, const std::str
 
 void RankStages::execute(const Action& action, bool last_gradient, int array) {
   const HeldStage& held = at(action.stage, array);
-  if (action.op == Op::Update) before_update(held);
   held.executor->execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;

@@ -91,6 +91,9 @@ class RankStages {
   /// Of the last stage, which is here: since the last time; in a turn those of all turns.
   LossSums take_losses(int array);
   void set_evaluation_shift(std::int64_t shift);  ///< StageExecutor's
+  /// Before the Update of `stage`: what stages agree on, and gradients of tied parameters. Waits for other
+  /// ranks.
+  void before_update(StageId stage, int array = 0);
   /// The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();
@@ -120,7 +123,6 @@ class RankStages {
     VersionId agreed{-1};                          ///< before the update of this version
   };
   const HeldStage& at(StageId stage, int array) const;
-  void before_update(const HeldStage& held);
   void agree(OfArray& array);
   void clip_stage(const HeldStage& held);
   std::vector<HeldStage*> of(const OfArray& array);

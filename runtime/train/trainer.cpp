@@ -454,7 +454,7 @@ void Trainer::Impl::check_turns() {
   if (averages(options.rule) ||
       std::ranges::any_of(options.jobs, [&](const JobOptions& job) { return averages(job.rule); }))
     throw ConfigError(plan.model + " is trained in turns, and ASGD's averages are of one update a step",
-                      "use another --optimizer, for example adam");
+                      "use another --rule, for example adam");
 }
 
 void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {

@@ -264,6 +264,79 @@ TEST(Predict, OneRankTakesTheSumOfItsLayers) {
   EXPECT_EQ(plan.graph_fingerprint, graph.fingerprint());
 }
 
+TEST(Predict, StagesSeeLengthsOfTheirOwn) {
+  LayerGraph graph{.model = "m", .dimensions = {"source", "target"}};
+  graph.nodes = {{.name = "encoder", .forward_s = 2}, {.name = "decoder", .forward_s = 2}};
+  graph.edges = {{0, 1, "t", 0}};
+  graph.microbatches = {{{10, 30}, 4}, {{30, 10}, 4}};  // together both take the same
+  const Plan plan = uniform_plan("m", {"encoder", "decoder"}, 2, 1, 2, ScheduleKind::OneFOneB);
+  const ClusterSpec cluster = ClusterSpec::local(2);
+  EXPECT_NEAR(predict(plan, graph, cluster).predicted_step_s, 6, 1e-3);
+  graph.nodes[0].of_microbatches = {{1, 0, 0}, {3, 0, 0}};
+  graph.nodes[1].of_microbatches = {{3, 0, 0}, {1, 0, 0}};
+  EXPECT_NEAR(predict(plan, graph, cluster).predicted_step_s, 5, 1e-3);
+  for (LayerNode& node : graph.nodes) std::swap(node.of_microbatches[0], node.of_microbatches[1]);
+  const Plan predicted = predict(plan, graph, cluster);
+  EXPECT_NEAR(predicted.predicted_step_s, 7, 1e-3);
+  EXPECT_EQ(predicted.planned_for.lengths, graph.length_ranges());
+  // A kind of device that is twice as slow, by its own profile.
+  const Result<ClusterSpec> slow = ClusterSpec::parse(
+      "kinds: [{name: slow, speed: 1}]\nlevels: [{count: 2, bandwidth: 1e12}]\n"
+      "hosts: [{name: a, devices: 2, kind: slow}]\n",
+      "c");
+  ASSERT_TRUE(slow) << to_string(slow.problems());
+  LayerGraph twice = graph;
+  for (LayerNode& node : twice.nodes) {
+    node.forward_s *= 2;
+    for (LayerSeconds& one : node.of_microbatches) one.forward *= 2;
+  }
+  EXPECT_NEAR(predict(plan, graph, *slow, {.profiles = {{"slow", twice}}}).predicted_step_s, 14, 1e-3);
+}
+
+TEST(Predict, ClippingByTheNormIsAPassAndAWaitOfAllRanks) {
+  LayerGraph graph = skip_graph();
+  graph.update_s_per_byte = 1e-7;
+  graph.norm_s_per_byte = 5e-8;
+  const auto step = [&](const Plan& plan, bool clips) {
+    return predict(plan, graph, ClusterSpec::local(plan.num_ranks()), {.clips_norm = clips}).predicted_step_s;
+  };
+  const Plan one = uniform_plan("skip", {"a", "b", "c", "d"}, 1, 1, 3, ScheduleKind::OneFOneB);
+  EXPECT_NEAR(step(one, true) - step(one, false), 4000 * 5e-8, 1e-12);
+  Plan two = uniform_plan("skip", {"a", "b", "c", "d"}, 2, 1, 3, ScheduleKind::OneFOneB);
+  const ClusterSpec cluster = ClusterSpec::local(2);
+  const double agreement =
+      all_reduce_seconds(cluster, {RankId(0), RankId(1)}, 16 * 4);  // four layers with weights
+  EXPECT_GT(agreement, 0);
+  EXPECT_NEAR(step(two, true) - step(two, false), 2000 * 5e-8 + agreement, 1e-12);
+  CostModel model(graph, cluster, {.clips_norm = true});
+  const Result<StepEstimate> estimate = model.estimate(two.schedule, 3, model.stages_of(two));
+  ASSERT_TRUE(estimate);
+  EXPECT_NEAR(estimate->update_s[0], 2000 * 1.5e-7, 1e-12);
+  // Without a flush each stage has a norm of its own, and nobody waits.
+  two.schedule = ScheduleKind::PipeDream;
+  EXPECT_GT(step(two, true), step(two, false));
+  EXPECT_LE(step(two, true) - step(two, false), 3 * 2000 * 5e-8 + 1e-12);
+}
+
+TEST(Predict, ReplicasExchangeTheSumsOfBatchNormalisation) {
+  LayerGraph graph = skip_graph();
+  graph.nodes[1].kind = "batch_norm2d";
+  const ClusterSpec cluster = cluster_of({{2, 1e6, 1e-4}});
+  const auto stage = [&](int replicas, bool together) {
+    graph.sync_batch_norm = together;
+    return predict(uniform_plan("skip", {"a", "b", "c", "d"}, 1, replicas, 4, ScheduleKind::OneFOneB), graph,
+                   cluster)
+        .stages[0];
+  };
+  const auto exchange = [&](Bytes bytes) {
+    return all_reduce_seconds(cluster, {RankId(0), RankId(1)}, bytes);
+  };
+  const Bytes weights = graph.nodes[1].parameter_bytes;
+  EXPECT_NEAR(stage(2, true).forward_s - stage(2, false).forward_s, exchange(2 * weights + 8), 1e-12);
+  EXPECT_NEAR(stage(2, true).backward_s - stage(2, false).backward_s, exchange(2 * weights), 1e-12);
+  EXPECT_DOUBLE_EQ(stage(1, true).forward_s, stage(1, false).forward_s);
+}
+
 TEST(CostModel, LinksAreThoseOfTheLevelThatJoinsTheRanks) {
   const ClusterSpec cluster = cluster_of({{2, 100, 1}, {3, 10, 5}});
   EXPECT_DOUBLE_EQ(transfer_seconds(cluster, RankId(0), RankId(1), 200), 1 + 2.0);

@@ -55,6 +55,45 @@ TEST(Plan, RoundTripsThroughJson) {
   EXPECT_EQ(read->to_json(), plan.to_json());
 }
 
+TEST(Plan, SaysWhatItWasMadeForAndWhatIsNot) {
+  Plan plan = good_plan();
+  EXPECT_EQ(plan.to_json().find("planned_for"), std::string::npos);
+  plan.planned_for = {"bfloat16", 32, {{"source", 8, 12, 10}}};
+  const Result<Plan> read = Plan::parse(plan.to_json(), "p");
+  ASSERT_TRUE(read) << to_string(read.problems());
+  EXPECT_EQ(read->planned_for, plan.planned_for);
+  for (const auto& [from, to] :
+       {std::pair("\"microbatch\": 32", "\"microbatch\": 0"), std::pair("\"least\": 8", "\"least\": -8"),
+        std::pair("\"dimension\"", "\"dimensoin\"")}) {
+    std::string text = plan.to_json();
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_FALSE(Plan::parse(text.replace(at, std::string(from).size(), to), "p")) << to;
+  }
+
+  const auto said = [&](const PlannedFor& run) {
+    const OtherThanPlanned other = compare(plan.planned_for, run);
+    std::string text = to_string(other.problems);
+    for (const std::string& note : other.notes) text += "note: " + note;
+    return text;
+  };
+  EXPECT_EQ(said({"bfloat16", 32, {}}), "");
+  EXPECT_EQ(said({"bfloat16", 32, {{"source", 1, 40, 10.9}}}), "");
+  EXPECT_EQ(said({"bfloat16", 32, {{"target", 1, 40, 30}}}), "");
+  EXPECT_NE(said({"float32", 32, {}})
+                .find("the plan was made for precision bfloat16, the run computes in "
+                      "float32. Hint: give --precision bfloat16"),
+            std::string::npos)
+      << said({"float32", 32, {}});
+  EXPECT_TRUE(said({"bfloat16", 16, {}}).starts_with("note: its predictions do not hold"));
+  EXPECT_NE(said({"bfloat16", 16, {}}).find("microbatches of 32 samples, the run has 16"), std::string::npos);
+  EXPECT_NE(said({"bfloat16", 32, {{"source", 2, 9, 5}}})
+                .find("source 8..12 (mean 10.0), this data has source 2..9 (mean 5.0)"),
+            std::string::npos);
+  EXPECT_TRUE(compare({}, {"float32", 16, {}}).notes.empty());  // an older plan says nothing
+  EXPECT_TRUE(compare({}, {"float32", 16, {}}).problems.empty());
+}
+
 TEST(Plan, ReadsAHandWrittenPlanAndNamesMistakes) {
   EXPECT_TRUE(Plan::parse(
       R"({"model":"m","schedule":"gpipe","microbatches":2,"stages":[{"layers":["a"],"ranks":[0]}]})", "p"));
@@ -119,6 +158,52 @@ TEST(LayerGraph, KeepsTheLengthsItHoldsFor) {
     ASSERT_FALSE(bad) << to;
     EXPECT_NE(to_string(bad.problems()).find(said), std::string::npos) << to_string(bad.problems());
   }
+}
+
+TEST(LayerGraph, KeepsWhatEachLayerTookWithEachMicrobatch) {
+  LayerGraph graph{.model = "m", .loss_s = 0.5, .dimensions = {"source"}};
+  graph.nodes = {{.name = "a", .forward_s = 1, .backward_input_s = 2, .backward_weight_s = 4},
+                 {.name = "b", .forward_s = 3}};
+  graph.edges = {{0, 1, "t", 100}};
+  EXPECT_TRUE(graph.by_microbatch().empty());
+  graph.microbatches = {{{8}, 1.0}, {{12}, 3.0}};
+  // A profile that has one number for each microbatch: all times follow it.
+  std::vector<LayerGraph> each = graph.by_microbatch();
+  ASSERT_EQ(each.size(), 2u);
+  EXPECT_DOUBLE_EQ(each[0].nodes[0].forward_s, 0.5);
+  EXPECT_DOUBLE_EQ(each[1].nodes[1].forward_s, 4.5);
+  EXPECT_DOUBLE_EQ(each[1].loss_s, 0.75);
+  EXPECT_EQ(each[1].edges[0].bytes, 100);
+
+  graph.microbatches[0].loss_s = 0.2, graph.microbatches[1].loss_s = 0.8;
+  graph.nodes[0].of_microbatches = {{0.5, 1, 8}, {1.5, 3, 0}};
+  graph.nodes[1].of_microbatches = {{4, 0, 0}, {2, 0, 0}};
+  graph.edges[0].of_microbatches = {60, 140};
+  graph.nodes[1].forward_s = 6;  // a run has scaled the layer
+  const Result<LayerGraph> again = LayerGraph::parse(graph.to_json(), "p");
+  ASSERT_TRUE(again) << to_string(again.problems());
+  EXPECT_EQ(again->to_json(), graph.to_json());
+  each = again->by_microbatch();
+  ASSERT_EQ(each.size(), 2u);
+  EXPECT_DOUBLE_EQ(each[0].nodes[0].backward_weight_s, 8);
+  EXPECT_DOUBLE_EQ(each[1].nodes[0].backward_weight_s, 0);
+  EXPECT_DOUBLE_EQ(each[0].nodes[1].forward_s, 8);
+  EXPECT_DOUBLE_EQ(each[1].nodes[1].forward_s, 4);
+  EXPECT_DOUBLE_EQ(each[0].loss_s, 0.2);
+  EXPECT_EQ(each[0].edges[0].bytes, 60);
+  EXPECT_TRUE(each[0].microbatches.empty() && each[0].nodes[0].of_microbatches.empty());
+
+  LayerGraph bad = graph;
+  bad.nodes[0].of_microbatches.pop_back();
+  bad.edges[0].of_microbatches.push_back(1);
+  const Result<LayerGraph> counts = LayerGraph::parse(bad.to_json(), "p");
+  ASSERT_FALSE(counts);
+  const std::string text = to_string(counts.problems());
+  EXPECT_NE(text.find("has numbers of 1 microbatches, 2 were measured"), std::string::npos) << text;
+  EXPECT_NE(text.find("has numbers of 3 microbatches, 2 were measured"), std::string::npos) << text;
+  bad = graph;
+  bad.nodes[0].of_microbatches[0].forward = -1;
+  EXPECT_FALSE(LayerGraph::parse(bad.to_json(), "p"));
 }
 
 TEST(ClusterSpec, RoundTripsAndChecks) {

@@ -181,6 +181,48 @@ TEST(MeasuredCosts, SendsAndWhatWasThereAlreadyBelongToTheComputation) {
   EXPECT_EQ(measured->steps, 3);
 }
 
+/// All ranks wait for the last one's norm: that is nobody's update.
+TEST(MeasuredCosts, WaitsForAllRanksAreNoUpdates) {
+  const PipelineShape shape = replicated_shape({1, 1}, 1);
+  std::vector<std::vector<Span>> spans(2);
+  const auto add = [&](int rank, SpanKind kind, int peer, int step, int start, int end) {
+    spans[static_cast<std::size_t>(rank)].push_back({.kind = kind,
+                                                     .stage = static_cast<std::int16_t>(rank),
+                                                     .peer = peer,
+                                                     .microbatch = step,
+                                                     .step = step,
+                                                     .start = start * 1'000'000LL,
+                                                     .end = end * 1'000'000LL});
+  };
+  for (int step = 0; step < 4; ++step) {
+    const int t = 100 * step;
+    add(0, SpanKind::Forward, -1, step, t, t + 10);
+    add(0, SpanKind::Send, 1, step, t + 10, t + 10);
+    add(0, SpanKind::Wait, 1, step, t + 10, t + 40);
+    add(0, SpanKind::Backward, -1, step, t + 40, t + 80);
+    add(0, SpanKind::Wait, -1, step, t + 80, t + 85);
+    add(0, SpanKind::Update, -1, step, t + 85, t + 100);
+    add(1, SpanKind::Wait, 0, step, t, t + 10);
+    add(1, SpanKind::Forward, -1, step, t + 10, t + 20);
+    add(1, SpanKind::Backward, -1, step, t + 20, t + 40);
+    add(1, SpanKind::Send, 0, step, t + 40, t + 40);
+    add(1, SpanKind::Wait, -1, step, t + 40, t + 85);
+    add(1, SpanKind::Update, -1, step, t + 85, t + 95);
+  }
+  const Plan plan = plan_of(ScheduleKind::OneFOneB, shape);
+  const Result<MeasuredCosts> measured = measured_costs(plan, shape, spans);
+  ASSERT_TRUE(measured) << to_string(measured.problems());
+  EXPECT_NEAR(measured->costs.update[0], 0.015, 1e-9);
+  EXPECT_NEAR(measured->costs.update[1], 0.010, 1e-9);
+  EXPECT_NEAR(measured->costs.agreement, 0.005, 1e-9);
+  EXPECT_EQ(measured->costs.norm, (std::vector<double>{0, 0}));
+  const Result<double> again = simulated_step(plan, shape, measured->costs),
+                       replayed = replayed_step(plan, shape, *measured);
+  ASSERT_TRUE(again && replayed);
+  EXPECT_NEAR(*again, 0.1, 1e-9);
+  EXPECT_NEAR(*replayed, 0.1, 1e-9);
+}
+
 TEST(MeasuredCosts, SaysWhatIsMissing) {
   const PipelineShape shape = replicated_shape({1, 1}, 2);
   const Plan plan = plan_of(ScheduleKind::OneFOneB, shape);

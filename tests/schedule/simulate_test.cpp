@@ -249,6 +249,45 @@ TEST(SimulateModel, RendezvousWaitsForTheReceiver) {
   }
 }
 
+TEST(SimulateModel, MicrobatchesHaveCostsOfTheirOwnInEachStage) {
+  const PipelineShape shape = replicated_shape({1, 1}, 2);
+  const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
+  const ScheduleCosts mean{.forward = {2, 2}};
+  // The first is short in stage 0 and long in stage 1, the second the other way round: nobody waits twice.
+  const ScheduleCosts first{.forward = {1, 3}}, second{.forward = {3, 1}};
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {}).makespan, 6);
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {first, second}}).makespan, 5);
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {second, first}}).makespan, 7);
+  ScheduleCosts wide = second;
+  wide.transfer = {10};  // its activation and its gradient
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, mean, {.microbatch_costs = {first, wide}}).makespan, 25);
+}
+
+TEST(SimulateModel, NormsAreWaitedForByAllRanks) {
+  const PipelineShape shape = replicated_shape({1, 1}, 1);
+  const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
+  ScheduleCosts costs{
+      .forward = {1, 1}, .backward_input = {1, 1}, .backward_weight = {1, 1}, .update = {0.5, 10}};
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 14);  // rank 1 updates from 4 on
+  costs.norm = {1, 2};
+  costs.agreement = 0.25;
+  // Rank 1 has its norm at 6, rank 0 at 7.
+  const Simulation clipped = simulate(schedule, shape, costs);
+  EXPECT_DOUBLE_EQ(clipped.makespan, 17.25);
+  EXPECT_DOUBLE_EQ(clipped.ranks[0].back().end, 7.75);
+  EXPECT_DOUBLE_EQ(steady_step(schedule, shape, costs), 16.25);
+
+  // Ranks with two stages wait once for both updates.
+  const PipelineShape chunks =
+      shape_of(uniform_plan("m", {"a", "b", "c", "d"}, 4, 1, 2, ScheduleKind::Interleaved, 2));
+  const Schedule interleaved = *make_schedule(ScheduleKind::Interleaved, chunks);
+  ScheduleCosts unit{.forward = {1, 1, 1, 1}, .backward_input = {2, 2, 2, 2}};
+  const double without = simulate(interleaved, chunks, unit).makespan;
+  unit.norm = {0, 0, 0, 0};
+  unit.agreement = 3;
+  EXPECT_DOUBLE_EQ(simulate(interleaved, chunks, unit).makespan, without + 3);
+}
+
 TEST(SimulateModel, CountsBytes) {
   const PipelineShape shape = replicated_shape({1, 1}, 8);
   const ScheduleCosts costs{.forward = {1, 1}, .backward_input = {1, 1}};

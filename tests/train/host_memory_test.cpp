@@ -29,5 +29,30 @@ TEST(HostMemory, TheCpuDeviceCountsTensorsAndRemembersTheMost) {
   EXPECT_GE(after.peak, before.current + bytes);
 }
 
+/// A microbatch that is a little shorter than the one before takes its blocks.
+TEST(HostMemory, ABlockServesSmallerTensorsToo) {
+  install_host_allocator();
+  const auto device = make_cpu_device();
+  const Bytes bytes = 16 * kMiB;
+  const void* first = nullptr;
+  {
+    const at::Tensor longer = at::empty({bytes}, at::kByte);
+    first = longer.const_data_ptr();
+  }
+  const DeviceMemory before = device->memory();
+  {
+    const at::Tensor shorter = at::empty({bytes * 3 / 4}, at::kByte);
+    EXPECT_EQ(shorter.const_data_ptr(), first);
+    // What was asked for counts, not the block.
+    EXPECT_LE(device->memory().current, before.current + bytes * 3 / 4 + bytes / 8);
+    EXPECT_GE(device->memory().current, before.current + bytes * 3 / 4);
+    const at::Tensor small = at::empty({bytes / 4}, at::kByte);
+    EXPECT_NE(small.const_data_ptr(), first);
+  }
+  EXPECT_EQ(device->memory().current, before.current);
+  const at::Tensor quarter = at::empty({bytes / 4}, at::kByte);  // does not take a block four times its size
+  EXPECT_NE(quarter.const_data_ptr(), first);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -16,6 +16,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/plan/layer_graph.h"
+#include "runtime/plan/plan.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
@@ -162,6 +163,71 @@ TEST_F(Jobs, ProfilePlanTrainReport) {
   for (const char* part : {"<svg", "Simulated", "Measured", "Content-Security-Policy", "rank 1"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(html.find("http://cdn"), std::string::npos);
+}
+
+/// A plan says what it was made for; a run that is something else is refused, or told what does not hold.
+TEST_F(Jobs, ARunIsComparedWithWhatItsPlanWasMadeFor) {
+  ASSERT_EQ(run("profile --model mlp --width 16 --microbatch 4 --repetitions 1 --out profile.json").code, 0);
+  ASSERT_EQ(run("plan --profile profile.json --straight --stages 2 --microbatches 4 --schedule 1f1b --out "
+                "plan.json")
+                .code,
+            0);
+  const std::string train =
+      "train --model mlp --width 16 --steps 2 --no-evaluation --plan plan.json --overwrite --output-dir out ";
+  const Ran same = run(train + "--microbatch 4");
+  ASSERT_EQ(same.code, 0) << same.output;
+  EXPECT_EQ(same.output.find("do not hold"), std::string::npos) << same.output;
+  EXPECT_EQ(bytes("out/plan.json"), bytes("plan.json"));
+
+  const Ran precision = run(train + "--microbatch 4 --precision bfloat16");
+  EXPECT_EQ(precision.code, 2) << precision.output;
+  EXPECT_NE(precision.output.find("plan.json: the plan was made for precision float32"), std::string::npos)
+      << precision.output;
+
+  for (const auto& [flags, said] :
+       {std::pair("--microbatch 2", "microbatches of 4 samples, the run has 2"),
+        std::pair("--microbatch 4 --microbatches 8", "4 microbatches in a step, the run has 8"),
+        std::pair("--microbatch 4 --schedule gpipe", "schedule 1f1b, the run has gpipe")}) {
+    const Ran other = run(train + flags);
+    EXPECT_EQ(other.code, 0) << other.output;
+    EXPECT_NE(other.output.find(said), std::string::npos) << other.output;
+    const Result<Plan> plan = Plan::load((folder_ / "out/plan.json").string());
+    ASSERT_TRUE(plan) << to_string(plan.problems());
+    EXPECT_EQ(plan->predicted_step_s, 0) << flags;
+  }
+
+  // Plans of an earlier version do not say it.
+  Result<Plan> old = Plan::load((folder_ / "plan.json").string());
+  ASSERT_TRUE(old);
+  old->planned_for = {};
+  ASSERT_TRUE(old->save((folder_ / "plan.json").string()));
+  const Ran trained = run(train + "--microbatch 2 --precision bfloat16");
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_EQ(trained.output.find("do not hold"), std::string::npos) << trained.output;
+}
+
+/// Batch normalisation over replicas: measured as they compute it, and its exchanges are the planner's.
+TEST_F(Jobs, SharedStatisticsAreProfiledAndPriced) {
+  ASSERT_EQ(
+      run("profile --model resnet18 --image-size 32 --classes 10 --microbatch 2 --repetitions 1 --blocks 1 "
+          "--sync-batch-norm --out profile.json")
+          .code,
+      0);
+  const Result<LayerGraph> graph = LayerGraph::load((folder_ / "profile.json").string());
+  ASSERT_TRUE(graph) << to_string(graph.problems());
+  EXPECT_TRUE(graph->sync_batch_norm);
+  double forward = graph->loss_s;
+  for (const LayerNode& node : graph->nodes) forward += node.forward_s;
+  const auto forward_of_stage = [&](const char* ranks) {
+    const Ran ran = run(std::string("plan --profile profile.json --stages 1 --microbatches 4 --schedule 1f1b "
+                                    "--out plan.json --ranks ") +
+                        ranks);
+    EXPECT_EQ(ran.code, 0) << ran.output;
+    const Result<Plan> plan = Plan::load((folder_ / "plan.json").string());
+    return plan ? plan->stages[0].forward_s : 0.0;
+  };
+  EXPECT_NEAR(forward_of_stage("1"), forward, 1e-9);
+  EXPECT_GT(forward_of_stage("2"), forward + 20 * 1e-6);  // twenty layers, a message each at least
 }
 
 /// What a plan predicts of a rank's memory and what its log says are the same quantity: tensors, not the

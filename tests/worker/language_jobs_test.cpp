@@ -1,6 +1,7 @@
 // From raw text to a trained translator: token files, profile, plan, launch.
 #include "data/files/npy.h"
 #include "runtime/plan/layer_graph.h"
+#include "runtime/plan/plan.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
@@ -208,6 +209,9 @@ TEST_F(LanguageJobs, AProfileOfTheDataHoldsForItsLengths) {
   ASSERT_TRUE(graph) << to_string(graph.problems());
   EXPECT_EQ(graph->microbatches.size(), 9u);  // whole steps
   EXPECT_EQ(graph->length_factors().size(), 9u);
+  for (const LayerNode& node : graph->nodes) EXPECT_EQ(node.of_microbatches.size(), 9u) << node.name;
+  for (const LayerEdge& edge : graph->edges) EXPECT_EQ(edge.of_microbatches.size(), 9u) << edge.tensor;
+  EXPECT_GT(graph->norm_s_per_byte, 0);
   EXPECT_GT(graph->data_s, 0);
   std::int64_t least = 100, most = 0;
   for (const MeasuredMicrobatch& one : graph->microbatches) {
@@ -226,6 +230,40 @@ TEST_F(LanguageJobs, AProfileOfTheDataHoldsForItsLengths) {
       << plan.output;
   EXPECT_NE(plan.output.find("+ lengths "), std::string::npos) << plan.output;
 
+  const Ran clipped =
+      run("plan --profile profile.json --stages 2 --straight --microbatches 3 --schedule 1f1b --clip-norm "
+          "--out clipped.json");
+  ASSERT_EQ(clipped.code, 0) << clipped.output;
+  EXPECT_GT(Plan::load((folder_ / "clipped.json").string())->predicted_step_s,
+            Plan::load((folder_ / "plan.json").string())->predicted_step_s);
+
+  // The plan says it too, and a run with other data is told.
+  const Result<Plan> made = Plan::load((folder_ / "plan.json").string());
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->planned_for.lengths, graph->length_ranges());
+  const std::string train =
+      "train --model gnmt --layers 2 --hidden 16 --vocabulary 16 --length 12 --microbatch 4 --steps 1 "
+      "--no-evaluation --plan plan.json --data ";
+  const Ran same = run(train + "pairs:de-en");
+  EXPECT_EQ(same.code, 0) << same.output;
+  EXPECT_EQ(same.output.find("do not hold"), std::string::npos) << same.output;
+  std::string words;
+  for (int line = 0; line < 100; ++line) words += "w1 w2 w3 w4 w5 w6 w7 w8 w9\n";
+  for (const char* side : {"train.de", "train.en"}) write(side, words);
+  fs::create_directory(folder_ / "long");
+  ASSERT_EQ(
+      run("data text encode train.de train.en -v words -o long/train.de.tokens -o long/train.en.tokens").code,
+      0);
+  const Ran longer = run(train + "long:de-en");
+  EXPECT_EQ(longer.code, 0) << longer.output;
+  EXPECT_NE(longer.output.find("plan.json: its predictions do not hold: they are for microbatches of source"),
+            std::string::npos)
+      << longer.output;
+
+  const Ran buckets = run(profile + "--data pairs:de-en --microbatches 3 --length-buckets 2");
+  EXPECT_EQ(buckets.code, 0) << buckets.output;
+  EXPECT_NE(buckets.output.find("holds for microbatches of source_length"), std::string::npos);
+  EXPECT_EQ(run(profile + "--length-buckets 2").code, 2);
   EXPECT_EQ(run(profile + "--measured-microbatches 3").code, 2);
   const Ran missing = run(profile + "--data nothing:de-en");
   EXPECT_EQ(missing.code, 3) << missing.output;
