@@ -84,6 +84,8 @@ struct ProfileFlags {
   std::string data;  ///< measure with its microbatches; empty: random ones
   int microbatches = 1;
   int measured_microbatches = 12;
+  std::vector<int> jobs;  ///< of the arrays to measure beside a single job
+  ArrayKernels kernels = ArrayKernels::Auto;
   int threads = 1;
   ComputeDevice device = ComputeDevice::Cpu;
   std::string out;

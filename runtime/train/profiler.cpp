@@ -46,7 +46,7 @@ class Pass final : private LayerObserver {
       : saved_bytes(layout.model.layers.size()),
         workspace_bytes(layout.model.layers.size()),
         program_(compile_stage(layout, StageId(0))),
-        runner_(program_, store, options.seed),
+        runner_(program_, store, std::vector(static_cast<std::size_t>(store.jobs()), options.seed)),
         store_(store),
         clock_(clock),
         device_(device),
@@ -154,15 +154,19 @@ Bytes lowered_bytes(const StageLayout& layout, const NamedLayer& layer) {
   return bytes;
 }
 
-/// Seconds a byte of an update in place, and of one that leaves the version before to a microbatch.
-struct UpdateSeconds {
+/// Seconds a byte of an update in place, and of one that leaves the version before to a microbatch; what the
+/// rules keep.
+struct UpdateCost {
   double in_place = 0, kept = 0;
+  Bytes state_bytes = 0;
 };
 
-UpdateSeconds update_seconds_per_byte(ParameterStore& store, std::size_t num_layers,
-                                      const RuleOptions& options, int repetitions, Clock& clock,
-                                      Device& device) {
-  auto rule = make_update_rule(options, store);
+UpdateCost measure_update(ParameterStore& store, std::size_t num_layers, const RuleOptions& options,
+                          int repetitions, Clock& clock, Device& device) {
+  const auto jobs = static_cast<std::size_t>(store.jobs());
+  std::vector<std::unique_ptr<UpdateRule>> rules;
+  for (std::size_t job = 0; job < jobs; ++job)
+    rules.push_back(make_update_rule(options, jobs > 1 ? store.job(static_cast<int>(job)) : store));
   Samples in_place, kept;
   // Two versions are alive in turn, as in a run: the memory of the one that is given up becomes the next.
   for (int i = 0; i < 2 * (repetitions + 1); ++i) {
@@ -170,8 +174,12 @@ UpdateSeconds update_seconds_per_byte(ParameterStore& store, std::size_t num_lay
     const bool keeps = i % 2 == 1;
     if (keeps) store.pin(holder);
     const TimePoint start = clock.now();
-    store.publish(
-        [&](const at::Tensor& weights, const at::Tensor& gradient) { rule->apply_(weights, gradient, {}); });
+    store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+      for (std::size_t job = 0; job < jobs; ++job) {
+        const int j = static_cast<int>(job);
+        rules[job]->apply_(store.of_job(weights, j), store.of_job(gradient, j), {});
+      }
+    });
     for (std::size_t layer = 0; layer < num_layers; ++layer)  // copies in a lower precision are the update's
       store.current_parameters(static_cast<int>(layer));
     device.synchronize();
@@ -180,7 +188,11 @@ UpdateSeconds update_seconds_per_byte(ParameterStore& store, std::size_t num_lay
   }
   const double bytes = double(store.flat_weights().nbytes());
   if (bytes <= 0) return {};
-  return {median(in_place) / bytes, median(kept) / bytes};
+  UpdateCost cost{median(in_place) / bytes, median(kept) / bytes};
+  for (const auto& rule : rules) {
+    for (const auto& [name, tensor] : rule->state()) cost.state_bytes += static_cast<Bytes>(tensor.nbytes());
+  }
+  return cost;
 }
 
 /// Of all layers and the loss: medians of the passes from `first` on.
@@ -220,6 +232,25 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
     for (int t : made) sum += tensors[static_cast<std::size_t>(t)];
   }
   return bytes;
+}
+
+/// What layer `i` reads of others. Of a job array the tensors "NAME@0", "NAME@1", ... are one edge.
+void add_edges(LayerGraph& graph, const StageLayout& layout, int i, const std::vector<Bytes>& tensors) {
+  const bool array = layout.model.jobs() > 1;
+  const auto first = static_cast<std::ptrdiff_t>(graph.edges.size());
+  std::set<int> read;
+  for (int t : layout.reads[static_cast<std::size_t>(i)]) {
+    const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+    if (tensor.layer < 0 || !read.insert(t).second) continue;
+    const std::string name = array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name;
+    const auto known = std::find_if(graph.edges.begin() + first, graph.edges.end(), [&](const LayerEdge& e) {
+      return array && e.producer == tensor.layer && e.tensor == name;
+    });
+    if (known != graph.edges.end())
+      known->bytes += tensors[static_cast<std::size_t>(t)];
+    else
+      graph.edges.push_back({tensor.layer, i, name, tensors[static_cast<std::size_t>(t)]});
+  }
 }
 
 /// Half the distance between the slowest and the fastest, as a share of the median.
@@ -292,7 +323,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
   if (!made) throw ConfigError(to_string(made.problems()));
   const StageLayout& layout = *made;
-  ParameterStore store(layout, StageId(0), options.seed, device.where());
+  ParameterStore store(layout, StageId(0), std::vector(static_cast<std::size_t>(model.jobs()), options.seed),
+                       device.where());
   if (batches.timed.empty())
     batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
   const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
@@ -351,18 +383,15 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = pass.saved_bytes[i],
                            .workspace_bytes = pass.workspace_bytes[i]});
-    for (int t : layout.reads[i]) {
-      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
-      if (tensor.layer >= 0)
-        graph.edges.push_back(
-            {tensor.layer, static_cast<int>(i), tensor.name, mean_bytes[static_cast<std::size_t>(t)]});
-    }
+    add_edges(graph, layout, static_cast<int>(i), mean_bytes);
   }
   if (options.before_block) options.before_block();
-  const UpdateSeconds update = update_seconds_per_byte(store, model.layers.size(), options.rule,
-                                                       std::max(3, options.repetitions), clock, device);
+  const UpdateCost update = measure_update(store, model.layers.size(), options.rule,
+                                           std::max(3, options.repetitions), clock, device);
   graph.update_s_per_byte = update.in_place;
   graph.update_copy_s_per_byte = std::max(0.0, update.kept - update.in_place);
+  graph.jobs = model.jobs();
+  graph.rule_state_bytes = update.state_bytes;
   graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
   return graph;
 }

@@ -40,7 +40,8 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 /// parameters, outputs, and of what backward keeps (each storage once). Each of them is waited for: kernels
 /// of `device` do not overlap. Runs on the calling thread with its intra-op threads. Throws ConfigError if
 /// the shapes do not fit.
-/// Times and bytes of messages are means over `batches.timed`, memory is that of the longest.
+/// Times and bytes of messages are means over `batches.timed`, memory is that of the longest. Of a job array
+/// (stage/fuse.h) all jobs together; its kernels are chosen before anything counts.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 
