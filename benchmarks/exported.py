@@ -2,8 +2,8 @@
 
 Both sides: one thread a rank, the same samples, microbatches, loss and update rule; two ranks talk over loopback or shared
 memory as each does by itself. Runs alternate A B A B. The figure of a run is the median step after the first ones, of the slower
-rank; the table has medians and quartiles over the runs, and their ratio. torch's pipeline is cut where a run of each place was
-the fastest, ours where `millrace plan` cuts it.
+rank; the table has medians and quartiles over the runs, and their ratio. torch's pipeline has the schedule and the cuts that were
+the fastest in a run of each, ours what `millrace plan --schedule auto` says.
 
     scripts/benchmark exported [--torch-python PYTHON] [--models resnet50,bert,gpt2] [--runs N] [--steps N] [--out FILE.json]
 PYTHON imports torch 2.11, torchvision and transformers (default: what tests/reference/install made).
@@ -19,10 +19,14 @@ import tempfile
 from side_by_side import checked, figure, spread, steps_of_ranks, write_job
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exported_peer.py")
-SPLITS = {
-    "resnet50": ["model.layer3.0", "model.layer2.2", "model.layer3.3"],
-    "bert": ["model.bert.encoder.layer.2"],
-    "gpt2": ["model.transformer.h.2", "model.transformer.h.3"],
+# What torch's pipeline is tried with: schedule, and where its next stages begin.
+PIPELINES = {
+    "resnet50": [("1f1b", "model.layer3.0"), ("1f1b", "model.layer2.2"), ("1f1b", "model.layer3.3"),
+                 ("interleaved-zb", "model.layer2.0,model.layer3.0,model.layer3.4")],
+    "bert": [("1f1b", "model.bert.encoder.layer.2"),
+             ("interleaved-zb", "model.bert.encoder.layer.1,model.bert.encoder.layer.2,model.bert.encoder.layer.3")],
+    "gpt2": [("1f1b", "model.transformer.h.2"), ("1f1b", "model.transformer.h.3"),
+             ("interleaved-zb", "model.transformer.h.1,model.transformer.h.2,model.transformer.h.3")],
 }
 MICROBATCH, MICROBATCHES = 8, 8  # exported_peer.py's
 SKIPPED_STEPS = 3
@@ -37,7 +41,7 @@ def losses_agree(a, b, name, what):
             sys.exit(f"exported: {what}: the losses of step {step} differ: torch {x}, millrace {y}")
 
 
-def run_torch(opts, name, ranks, split, folder):
+def run_torch(opts, name, ranks, form, folder):
     out = os.path.join(folder, "torch")
     for path in glob.glob(out + "*.json"):
         os.remove(path)
@@ -45,7 +49,7 @@ def run_torch(opts, name, ranks, split, folder):
         checked([opts.torch_python, PEER, "one", name, out, "--steps", opts.steps], folder, "torch")
     else:
         checked([opts.torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, PEER, "pipeline", name,
-                 out, "--steps", opts.steps, "--split", split], folder, "torch")
+                 out, "--steps", opts.steps, "--schedule", form[0], "--split", form[1]], folder, "torch")
     found = [json.load(open(path)) for path in sorted(glob.glob(out + "*.json"))]
     return figure([run["step_s"] for run in found], SKIPPED_STEPS), found[-1]["loss"]
 
@@ -79,7 +83,7 @@ def main():
     parser.add_argument("--torch-python", required=True, help="a Python with torch 2.11, torchvision and transformers")
     parser.add_argument("--models", default="resnet50,bert,gpt2")
     parser.add_argument("--ranks", default="1,2")
-    parser.add_argument("--schedule", default="1f1b", help="of our plan")
+    parser.add_argument("--schedule", default="auto", help="of our plan")
     parser.add_argument("--runs", type=int, default=5, help="of each side")
     parser.add_argument("--steps", type=int, default=20, help="of a run, at least 6")
     parser.add_argument("--out", help="all figures as JSON")
@@ -91,18 +95,18 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             checked([opts.torch_python, PEER, "export", name, folder], folder, "export")
             for ranks in (int(word) for word in opts.ranks.split(",")):
-                splits = SPLITS[name] if ranks > 1 else [""]
-                split = min(splits, key=lambda s: run_torch(opts, name, ranks, s, folder)[0]) if len(splits) > 1 else splits[0]
+                forms = PIPELINES[name] if ranks > 1 else [("eager", "")]
+                form = min(forms, key=lambda f: run_torch(opts, name, ranks, f, folder)[0]) if len(forms) > 1 else forms[0]
                 torch_s, millrace_s = [], []
                 for _ in range(opts.runs):
-                    seconds, losses = run_torch(opts, name, ranks, split, folder)
+                    seconds, losses = run_torch(opts, name, ranks, form, folder)
                     torch_s.append(seconds)
                     seconds, ours = run_millrace(opts, name, ranks, folder)
                     millrace_s.append(seconds)
                     losses_agree(losses[:1], ours[:1], name, f"{name} on {ranks}")
                 ratio = statistics.median(torch_s) / statistics.median(millrace_s)
-                print(f"| {name} | {ranks} | {spread(torch_s, 1)} | {spread(millrace_s, 1)} | {ratio:.2f} |", flush=True)
-                results.append({"model": name, "ranks": ranks, "split": split, "torch_s": torch_s, "millrace_s": millrace_s,
+                print(f"| {name} | {ranks} ({form[0]}) | {spread(torch_s, 1)} | {spread(millrace_s, 1)} | {ratio:.2f} |", flush=True)
+                results.append({"model": name, "ranks": ranks, "torch": form, "torch_s": torch_s, "millrace_s": millrace_s,
                                 "ratio": ratio})
                 if opts.out:
                     with open(opts.out, "w") as file:

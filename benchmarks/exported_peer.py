@@ -3,7 +3,8 @@
     exported_peer.py export NAME FOLDER       FOLDER/NAME.pt2 and NAME.npz, a step's samples
     exported_peer.py one NAME OUT             eager steps in this process
     exported_peer.py pipeline NAME OUT        one rank of torch.distributed.pipelining (started by torchrun): traced by
-                                              pipeline(...), cut at SplitPoint --split, Schedule1F1B
+                                              pipeline(...), cut at SplitPoint --split; one place for Schedule1F1B, three for two
+                                              stages a rank under ScheduleInterleavedZeroBubble or ScheduleZBVZeroBubble
 The loss of a step is the mean over its microbatches, plain SGD through the fused kernel, the same samples every step. OUT
 gets {"step_s": [...], "loss": [...]}.
 """
@@ -125,23 +126,28 @@ def eager_step(model, x, y):
 
 def pipeline_step(opts, model, x, y):
     import torch.distributed as dist
-    from torch.distributed.pipelining import Schedule1F1B, SplitPoint, pipeline
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble, SplitPoint, pipeline
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    pipe = pipeline(model, mb_args=(x[: opts.microbatch],), split_spec={opts.split: SplitPoint.BEGINNING})
-    stage = pipe.build_stage(rank, torch.device("cpu"), dist.group.WORLD)
-    stage.submod.train()
-    rule = torch.optim.SGD(stage.submod.parameters(), lr=0.001, fused=True)
-    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss_of)
+    splits = opts.split.split(",")
+    pipe = pipeline(model, mb_args=(x[: opts.microbatch],), split_spec={split: SplitPoint.BEGINNING for split in splits})
+    places = {"1f1b": [rank], "interleaved-zb": [rank, rank + 2], "zbv": [rank, 3 - rank]}[opts.schedule]
+    stages = [pipe.build_stage(place, torch.device("cpu"), dist.group.WORLD) for place in places]
+    for stage in stages:
+        stage.submod.train()
+    rule = torch.optim.SGD([p for stage in stages for p in stage.submod.parameters()], lr=0.001, fused=True)
+    if opts.schedule == "1f1b":
+        schedule = Schedule1F1B(stages[0], MICROBATCHES, loss_fn=loss_of)
+    else:
+        kind = ScheduleZBVZeroBubble if opts.schedule == "zbv" else ScheduleInterleavedZeroBubble
+        schedule = kind(stages, MICROBATCHES, loss_fn=loss_of)
+    first, last = 0 in places, len(splits) in places
 
     def step():
         rule.zero_grad()
         losses = []
-        if rank == 0:
-            schedule.step(x)
-        else:
-            schedule.step(target=y, losses=losses)
+        schedule.step(*([x] if first else []), **({"target": y, "losses": losses} if last else {}))
         rule.step()
         return sum(losses).item() / MICROBATCHES if losses else None
 
@@ -155,7 +161,8 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--microbatch", type=int, default=0, help="samples (default: the model's)")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--split", default="")
+    parser.add_argument("--split", default="", help="where the next stage begins, with commas")
+    parser.add_argument("--schedule", default="1f1b", choices=["1f1b", "interleaved-zb", "zbv"])
     opts = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(7)

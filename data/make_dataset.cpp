@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 
 #include "data/dataset.h"
 #include "data/language/language_datasets.h"
@@ -7,6 +6,7 @@
 #include "data/readers/array_file.h"
 #include "data/readers/image_folder.h"
 #include "data/synthetic/synthetic.h"
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 
@@ -46,9 +46,8 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
   if (options.path == kSynthetic) return make(options.split == DataSplit::Train ? kTrain : kTest);
   if (options.path.starts_with("synthetic:")) {
     const std::string_view text = std::string_view(options.path).substr(kSynthetic.size() + 1);
-    std::int64_t size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1) {
+    const std::int64_t size = number_of<std::int64_t>(text).value_or(0);
+    if (size < 1) {
       return Problem{"--data", "'" + options.path + "' has no valid size", "for example synthetic:4096"};
     }
     return make(options.split == DataSplit::Train ? size : std::max<std::int64_t>(1, size / 8));

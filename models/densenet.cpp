@@ -6,12 +6,12 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kGrowth = 32, kBottleneck = 4 * kGrowth, kStem = 64;
+constexpr std::int64_t kGrowth = 32, kBottleneck = 4 * kGrowth, kDenseNetStem = 64;
 constexpr int kLayers[] = {6, 12, 24, 16};
 
-class Builder {
+class DenseNetBuilder {
  public:
-  explicit Builder(LayeredModel& model) : chain_(model) {}
+  explicit DenseNetBuilder(LayeredModel& model) : chain_(model) {}
 
   void conv(const std::string& name, ConvOptions options) {
     options.bias = false;
@@ -44,7 +44,7 @@ class Builder {
 
  private:
   Chain chain_;
-  std::int64_t channels_ = kStem;
+  std::int64_t channels_ = kDenseNetStem;
 };
 
 Result<LayeredModel> make_densenet121(const ModelOptions& options) {
@@ -52,9 +52,9 @@ Result<LayeredModel> make_densenet121(const ModelOptions& options) {
   if (size < 29) return too_small("DenseNet", size, 29);
   const double p = probability_or_else(options, "dropout", 0);
   LayeredModel model = classifier("densenet121", {3, size, size}, classes);
-  Builder b(model);
-  b.conv("features.conv0", {.in = 3, .out = kStem, .kernel = 7, .stride = 2, .padding = 3});
-  b.norm_relu("features.norm0", "features.relu0", kStem);
+  DenseNetBuilder b(model);
+  b.conv("features.conv0", {.in = 3, .out = kDenseNetStem, .kernel = 7, .stride = 2, .padding = 3});
+  b.norm_relu("features.norm0", "features.relu0", kDenseNetStem);
   b.chain().then("features.pool0", max_pool2d(3, 2, 1));
   for (int block = 1; block <= 4; ++block) {
     const std::string number = std::to_string(block);

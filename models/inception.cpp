@@ -16,9 +16,9 @@ constexpr int kSmallest = 75, kSmallestWithAuxiliary = 299;
 
 using Name = std::string;
 
-class Builder {
+class InceptionBuilder {
  public:
-  explicit Builder(LayeredModel& model) : chain_(model) {}
+  explicit InceptionBuilder(LayeredModel& model) : chain_(model) {}
 
   /// Convolution, normalisation and ReLU; reads `input`, or what was made last. Its number of input channels
   /// is that of its input.
@@ -130,7 +130,7 @@ Result<LayeredModel> make_inception_v3(const ModelOptions& options) {
     return problem;
   }
   LayeredModel model = classifier("inception_v3", {3, size, size}, classes);
-  Builder b(model);
+  InceptionBuilder b(model);
   b.conv("Conv2d_1a_3x3", 32, 3, 2);
   b.conv("Conv2d_2a_3x3", 32, 3);
   b.conv("Conv2d_2b_3x3", 64, 3, 1, 1);

@@ -10,11 +10,11 @@ struct Stage {
 };
 constexpr Stage kStages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
                              {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
-constexpr std::int64_t kStem = 32, kLast = 1280;
+constexpr std::int64_t kV2Stem = 32, kLast = 1280;
 
-class Builder {
+class MobileNetV2Builder {
  public:
-  explicit Builder(LayeredModel& model) : chain_(model) {}
+  explicit MobileNetV2Builder(LayeredModel& model) : chain_(model) {}
 
   void conv_norm(const std::string& conv, const std::string& norm, ConvOptions options) {
     options.bias = false;
@@ -46,14 +46,14 @@ class Builder {
 
  private:
   Chain chain_;
-  std::int64_t channels_ = kStem;
+  std::int64_t channels_ = kV2Stem;
 };
 
 Result<LayeredModel> make_mobilenet_v2(const ModelOptions& options) {
   const int size = or_else(options, "image-size", 224), classes = or_else(options, "classes", 1000);
   LayeredModel model = classifier("mobilenet_v2", {3, size, size}, classes);
-  Builder b(model);
-  b.conv_norm_relu6("features.0", {.in = 3, .out = kStem, .kernel = 3, .stride = 2, .padding = 1});
+  MobileNetV2Builder b(model);
+  b.conv_norm_relu6("features.0", {.in = 3, .out = kV2Stem, .kernel = 3, .stride = 2, .padding = 1});
   int index = 1;
   for (const Stage& stage : kStages) {
     for (int i = 0; i < stage.times; ++i)

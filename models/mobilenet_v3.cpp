@@ -20,7 +20,7 @@ struct MobileNetV3Form {
   int hidden;  ///< width of the classifier
 };
 
-constexpr std::int64_t kStem = 16;
+constexpr std::int64_t kV3Stem = 16;
 constexpr BatchNormOptions kNorm{.momentum = 0.01, .epsilon = 1e-3};
 
 LayerPtr layer_of(Act activation) {
@@ -33,9 +33,9 @@ std::int64_t multiple_of_8(std::int64_t channels) {
   return rounded * 10 < channels * 9 ? rounded + 8 : rounded;
 }
 
-class Builder {
+class MobileNetV3Builder {
  public:
-  explicit Builder(LayeredModel& model) : chain_(model) {}
+  explicit MobileNetV3Builder(LayeredModel& model) : chain_(model) {}
 
   /// `name`.0 the convolution, .1 its normalisation.
   void conv_norm(const std::string& name, ConvOptions options) {
@@ -88,15 +88,15 @@ class Builder {
 
  private:
   Chain chain_;
-  std::int64_t channels_ = kStem;
+  std::int64_t channels_ = kV3Stem;
 };
 
 Result<LayeredModel> make_mobilenet_v3(const std::string& name, const MobileNetV3Form& form,
                                        const ModelOptions& options) {
   const int size = or_else(options, "image-size", 224), classes = or_else(options, "classes", 1000);
   LayeredModel model = classifier(name, {3, size, size}, classes);
-  Builder b(model);
-  b.conv_norm_act("features.0", {.in = 3, .out = kStem, .kernel = 3, .stride = 2, .padding = 1},
+  MobileNetV3Builder b(model);
+  b.conv_norm_act("features.0", {.in = 3, .out = kV3Stem, .kernel = 3, .stride = 2, .padding = 1},
                   Act::HardSwish);
   int index = 1;
   for (const Row& row : form.rows) b.inverted_residual("features." + std::to_string(index++), row);

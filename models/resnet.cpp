@@ -14,9 +14,9 @@ struct ResNetForm {
   int width = 64;                ///< channels of a group of convolutions in layer1
 };
 
-class Builder {
+class ResNetBuilder {
  public:
-  Builder(LayeredModel& model, const ResNetForm& form) : chain_(model), form_(form) {}
+  ResNetBuilder(LayeredModel& model, const ResNetForm& form) : chain_(model), form_(form) {}
 
   std::string conv_norm(const std::string& conv_name, const std::string& norm_name, ConvOptions options,
                         const std::string& input = {}) {
@@ -74,7 +74,7 @@ Result<LayeredModel> make_resnet(const std::string& name, const ResNetForm& form
   const bool small = size <= 64;  // CIFAR: 3x3 stem without pooling
   const int classes = or_else(options, "classes", small ? 10 : 1000);
   LayeredModel model = classifier(name, {3, size, size}, classes);
-  Builder b(model, form);
+  ResNetBuilder b(model, form);
   if (small)
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
   else

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "data/files/little_endian.h"
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 namespace {
@@ -105,10 +106,8 @@ std::int64_t bytes_of(std::string_view descr) {
   if (descr.size() != 3 && descr.size() != 4) return 0;
   if (std::string_view("<>|=").find(descr[0]) == std::string_view::npos) return 0;
   if (std::string_view("biufc").find(descr[1]) == std::string_view::npos) return 0;
-  int bytes = 0;
-  const auto [end, error] = std::from_chars(descr.data() + 2, descr.data() + descr.size(), bytes);
-  const bool whole = error == std::errc{} && end == descr.data() + descr.size();
-  return whole && bytes >= 1 && bytes <= 32 ? bytes : 0;
+  const int bytes = number_of<int>(descr.substr(2)).value_or(0);
+  return bytes >= 1 && bytes <= 32 ? bytes : 0;
 }
 
 }  // namespace

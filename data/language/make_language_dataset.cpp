@@ -1,10 +1,10 @@
 // `--data` for models over tokens: which files, or made-up text.
-#include <charconv>
 #include <filesystem>
 #include <optional>
 
 #include "data/language/language_datasets.h"
 #include "data/language/samples.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/random.h"
 
 namespace millrace {
@@ -31,8 +31,8 @@ Result<std::optional<std::int64_t>> synthetic_size(const std::string& path, bool
   std::int64_t size = kTrainSentences;
   if (path != kName) {
     const std::string_view text = std::string_view(path).substr(kName.size() + 1);
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > INT32_MAX)
+    size = number_of<std::int64_t>(text).value_or(0);
+    if (size < 1 || size > INT32_MAX)
       return Problem{"--data", "'" + path + "' has no valid size", "for example synthetic:4096"};
   }
   return std::optional(train ? size : std::max<std::int64_t>(1, size / 8));

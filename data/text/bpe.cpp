@@ -1,11 +1,11 @@
 #include "data/text/bpe.h"
 
 #include <algorithm>
-#include <charconv>
 #include <queue>
 
 #include "data/text/line_reader.h"
 #include "data/text/unicode.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -102,16 +102,15 @@ Status BpeCodes::restrict_to(std::string_view text, const std::string& name, std
   for_each_line(text, [&](std::string_view line, std::uint64_t number) {
     line = stripped_line(line);
     const std::size_t space = line.find(' ');
-    std::int64_t count = 0;
     const std::string_view digits = space == std::string_view::npos ? "" : line.substr(space + 1);
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
-    if (error != std::errc{} || stop != digits.data() + digits.size()) {
+    const auto count = number_of<std::int64_t>(digits);
+    if (!count) {
       problems.push_back({place_of_line(name, number),
                           "'" + escaped(line.substr(0, 80)) + "' is not a piece and its count",
                           "`millrace data text vocab --counts` makes such a file"});
       return false;
     }
-    if (count >= threshold) vocabulary.emplace(line.substr(0, space), true);
+    if (*count >= threshold) vocabulary.emplace(line.substr(0, space), true);
     return true;
   });
   if (!problems.empty()) return problems;

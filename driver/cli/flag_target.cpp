@@ -1,10 +1,10 @@
 #include "driver/cli/flag_target.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "runtime/base/json.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/quantities.h"
 
@@ -13,9 +13,9 @@ namespace {
 
 template <class Number>
 bool parse_whole(std::string_view text, Number& value) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc{} && stop == end && !text.empty();
+  const std::optional<Number> number = number_of<Number>(text);
+  if (number) value = *number;
+  return number.has_value();
 }
 
 bool parse_finite(std::string_view text, double& value) {

@@ -1,7 +1,6 @@
 #include "experiments/export/event_log.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -10,6 +9,7 @@
 
 #include "experiments/run_data.h"
 #include "runtime/base/files.h"
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 namespace {
@@ -206,8 +206,7 @@ Result<EventLog> from_dlio(const fs::path& folder) {
     std::int64_t step = 0;
     for (const auto& [number, epoch] : members_of(*stats)) {
       std::int64_t start = 0, end = 0;
-      int index = -1;
-      std::from_chars(number.data(), number.data() + number.size(), index);
+      const int index = number_of<int>(number).value_or(-1);
       if (interval(&epoch, start, end)) log.phases.push_back({rank, "epoch", start, end, index});
       const Json* times = output->find(number);
       for (const auto& [phase, place] : members_of(epoch)) {
@@ -272,9 +271,8 @@ void add_counters(EventLog& log, const fs::path& file, const char* prefix) {
     std::int64_t time = 0;
     if (fields.size() != names.size() || !parse_time(fields[0], time)) return false;
     for (std::size_t i = 1; i < fields.size(); ++i) {
-      double value = 0;
-      const auto [end, error] = std::from_chars(fields[i].data(), fields[i].data() + fields[i].size(), value);
-      if (error == std::errc{}) log.values.push_back({0, std::string(prefix) + names[i], -1, time, value});
+      if (const auto value = number_of<double>(fields[i]))
+        log.values.push_back({0, std::string(prefix) + names[i], -1, time, *value});
     }
     return true;
   });

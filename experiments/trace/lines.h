@@ -1,13 +1,14 @@
 // Text in lines and columns, without copies. Readers of logs count what they leave out and say why.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 
@@ -43,14 +44,6 @@ inline std::vector<std::string_view> words_of(std::string_view line) {
     if (at > start) words.push_back(line.substr(start, at - start));
   }
   return words;
-}
-
-template <class Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace millrace

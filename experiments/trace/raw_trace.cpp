@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "experiments/trace/civil_time.h"
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 namespace {
@@ -33,8 +34,9 @@ Columns split(std::string_view line) {
 
 template <class Number>
 bool read_number(std::string_view text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size();
+  const std::optional<Number> number = number_of<Number>(text);
+  if (number) value = *number;
+  return number.has_value();
 }
 
 /// Stamps and latencies: not negative, and below 146 years, so that sums cannot overflow.

@@ -4,7 +4,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -14,6 +13,8 @@
 #include "models/exported/exported_layer.h"
 #include "models/exported/fields.h"
 #include "models/exported/flat_program.h"
+#include "models/exported/fused_calls.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/layers/head.h"
@@ -60,6 +61,7 @@ class ModelBuilder {
     if (Status head = choose_head(); !head) return head.problems();
     drop_unneeded_calls(flat_, {result_}, buffers_);
     find_trainable();
+    fuse_calls(flat_, result_, differentiable_);
     if (Status segments = make_segments(); !segments) return segments.problems();
     if (Status layers = make_layers(); !layers) return layers.problems();
     add_head();
@@ -275,11 +277,11 @@ class ModelBuilder {
           segments_ = with_parameters_each(cut_at(flat_.calls, ++depth));
         } while (segments_.size() < kEnoughLayers && depth < deepest);
       } else {
-        const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), depth);
-        if (error != std::errc() || end != wanted.data() + wanted.size())
+        const auto given = number_of<decltype(depth)>(wanted);
+        if (!given)
           return Problem{"--granularity", "'" + escaped(wanted) + "' is no depth",
                          "a whole number (0: one layer), auto or call"};
-        segments_ = with_parameters_each(cut_at(flat_.calls, depth));
+        segments_ = with_parameters_each(cut_at(flat_.calls, *given));
       }
     }
     join_what_writes_together();

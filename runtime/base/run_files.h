@@ -1,10 +1,11 @@
 // The names of what a run writes into its folder, for those who write it and those who read it.
 #pragma once
 
-#include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 
@@ -17,11 +18,10 @@ struct RankFiles {
   std::optional<int> rank_of(std::string_view name) const {
     if (name.size() <= prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
       return std::nullopt;
-    const char* const end = name.data() + name.size() - suffix.size();
-    int rank = 0;
-    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, rank);
-    if (error != std::errc{} || stop != end || rank < 0) return std::nullopt;
-    return rank;
+    name.remove_prefix(prefix.size());
+    name.remove_suffix(suffix.size());
+    const std::optional<int> rank = number_of<int>(name);
+    return rank && *rank >= 0 ? rank : std::nullopt;
   }
 };
 

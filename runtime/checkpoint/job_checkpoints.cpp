@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <sstream>
 
+#include "runtime/base/numbers.h"
 #include "runtime/layers/job_array.h"
 
 namespace millrace {
@@ -93,9 +93,7 @@ std::vector<Settings> split_settings(const Settings& array, std::size_t jobs) {
 
 std::size_t jobs_in(const Checkpoint& checkpoint) {
   const std::string* jobs = value_of(checkpoint.info.settings, "jobs");
-  std::size_t count = 1;
-  if (jobs) std::from_chars(jobs->data(), jobs->data() + jobs->size(), count);
-  return std::max<std::size_t>(1, count);
+  return std::max<std::size_t>(1, jobs ? number_of<std::size_t>(*jobs).value_or(1) : 1);
 }
 
 Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs) {

@@ -1,6 +1,5 @@
 #include "runtime/layers/basic_layers.h"
 
-#include <array>
 #include <cmath>
 
 #include <ATen/ops/_adaptive_avg_pool2d.h>
@@ -9,9 +8,6 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/conv2d.h>
-#include <ATen/ops/conv_transpose2d.h>
-#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
@@ -31,6 +27,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/layers/convolution.h"
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
 #include "runtime/layers/shape_errors.h"
@@ -131,14 +128,43 @@ class Linear final : public Layer {
   std::vector<ParameterSpec> specs_;
 };
 
-class Conv2d final : public Layer {
+/// Two dimensions; subclasses say what parameters and shapes there are.
+class Convolution : public Layer {
  public:
-  explicit Conv2d(const ConvOptions& options) : o_(options) {
-    MILLRACE_CHECK(o_.groups > 0 && o_.in % o_.groups == 0 && o_.out % o_.groups == 0,
-                   o_.in << " and " << o_.out << " channels in " << o_.groups << " groups");
-  }
-  std::string kind() const override { return "conv2d"; }
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->tensors = {inputs[0], p[0]};
+    return call_.forward(inputs[0], p[0], call_.bias ? p[1] : at::Tensor(), groups_);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    if (!needs[0]) return {at::Tensor()};
+    return {std::get<0>(call_.gradients(grad, saved.tensors[0], p[0], groups_, {true, false, false}))};
+  }
+  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
+    auto [input, weight, bias] =
+        call_.gradients(grad, saved.tensors[0], saved.tensors[1], groups_, {false, true, call_.bias});
+    grads[0].add_(weight);
+    if (call_.bias) grads[1].add_(bias);
+  }
+
+ protected:
+  template <typename Options>
+  explicit Convolution(const Options& o) : call_(o), groups_(o.groups) {
+    MILLRACE_CHECK(o.groups > 0 && o.in % o.groups == 0 && o.out % o.groups == 0,
+                   o.in << " and " << o.out << " channels in " << o.groups << " groups");
+  }
+
+ private:
+  ConvolutionCall call_;
+  std::int64_t groups_;
+};
+
+class Conv2d final : public Convolution {
+ public:
+  explicit Conv2d(const ConvOptions& options) : Convolution(options), o_(options) {}
+  std::string kind() const override { return "conv2d"; }
   bool like(const Layer& other) const override {
     const ConvOptions& o = static_cast<const Conv2d&>(other).o_;
     return o_.in == o.in && o_.out == o.out && same(o_.kernel, o.kernel) && o_.stride == o.stride &&
@@ -164,48 +190,19 @@ class Conv2d final : public Layer {
     }
     return {x[0], o_.out, height / o_.stride + 1, width / o_.stride + 1};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
-                     const CallContext&, Saved* saved) const override {
-    if (saved) saved->tensors = {inputs[0], p[0]};
-    const std::int64_t stride[] = {o_.stride, o_.stride}, padding[] = {o_.padding.height, o_.padding.width},
-                       one[] = {1, 1};
-    return at::conv2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), stride, padding, one, o_.groups);
-  }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
-                                         std::span<const bool> needs) const override {
-    if (!needs[0]) return {at::Tensor()};
-    return {std::get<0>(gradients(grad, saved.tensors[0], p[0], {true, false, false}))};
-  }
-  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    auto [input, weight, bias] = gradients(grad, saved.tensors[0], saved.tensors[1], {false, true, o_.bias});
-    grads[0].add_(weight);
-    if (o_.bias) grads[1].add_(bias);
-  }
 
  private:
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
-                                                           const at::Tensor& weight,
-                                                           std::array<bool, 3> mask) const {
-    const std::int64_t bias_size[] = {o_.out}, stride[] = {o_.stride, o_.stride},
-                       padding[] = {o_.padding.height, o_.padding.width}, one[] = {1, 1}, zero[] = {0, 0};
-    return at::convolution_backward(grad, input, weight,
-                                    o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
-                                    stride, padding, one, false, zero, o_.groups, mask);
-  }
   static bool same(const Extent2& a, const Extent2& b) { return a.height == b.height && a.width == b.width; }
   ConvOptions o_;
 };
 
-class ConvTranspose2d final : public Layer {
+class ConvTranspose2d final : public Convolution {
  public:
-  explicit ConvTranspose2d(const ConvTranspose2dOptions& options) : o_(options) {
-    MILLRACE_CHECK(o_.groups > 0 && o_.in % o_.groups == 0 && o_.out % o_.groups == 0,
-                   o_.in << " and " << o_.out << " channels in " << o_.groups << " groups");
+  explicit ConvTranspose2d(const ConvTranspose2dOptions& options) : Convolution(options), o_(options) {
     MILLRACE_CHECK(o_.output_padding >= 0 && o_.output_padding < o_.stride,
                    "output padding " << o_.output_padding << " of stride " << o_.stride);
   }
   std::string kind() const override { return "conv_transpose2d"; }
-  CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   bool like(const Layer& other) const override {
     const ConvTranspose2dOptions& o = static_cast<const ConvTranspose2d&>(other).o_;
     return o_.in == o.in && o_.out == o.out && o_.kernel == o.kernel && o_.stride == o.stride &&
@@ -230,33 +227,8 @@ class ConvTranspose2d final : public Layer {
       throw_bad_shape("conv_transpose2d", x, "an image that padding leaves some of");
     return {x[0], o_.out, size(x[2]), size(x[3])};
   }
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
-                     const CallContext&, Saved* saved) const override {
-    if (saved) saved->tensors = {inputs[0], p[0]};
-    return at::conv_transpose2d(inputs[0], p[0], o_.bias ? p[1] : at::Tensor(), {o_.stride, o_.stride},
-                                {o_.padding, o_.padding}, {o_.output_padding, o_.output_padding}, o_.groups);
-  }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
-                                         std::span<const bool> needs) const override {
-    if (!needs[0]) return {at::Tensor()};
-    return {std::get<0>(gradients(grad, saved.tensors[0], p[0], {true, false, false}))};
-  }
-  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    auto [input, weight, bias] = gradients(grad, saved.tensors[0], saved.tensors[1], {false, true, o_.bias});
-    grads[0].add_(weight);
-    if (o_.bias) grads[1].add_(bias);
-  }
 
  private:
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const at::Tensor& input,
-                                                           const at::Tensor& weight,
-                                                           std::array<bool, 3> mask) const {
-    const std::int64_t bias_size[] = {o_.out};
-    return at::convolution_backward(
-        grad, input, weight, o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
-        {o_.stride, o_.stride}, {o_.padding, o_.padding}, {1, 1},
-        /*transposed=*/true, {o_.output_padding, o_.output_padding}, o_.groups, mask);
-  }
   ConvTranspose2dOptions o_;
 };
 

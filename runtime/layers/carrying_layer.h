@@ -2,6 +2,7 @@
 // whose samples follow (BatchExtent::follows), as an LSTM over running text.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,13 @@ class CarryingLayer : public Layer {
     return forward_from(inputs, parameters, state, context, saved);
   }
 };
+
+/// The first of `layers` (NamedLayer) that carries a state; null if none does.
+template <typename NamedLayers>
+const auto* first_carrying(const NamedLayers& layers) {
+  const auto at = std::ranges::find_if(
+      layers, [](const auto& l) { return dynamic_cast<const CarryingLayer*>(l.layer.get()) != nullptr; });
+  return at == layers.end() ? nullptr : &*at;
+}
 
 }  // namespace millrace

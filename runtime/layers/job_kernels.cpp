@@ -5,9 +5,6 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/conv2d.h>
-#include <ATen/ops/conv_transpose2d.h>
-#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
@@ -18,6 +15,7 @@
 #include <ATen/ops/sum.h>
 
 #include "runtime/base/check.h"
+#include "runtime/layers/convolution.h"
 
 namespace millrace {
 namespace {
@@ -77,29 +75,26 @@ at::Tensor apart(const at::Tensor& x, std::int64_t jobs) {
   return x.reshape(shape).transpose(0, 1);
 }
 
-/// Of an input that all jobs share a convolution with B times as many output channels, else one with B times
-/// as many groups.
-class Conv2dOfJobs final : public Kernel {
+/// Of an input that all jobs share a convolution with B times as many output channels (where it is not
+/// transposed: there a weight begins with the input's channels), else one with B times as many groups.
+class ConvolutionOfJobs final : public Kernel {
  public:
-  explicit Conv2dOfJobs(const ConvOptions& options) : o_(options) {}
-  std::string kind() const override { return "conv2d"; }
+  template <typename Options>
+  explicit ConvolutionOfJobs(const Options& options) : call_(options), groups_(options.groups) {}
+  std::string kind() const override { return call_.transposed ? "conv_transpose2d" : "conv2d"; }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     const std::int64_t jobs = inputs[0].size(0);
-    const bool shared = jobs > 1 && inputs[0].stride(0) == 0 && o_.groups == 1;
+    const bool shared = jobs > 1 && inputs[0].stride(0) == 0 && groups_ == 1 && !call_.transposed;
     const at::Tensor x = shared ? inputs[0].select(0, 0).contiguous() : channels_of_jobs(inputs[0]);
-    const at::Tensor weight =
-        p[0].reshape({jobs * o_.out, o_.in / o_.groups, o_.kernel.height, o_.kernel.width});
-    const std::int64_t groups = shared ? 1 : jobs * o_.groups;
+    const at::Tensor weight = p[0].flatten(0, 1);
+    const std::int64_t groups = shared ? 1 : jobs * groups_;
     if (saved) {
       saved->tensors = {x, weight};
       saved->numbers = {jobs, groups};
     }
-    const std::int64_t stride[] = {o_.stride, o_.stride}, padding[] = {o_.padding.height, o_.padding.width},
-                       one[] = {1, 1};
-    const at::Tensor bias = o_.bias ? p[1].reshape({-1}) : at::Tensor();
-    return apart(at::conv2d(x, weight, bias, stride, padding, one, groups), jobs);
+    return apart(call_.forward(x, weight, call_.bias ? p[1].flatten() : at::Tensor(), groups), jobs);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool> needs) const override {
@@ -109,64 +104,19 @@ class Conv2dOfJobs final : public Kernel {
     return {apart(std::get<0>(gradients(grad, saved, {true, false, false})), jobs)};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    auto [input, weight, bias] = gradients(grad, saved, {false, true, o_.bias});
+    auto [input, weight, bias] = gradients(grad, saved, {false, true, call_.bias});
     grads[0].add_(weight.view(grads[0].sizes()));
-    if (o_.bias) grads[1].add_(bias.view(grads[1].sizes()));
+    if (call_.bias) grads[1].add_(bias.view(grads[1].sizes()));
   }
 
  private:
   std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const Saved& saved,
                                                            std::array<bool, 3> mask) const {
-    const std::int64_t bias_size[] = {saved.numbers[0] * o_.out}, stride[] = {o_.stride, o_.stride},
-                       padding[] = {o_.padding.height, o_.padding.width}, one[] = {1, 1}, zero[] = {0, 0};
-    return at::convolution_backward(channels_of_jobs(grad), saved.tensors[0], saved.tensors[1],
-                                    o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
-                                    stride, padding, one, false, zero, saved.numbers[1], mask);
+    return call_.gradients(channels_of_jobs(grad), saved.tensors[0], saved.tensors[1], saved.numbers[1],
+                           mask);
   }
-  ConvOptions o_;
-};
-
-class ConvTranspose2dOfJobs final : public Kernel {
- public:
-  explicit ConvTranspose2dOfJobs(const ConvTranspose2dOptions& options) : o_(options) {}
-  std::string kind() const override { return "conv_transpose2d"; }
-
-  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
-                     const CallContext&, Saved* saved) const override {
-    const std::int64_t jobs = inputs[0].size(0);
-    const at::Tensor x = channels_of_jobs(inputs[0]),
-                     weight = p[0].reshape({jobs * o_.in, o_.out / o_.groups, o_.kernel, o_.kernel});
-    if (saved) {
-      saved->tensors = {x, weight};
-      saved->numbers = {jobs};
-    }
-    return apart(at::conv_transpose2d(x, weight, o_.bias ? p[1].reshape({-1}) : at::Tensor(),
-                                      {o_.stride, o_.stride}, {o_.padding, o_.padding},
-                                      {o_.output_padding, o_.output_padding}, jobs * o_.groups),
-                 jobs);
-  }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
-                                         std::span<const bool> needs) const override {
-    if (!needs[0]) return {at::Tensor()};
-    return {apart(std::get<0>(gradients(grad, saved, {true, false, false})), saved.numbers[0])};
-  }
-  void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    auto [input, weight, bias] = gradients(grad, saved, {false, true, o_.bias});
-    grads[0].add_(weight.view(grads[0].sizes()));
-    if (o_.bias) grads[1].add_(bias.view(grads[1].sizes()));
-  }
-
- private:
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const Saved& saved,
-                                                           std::array<bool, 3> mask) const {
-    const std::int64_t jobs = saved.numbers[0], bias_size[] = {jobs * o_.out};
-    return at::convolution_backward(channels_of_jobs(grad), saved.tensors[0], saved.tensors[1],
-                                    o_.bias ? at::OptionalIntArrayRef(bias_size) : at::OptionalIntArrayRef(),
-                                    {o_.stride, o_.stride}, {o_.padding, o_.padding}, {1, 1},
-                                    /*transposed=*/true, {o_.output_padding, o_.output_padding},
-                                    jobs * o_.groups, mask);
-  }
-  ConvTranspose2dOptions o_;
+  ConvolutionCall call_;
+  std::int64_t groups_;
 };
 
 class EmbeddingOfJobs final : public Kernel {
@@ -304,7 +254,7 @@ LayerPtr linear_over_jobs() {
   return std::make_shared<LinearOfJobs>();
 }
 LayerPtr conv2d_over_jobs(const ConvOptions& options) {
-  return std::make_shared<Conv2dOfJobs>(options);
+  return std::make_shared<ConvolutionOfJobs>(options);
 }
 LayerPtr batch_norm_over_jobs(const BatchNormOptions& options, bool rows) {
   return std::make_shared<BatchNormOfJobs>(options, rows);
@@ -313,7 +263,7 @@ LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon) {
   return std::make_shared<LayerNormOfJobs>(features, epsilon);
 }
 LayerPtr conv_transpose2d_over_jobs(const ConvTranspose2dOptions& options) {
-  return std::make_shared<ConvTranspose2dOfJobs>(options);
+  return std::make_shared<ConvolutionOfJobs>(options);
 }
 LayerPtr embedding_over_jobs(std::int64_t padding) {
   return std::make_shared<EmbeddingOfJobs>(padding);

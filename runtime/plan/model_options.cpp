@@ -1,10 +1,11 @@
 #include "runtime/plan/model_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
+
+#include "runtime/base/numbers.h"
 
 namespace millrace {
 namespace {
@@ -12,15 +13,6 @@ namespace {
 using Kind = ModelOption::Kind;
 constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::Integer, "integer"}, {Kind::Number, "number"}, {Kind::Choice, "choice"}};
-
-template <class Number>
-std::optional<Number> parsed(const std::string& text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || text.empty()) return std::nullopt;
-  return value;
-}
 
 std::string shown(double number) {
   const bool whole = std::floor(number) == number && std::abs(number) < 1e15;
@@ -46,10 +38,10 @@ std::optional<Problem> problem_of(const ModelOption& option, const std::string& 
   };
   switch (option.kind) {
     case Kind::Integer:
-      if (const auto value = parsed<std::int64_t>(text)) return outside(static_cast<double>(*value));
+      if (const auto value = number_of<std::int64_t>(text)) return outside(static_cast<double>(*value));
       return Problem{where, "'" + text + "' is not an integer", range};
     case Kind::Number:
-      if (const auto value = parsed<double>(text); value && std::isfinite(*value)) return outside(*value);
+      if (const auto value = number_of<double>(text); value && std::isfinite(*value)) return outside(*value);
       return Problem{where, "'" + text + "' is not a number", range};
     case Kind::Choice:
       if (is_choice(option, text)) return std::nullopt;
@@ -72,8 +64,8 @@ Problem unknown_option(const ModelDescription& model, const GivenOption& given, 
 }
 
 std::string canonical(const ModelOption& option, const std::string& text) {
-  if (option.kind == Kind::Integer) return std::to_string(*parsed<std::int64_t>(text));
-  return option.kind == Kind::Number ? Json(*parsed<double>(text)).dump() : text;
+  if (option.kind == Kind::Integer) return std::to_string(*number_of<std::int64_t>(text));
+  return option.kind == Kind::Number ? Json(*number_of<double>(text)).dump() : text;
 }
 
 }  // namespace
@@ -128,13 +120,13 @@ const std::string& ModelOptions::text(std::string_view name) const {
 }
 
 std::int64_t ModelOptions::integer(std::string_view name) const {
-  const auto value = parsed<std::int64_t>(text(name));
+  const auto value = number_of<std::int64_t>(text(name));
   MILLRACE_CHECK(value, "option " << name << " is no integer");
   return *value;
 }
 
 double ModelOptions::number(std::string_view name) const {
-  const auto value = parsed<double>(text(name));
+  const auto value = number_of<double>(text(name));
   MILLRACE_CHECK(value, "option " << name << " is no number");
   return *value;
 }

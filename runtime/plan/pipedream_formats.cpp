@@ -1,7 +1,6 @@
 #include "runtime/plan/pipedream_formats.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <set>
@@ -9,6 +8,7 @@
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -30,8 +30,9 @@ constexpr std::int64_t kMostConfNumber = 1'000'000;  // stages, ranks, depths
 constexpr double kMostMilliseconds = 1e12;           // 30 years
 
 bool parse_number(std::string_view text, double& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+  const std::optional<double> number = number_of<double>(text);
+  value = number.value_or(0);
+  return number && std::isfinite(value);
 }
 
 /// Reads one line at a time and reports problems with file:line:col.
@@ -213,10 +214,8 @@ Result<PipeDreamConf> parse_pipedream_conf(std::string_view text, const std::str
     return 0;
   };
   const auto stage_key = [&](const std::string& key, const Json& value) {
-    int stage = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), stage);
-    if (error != std::errc() || end != key.data() + key.size() || stage < 0)
-      problems.push_back({value.where(), "'" + key + "' is not a stage number", {}});
+    const int stage = number_of<int>(key).value_or(-1);
+    if (stage < 0) problems.push_back({value.where(), "'" + key + "' is not a stage number", {}});
     return stage;
   };
   if (const Json* map = in.array("module_to_stage_map")) {

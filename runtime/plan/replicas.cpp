@@ -1,8 +1,8 @@
 #include "runtime/plan/replicas.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -11,10 +11,8 @@ Result<std::vector<int>> parse_replicas(const std::string& text, int stages) {
   constexpr int kMost = 1024;
   std::vector<int> replicas;
   for (const std::string& word : split(text, ',')) {
-    int count = 0;
-    const char* const end = word.data() + word.size();
-    const auto read = std::from_chars(word.data(), end, count);
-    if (read.ec != std::errc() || read.ptr != end || count < 1 || count > kMost)
+    const int count = number_of<int>(word).value_or(0);
+    if (count < 1 || count > kMost)
       return Problem{"--replicas",
                      "'" + text + "' is not a number of replicas from 1 to " + std::to_string(kMost),
                      "a number, or one for each stage: 3,1"};

@@ -1,8 +1,8 @@
 #include "runtime/rules/precision.h"
 
-#include <charconv>
 #include <cmath>
 
+#include "runtime/base/numbers.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -24,12 +24,10 @@ double rounded(double value) {
 Result<LossScaleKind> loss_scale_from(const std::string& text) {
   if (text == "none") return LossScaleKind{};
   if (text == "dynamic") return LossScaleKind{.scaling = LossScaling::Dynamic};
-  LossScaleKind kind{.scaling = LossScaling::Fixed};
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, kind.fixed);
-  if (error != std::errc() || rest != end || !in_range(rounded(kind.fixed)))
+  const auto scale = number_of<double>(text);
+  if (!scale || !in_range(rounded(*scale)))
     return Problem{"", "'" + text + "' is no scale of the loss", "none, dynamic, or a number such as 1024"};
-  return kind;
+  return LossScaleKind{.scaling = LossScaling::Fixed, .fixed = *scale};
 }
 
 std::string to_string(const LossScaleKind& kind) {

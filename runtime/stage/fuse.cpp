@@ -181,10 +181,8 @@ Result<LayeredModel> fuse(std::vector<LayeredModel> models, const std::shared_pt
         {"--fused",
          "the samples of " + first.name + " vary in length, and the jobs would read different ones",
          "give one --data-seed for all jobs"});
-  const auto carrying = std::ranges::find_if(first.layers, [](const NamedLayer& l) {
-    return dynamic_cast<const CarryingLayer*>(l.layer.get()) != nullptr;
-  });
-  if (models.size() > 1 && carrying != first.layers.end())
+  const NamedLayer* carrying = first_carrying(first.layers);
+  if (models.size() > 1 && carrying)
     problems.push_back({"--fused",
                         "layer " + carrying->name + " goes on with the state of the window before, and " +
                             "layers of several jobs carry none",

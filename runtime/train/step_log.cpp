@@ -41,6 +41,13 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     log_warning(to_string(written.problems()));
 }
 
+/// What was measured while the ranks rested.
+Json line_after(std::int64_t step, const char* of, const NamedValues& values) {
+  Json line = Json::object({{"after_step", step}, {"of", of}});
+  for (const auto& [name, value] : values) line[name] = value;
+  return line;
+}
+
 /// The same of a table with the step in its first column. False: there is none to go on with.
 bool cut_rows_from(const std::filesystem::path& path, std::int64_t step) {
   const Result<std::string> text = read_file(path, kGiB);
@@ -67,7 +74,8 @@ std::string numbered_from(const std::string& name, int first_job) {
   const std::size_t at = name.rfind(kOfJob);
   if (first_job == 0 || at == std::string::npos) return name;
   const std::size_t number = at + kOfJob.size();
-  return name.substr(0, number) + std::to_string(first_job + std::atoi(name.c_str() + number));
+  const std::optional<int> job = number_of<int>(std::string_view(name).substr(number));
+  return job ? name.substr(0, number) + std::to_string(first_job + *job) : name;
 }
 
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
@@ -132,19 +140,17 @@ void StepLog::write(const StepRecord& r) {
 }
 
 void StepLog::write(const EvaluationReport& e) {
-  if (!file_.is_open()) return;
-  Json line = Json::object({{"after_step", e.step}, {"of", "evaluation"}});
-  for (const auto& [name, value] : e.values) line[numbered_from(name, first_job_)] = value;
+  NamedValues values;
+  for (const auto& [name, value] : e.values) values.emplace_back(numbered_from(name, first_job_), value);
+  Json line = line_after(e.step, "evaluation", values);
   line["samples"] = e.samples;
-  write_line(file_, line.dump());
+  if (file_.is_open()) write_line(file_, line.dump());
 }
 
 void StepLog::write(const ScoreReport& s) {
-  if (!file_.is_open()) return;
-  Json line = Json::object({{"after_step", s.step}, {"of", "score"}});
-  for (const auto& [name, value] : s.values) line[name] = value;
+  Json line = line_after(s.step, "score", s.values);
   line["seconds"] = s.seconds;
-  write_line(file_, line.dump());
+  if (file_.is_open()) write_line(file_, line.dump());
 }
 
 /// "step,job,loss,...,lr,status"

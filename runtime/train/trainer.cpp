@@ -361,11 +361,7 @@ struct Trainer::Impl {
   void save_final_weights();
   bool is_finite(const std::vector<StageTensors>& tensors, int job);
   void finish_files();
-  bool carries() const {
-    return std::ranges::any_of(layout().model.layers, [](const NamedLayer& l) {
-      return dynamic_cast<const CarryingLayer*>(l.layer.get()) != nullptr;
-    });
-  }
+  bool carries() const { return first_carrying(layout().model.layers) != nullptr; }
   /// The microbatches before this step that those of this step follow.
   std::vector<CarriedRows> followed() const {
     const std::int64_t next = position_of(done);
@@ -863,10 +859,7 @@ bool Trainer::Impl::evaluate() {
   if (stages->last()) take_losses();
   for (int array = 0; array < num_arrays() && !asked; ++array) asked = evaluate_array(array);
   evaluation_stop->finish();
-  stages->finish_sends();
   stages->set_training(true);
-  for (int array = 0; array < num_arrays(); ++array)
-    use_extents_of(*sources[static_cast<std::size_t>(array)].train, array);
   if (asked) {
     if (stages->last()) take_losses();
     if (owns_loss()) log_warning("the evaluation of step " + std::to_string(done) + " was interrupted");
@@ -919,6 +912,7 @@ bool Trainer::Impl::evaluate_array(int array) {
             (next < total || array + 1 < num_arrays());
   }
   stages->finish_sends();
+  use_extents_of(*sources[static_cast<std::size_t>(array)].train, array);
   evaluated += total + evaluation_chunk;
   return asked;
 }

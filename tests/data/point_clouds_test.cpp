@@ -12,7 +12,7 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr char kAll[] = {1, 1}, kLabelsAlone[] = {0, 1}, kPointsAlone[] = {1, 0};
+constexpr char kPointsAndTargets[] = {1, 1}, kLabelsAlone[] = {0, 1}, kPointsAlone[] = {1, 0};
 
 std::vector<FieldSpec> of_classes(std::int64_t points, std::int64_t classes) {
   return {{.name = "points", .shape = {points, 3}},
@@ -50,16 +50,16 @@ TEST_F(PointClouds, AreOfTheFoldersClassesInTheOrderOfTheirNames) {
   ASSERT_TRUE(set) << to_string(set.problems());
   EXPECT_EQ((*set)->size(), 6);
   EXPECT_EQ((*set)->num_classes(), 2);
-  EXPECT_EQ((*set)->get(0, 1, kAll)[1].number, 1) << "Chair, after Bag";
-  EXPECT_EQ((*set)->get(5, 1, kAll)[1].number, 0);
+  EXPECT_EQ((*set)->get(0, 1, kPointsAndTargets)[1].number, 1) << "Chair, after Bag";
+  EXPECT_EQ((*set)->get(5, 1, kPointsAndTargets)[1].number, 0);
   EXPECT_NE((*set)->name_of(0).find("03001627/points/shape0.pts"), std::string::npos);
   const auto test = open(of_classes(50, 3), "", DataSplit::Test);
   EXPECT_EQ((*test)->size(), 2);
-  const at::Tensor points = (*test)->get(0, 9, kAll)[0].tensor;
+  const at::Tensor points = (*test)->get(0, 9, kPointsAndTargets)[0].tensor;
   EXPECT_EQ(points.sizes(), (std::vector<std::int64_t>{50, 3}));
   expect_normalised(points);
   EXPECT_TRUE(at::equal(points, (*test)->get(0, 9, kPointsAlone)[0].tensor));
-  EXPECT_FALSE(at::equal(points, (*test)->get(0, 10, kAll)[0].tensor)) << "other points are drawn";
+  EXPECT_FALSE(at::equal(points, (*test)->get(0, 10, kPointsAndTargets)[0].tensor)) << "other points are drawn";
   const auto one = open(of_classes(50, 3), ",Bag");
   EXPECT_EQ((*one)->size(), 3);
 }
@@ -67,7 +67,7 @@ TEST_F(PointClouds, AreOfTheFoldersClassesInTheOrderOfTheirNames) {
 TEST_F(PointClouds, PartsBelongToTheirPoints) {
   const auto set = open(of_parts(64, 4), ",Chair", DataSplit::Test);
   ASSERT_TRUE(set) << to_string(set.problems());
-  const Sample sample = (*set)->get(0, 3, kAll);
+  const Sample sample = (*set)->get(0, 3, kPointsAndTargets);
   EXPECT_TRUE(at::equal(sample[1].tensor, (*set)->get(0, 3, kLabelsAlone)[1].tensor))
       << "ranks that read one field agree";
   // The folder's parts lie one above the other, whatever the centre and the scale.
@@ -79,8 +79,8 @@ TEST_F(PointClouds, PartsBelongToTheirPoints) {
 
 TEST_F(PointClouds, AreTurnedAndShiftedInTraining) {
   const auto set = open(of_parts(200, 4), ",Chair");
-  const at::Tensor points = (*set)->get(0, 3, kAll)[0].tensor, other = (*set)->get(0, 4, kAll)[0].tensor;
-  EXPECT_TRUE(at::equal(points, (*set)->get(0, 3, kAll)[0].tensor)) << "a function of the seed";
+  const at::Tensor points = (*set)->get(0, 3, kPointsAndTargets)[0].tensor, other = (*set)->get(0, 4, kPointsAndTargets)[0].tensor;
+  EXPECT_TRUE(at::equal(points, (*set)->get(0, 3, kPointsAndTargets)[0].tensor)) << "a function of the seed";
   EXPECT_FALSE(at::allclose(points, other, 0, 0.1));
   const double farthest = points.square().sum(1).max().sqrt().item<double>();
   EXPECT_GT(farthest, 0.9);
@@ -101,7 +101,7 @@ TEST_F(PointClouds, WhatIsWrongIsNamed) {
     const auto set = open(fields, ",Chair");
     ASSERT_TRUE(set) << to_string(set.problems());
     try {
-      (*set)->get(0, 1, kAll);
+      (*set)->get(0, 1, kPointsAndTargets);
       FAIL() << says;
     } catch (const DataError& error) {
       EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
@@ -133,14 +133,14 @@ TEST_F(PointClouds, MadeUpOnesAreAFunctionOfSeedAndIndex) {
   EXPECT_EQ(classes->size(), 32);
   EXPECT_EQ(classes->num_classes(), 16);
   for (std::int64_t i = 0; i < 32; ++i) {
-    const Sample sample = classes->get(i, 0, kAll);
+    const Sample sample = classes->get(i, 0, kPointsAndTargets);
     expect_normalised(sample[0].tensor);
-    EXPECT_TRUE(at::equal(sample[0].tensor, make(of_classes(100, 16), 1)->get(i, 5, kAll)[0].tensor));
+    EXPECT_TRUE(at::equal(sample[0].tensor, make(of_classes(100, 16), 1)->get(i, 5, kPointsAndTargets)[0].tensor));
     EXPECT_EQ(sample[1].number, classes->get(i, 0, kLabelsAlone)[1].number);
   }
   EXPECT_FALSE(
-      at::equal(classes->get(0, 0, kAll)[0].tensor, make(of_classes(100, 16), 2)->get(0, 0, kAll)[0].tensor));
-  const Sample parts = make(of_parts(100, 4), 1)->get(7, 0, kAll);
+      at::equal(classes->get(0, 0, kPointsAndTargets)[0].tensor, make(of_classes(100, 16), 2)->get(0, 0, kPointsAndTargets)[0].tensor));
+  const Sample parts = make(of_parts(100, 4), 1)->get(7, 0, kPointsAndTargets);
   for (int part = 1; part < 4; ++part) {
     const auto heights = [&](int p) { return parts[0].tensor.select(1, 1).index({parts[1].tensor.eq(p)}); };
     EXPECT_GE(heights(part).min().item<double>(), heights(part - 1).max().item<double>());

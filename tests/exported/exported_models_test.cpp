@@ -1,9 +1,12 @@
 // Models exported by PyTorch: one step is Python's, and every plan is one process.
 #include <ATen/ops/ones_like.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "models/archive/exported_program.h"
 #include "models/exported/exported_model.h"
+#include "models/exported/fused_calls.h"
 #include "runtime/stage/stage_executor.h"
 #include "tests/exported/archives.h"
 #include "tests/train/pipeline_fixture.h"
@@ -109,11 +112,34 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
 INSTANTIATE_TEST_SUITE_P(
     Models, EveryExportedModel,
     testing::Values(StepCase{"mlp"}, StepCase{"mlp", "call"}, StepCase{"mlp", "0"}, StepCase{"corners"},
-                    StepCase{"corners", "call"}, StepCase{"frozen_batch"}, StepCase{"lstm"}, StepCase{"bert"},
-                    StepCase{"bert", "call"}, StepCase{"gpt2"}, StepCase{"llama"}, StepCase{"resnet18"},
-                    StepCase{"resnet50"}, StepCase{"vgg16"}, StepCase{"inception_v3"},
-                    StepCase{"efficientnet_b0"}, StepCase{"vit_b_16", "auto", 2e-6}, StepCase{"swin_t"}),
+                    StepCase{"corners", "call"}, StepCase{"written_out"}, StepCase{"frozen_batch"},
+                    StepCase{"lstm"}, StepCase{"bert"}, StepCase{"bert", "call"}, StepCase{"gpt2"},
+                    StepCase{"llama"}, StepCase{"resnet18"}, StepCase{"resnet50"}, StepCase{"vgg16"},
+                    StepCase{"inception_v3"}, StepCase{"efficientnet_b0"}, StepCase{"vit_b_16", "auto", 2e-6},
+                    StepCase{"swin_t"}),
     [](const auto& info) { return std::string(info.param.name) + "_" + info.param.granularity; });
+
+TEST(FusedCalls, StandForWhatIsWrittenOutAndNobodyElseReads) {
+  MILLRACE_NEEDS_REFERENCE();
+  const auto archive = ExportedArchive::open((folder_with("written_out") / "written_out.pt2").string());
+  ASSERT_TRUE(archive) << to_string(archive.problems());
+  Result<FlatProgram> program = flatten((*archive)->program(), "written_out");
+  ASSERT_TRUE(program) << to_string(program.problems());
+  const auto count = [&](const std::string& op) {
+    return std::ranges::count(program->calls, op, &FlatCall::op);
+  };
+  ASSERT_EQ(count("aten::tanh"), 4);
+  ASSERT_EQ(count("aten::softmax"), 5);
+  std::set<std::string> parameters;
+  for (const ExportedInput& input : (*archive)->program().inputs)
+    if (input.kind == ExportedInput::Kind::Parameter) parameters.insert(input.value);
+  fuse_calls(*program, program->results.front(), parameters);
+  EXPECT_EQ(count("aten::gelu"), 3);
+  EXPECT_EQ(count("aten::scaled_dot_product_attention"), 3);
+  EXPECT_EQ(count("aten::tanh"), 1) << "the one that is read twice";
+  EXPECT_EQ(count("aten::softmax"), 2) << "a bias that learns, weights that are read";
+  EXPECT_EQ(count("aten::pow"), 1);
+}
 
 /// Integers without a limit (masks) are drawn from 0 and 1; the models have at most 64 positions.
 LayeredModel with_limits(LayeredModel model) {

@@ -18,6 +18,17 @@ class JobArrays : public Pipeline {
     EXPECT_TRUE(array) << to_string(array.problems());
     return *array;
   }
+  /// Two of its layers have one weight.
+  static LayeredModel tied_model() {
+    LayeredModel model = classifier("tied", {12}, 5);
+    model.layers.push_back({"a", linear(12, 12), {"input"}});
+    model.layers.push_back({"b", relu(), {"a"}});
+    model.layers.push_back(
+        {.name = "c", .layer = linear(12, 12), .inputs = {"b"}, .tied = {{"weight", "a.weight"}}});
+    model.layers.push_back({"d", linear(12, 5), {"c"}});
+    end_in_cross_entropy(model);
+    return model;
+  }
   /// What each job of `options` is by itself.
   static TrainOptions alone(TrainOptions options, std::size_t job) {
     const JobOptions own = options.jobs[job];

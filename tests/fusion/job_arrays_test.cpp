@@ -121,13 +121,7 @@ TEST_F(JobArrays, GoOnFromCheckpointsBitForBit) {
 }
 
 TEST_F(JobArrays, TiedParametersAreEachJobsOwn) {
-  LayeredModel model = classifier("tied", {12}, 5);
-  model.layers.push_back({"a", linear(12, 12), {"input"}});
-  model.layers.push_back({"b", relu(), {"a"}});
-  model.layers.push_back(
-      {.name = "c", .layer = linear(12, 12), .inputs = {"b"}, .tied = {{"weight", "a.weight"}}});
-  model.layers.push_back({"d", linear(12, 5), {"c"}});
-  end_in_cross_entropy(model);
+  const LayeredModel model = tied_model();
   for (const std::vector<int>& stages : {std::vector{1}, {1, 1}})
     expect_own_runs(model, plan_for(model, stages, 4, ScheduleKind::OneFOneB), three(5, UpdateRuleKind::Adam),
                     "tied");

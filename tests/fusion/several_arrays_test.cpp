@@ -1,33 +1,22 @@
 // Independent trainings that fill one pipeline in turn: each is its own run, bit for bit, and no other's
 // business.
 #include "runtime/base/error.h"
-#include "runtime/stage/fuse.h"
-#include "tests/train/pipeline_fixture.h"
+#include "tests/fusion/job_arrays.h"
 
 namespace millrace {
 namespace {
 
-class SeveralArrays : public Pipeline {
+class SeveralArrays : public JobArrays {
  protected:
   /// `sizes`: jobs of each array.
   std::vector<LayeredModel> arrays_of(const LayeredModel& model, const std::vector<std::size_t>& sizes) {
     std::vector<LayeredModel> arrays;
-    const auto choices = std::make_shared<KernelChoices>(ArrayKernels::Loop, clock_);
-    for (const std::size_t size : sizes) arrays.push_back(*fuse(std::vector(size, model), choices));
+    for (const std::size_t size : sizes) arrays.push_back(array_of(model, size));
     return arrays;
   }
   static Plan for_arrays(Plan plan, std::size_t arrays) {
     plan.arrays = static_cast<int>(arrays);
     return plan;
-  }
-  static TrainOptions alone(TrainOptions options, std::size_t job) {
-    const JobOptions own = options.jobs[job];
-    options.jobs.clear();
-    options.seed = own.seed;
-    options.rule = own.rule;
-    options.clip = own.clip;
-    options.learning_rate = own.learning_rate;
-    return options;
   }
   /// Jobs that differ in seed, rate and momentum.
   TrainOptions jobs(std::size_t count, std::int64_t steps, UpdateRuleKind rule = UpdateRuleKind::Sgd) {
@@ -61,7 +50,6 @@ class SeveralArrays : public Pipeline {
         EXPECT_EQ(report.evaluations[e].jobs.at(b), evaluations[e].values) << "job " << b;
     }
   }
-  SteadyClock clock_;
 };
 
 TEST_F(SeveralArrays, AreTheirJobsOwnRuns) {
@@ -116,13 +104,7 @@ TEST_F(SeveralArrays, ShareTheRulesStateAmongReplicas) {
 }
 
 TEST_F(SeveralArrays, TieParametersEachInItself) {
-  LayeredModel model = classifier("tied", {12}, 5);
-  model.layers.push_back({"a", linear(12, 12), {"input"}});
-  model.layers.push_back({"b", relu(), {"a"}});
-  model.layers.push_back(
-      {.name = "c", .layer = linear(12, 12), .inputs = {"b"}, .tied = {{"weight", "a.weight"}}});
-  model.layers.push_back({"d", linear(12, 5), {"c"}});
-  end_in_cross_entropy(model);
+  const LayeredModel model = tied_model();
   expect_own_runs(model, plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB), {1, 2},
                   jobs(3, 5, UpdateRuleKind::Adam), "tied");
 }

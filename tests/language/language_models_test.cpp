@@ -89,9 +89,13 @@ TEST(LanguageModels, AwdLstmHasTheReferencesNamesAndShapes) {
   EXPECT_EQ(model.layers.back().tied.front().second, "encoder.weight");
   for (const NamedLayer& layer : model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
-      if (layer.name == "encoder") EXPECT_EQ(spec.a, 0.1);
-      if (layer.name == "rnns.2.module") EXPECT_EQ(spec.a, 1 / std::sqrt(5.0));
-      if (layer.name == "decoder" && spec.name == "bias") EXPECT_EQ(spec.init, Init::Zeros);
+      if (layer.name == "encoder") {
+        EXPECT_EQ(spec.a, 0.1);
+      } else if (layer.name == "rnns.2.module") {
+        EXPECT_EQ(spec.a, 1 / std::sqrt(5.0));
+      } else if (layer.name == "decoder" && spec.name == "bias") {
+        EXPECT_EQ(spec.init, Init::Zeros);
+      }
     }
   }
 }

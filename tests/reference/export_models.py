@@ -6,6 +6,7 @@ For each: FOLDER/NAME.pt2, and FOLDER/NAME.step.safetensors: what PyTorch itself
 weights: "input/FIELD", "loss", "grad/PARAMETER", "buffer/BUFFER" after the step. Dropout is 0 in these, so that there is one
 answer, and left as it is in those whose name ends in _dropout, which only get an archive.
 """
+import math
 import os
 import sys
 import warnings
@@ -60,6 +61,39 @@ class LanguageModel(nn.Module):
         hidden, _ = self.lstm(self.drop(self.embedding(tokens)))
         scores = self.decoder(self.drop(hidden))
         return nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+class WrittenOut(nn.Module):
+    """GELU by tanh and attention call by call: three of each that one operator of PyTorch does as well, and one of each that it
+    does not, because something else reads what stands between (or is learned)."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.bias = nn.Parameter(torch.randn(1, 1, 6, 6))
+        self.register_buffer("mask", torch.full((6, 6), -1e9).triu(1)[None, None])
+        self.last = nn.Linear(16, 5)
+
+    def attention(self, x, scores):
+        heads = x.view(x.shape[0], 6, 2, 8).transpose(1, 2)
+        weights = torch.softmax(scores(heads @ heads.transpose(-1, -2)), -1)
+        return (nn.functional.dropout(weights, 0.0) @ heads).transpose(1, 2).reshape(x.shape[0], 6, 16), weights
+
+    def forward(self, x):
+        x = self.maps[0](x)
+        x = 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+        x = x + self.attention(x, lambda s: s * 0.3 + self.mask)[0]
+        x = self.maps[1](x)
+        x = (torch.tanh(math.sqrt(2 / math.pi) * (0.044715 * torch.pow(x, 3.0) + x)) + 1.0) * (x * 0.5)
+        x = x + self.attention(x, lambda s: s / math.sqrt(8))[0]
+        x = self.maps[2](x)
+        x = x + self.attention(x, lambda s: s)[0]
+        x = 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+        x = x + self.attention(x, lambda s: s + self.bias)[0]
+        y, weights = self.attention(x, lambda s: s * 0.3)
+        x = self.maps[3](x + y) + weights.mean()
+        bend = torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0)))
+        return self.last((0.5 * x * (1.0 + bend) + bend).mean(1))
 
 
 class Corners(nn.Module):
@@ -155,6 +189,7 @@ def scores(model, *shape):
 
 MODELS = {
     "mlp": lambda dropout: scores(Mlp(dropout), 6, 12),
+    "written_out": lambda dropout: scores(WrittenOut(), 6, 6, 16),
     "corners": lambda dropout: scores(Corners(), 6, 12),
     "frozen_batch": lambda dropout: (Mlp(dropout), ((torch.randn(6, 12),), {}, None)),
     "resnet18": vision("resnet18", 32),

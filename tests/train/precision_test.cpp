@@ -23,7 +23,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::int64_t kVocabulary = 13, kWidth = 8;
+constexpr std::int64_t kTokens = 13, kFeatures = 8;
 constexpr LossScaleKind kDynamic{.scaling = LossScaling::Dynamic};
 
 /// Every kind of layer that matters: embedding tied to the last layer, positions, norms, self attention with
@@ -31,27 +31,27 @@ constexpr LossScaleKind kDynamic{.scaling = LossScaling::Dynamic};
 LayeredModel transformer() {
   LayeredModel model{
       .name = "transformer",
-      .fields = {{.name = "tokens", .shape = {dimension(0)}, .dtype = at::kLong, .limit = kVocabulary},
-                 {.name = "labels", .shape = {dimension(0)}, .dtype = at::kLong, .limit = kVocabulary}},
+      .fields = {{.name = "tokens", .shape = {dimension(0)}, .dtype = at::kLong, .limit = kTokens},
+                 {.name = "labels", .shape = {dimension(0)}, .dtype = at::kLong, .limit = kTokens}},
       .dimensions = {{.name = "length"}},
       .counts = {"tokens"}};
   auto& layers = model.layers;
-  layers.push_back({"embedding", embedding({.vocabulary = kVocabulary, .features = kWidth}), {"tokens"}});
-  layers.push_back({"positions", learned_positions(16, kWidth, 0.02), {"embedding"}});
-  layers.push_back({"norm1", layer_norm(kWidth), {"positions"}});
-  layers.push_back({"qkv", linear(kWidth, 3 * kWidth), {"norm1"}});
+  layers.push_back({"embedding", embedding({.vocabulary = kTokens, .features = kFeatures}), {"tokens"}});
+  layers.push_back({"positions", learned_positions(16, kFeatures, 0.02), {"embedding"}});
+  layers.push_back({"norm1", layer_norm(kFeatures), {"positions"}});
+  layers.push_back({"qkv", linear(kFeatures, 3 * kFeatures), {"norm1"}});
   layers.push_back({"attention",
                     self_attention({.heads = 2, .dropout = 0.2, .causal = Causal::Yes, .packed = true}),
                     {"qkv"}});
-  layers.push_back({"out", linear(kWidth, kWidth), {"attention"}});
+  layers.push_back({"out", linear(kFeatures, kFeatures), {"attention"}});
   layers.push_back({"drop", dropout(0.1), {"out"}});
   layers.push_back({"skip1", add(), {"drop", "positions"}});
-  layers.push_back({"norm2", layer_norm(kWidth), {"skip1"}});
-  layers.push_back({"up", linear(kWidth, 2 * kWidth), {"norm2"}});
+  layers.push_back({"norm2", layer_norm(kFeatures), {"skip1"}});
+  layers.push_back({"up", linear(kFeatures, 2 * kFeatures), {"norm2"}});
   layers.push_back({"gelu", gelu(), {"up"}});
-  layers.push_back({"down", linear(2 * kWidth, kWidth), {"gelu"}});
+  layers.push_back({"down", linear(2 * kFeatures, kFeatures), {"gelu"}});
   layers.push_back({"skip2", add(), {"down", "skip1"}});
-  layers.push_back({"scores", linear(kWidth, kVocabulary), {"skip2"}});
+  layers.push_back({"scores", linear(kFeatures, kTokens), {"skip2"}});
   layers.back().tied = {{"weight", "embedding.weight"}};
   model.heads = {{"loss", token_cross_entropy_head({.ignored = 0}), {"scores", "labels"}}};
   return model;
@@ -63,23 +63,23 @@ LayeredModel translator() {
                      .fields = {{.name = "source",
                                  .shape = {dimension(0)},
                                  .dtype = at::kLong,
-                                 .limit = kVocabulary,
+                                 .limit = kTokens,
                                  .batch_dimension = 1},
                                 {.name = "labels",
                                  .shape = {dimension(0)},
                                  .dtype = at::kLong,
-                                 .limit = kVocabulary,
+                                 .limit = kTokens,
                                  .batch_dimension = 1}},
                      .dimensions = {{.name = "length"}},
                      .counts = {"tokens"}};
   auto& layers = model.layers;
-  layers.push_back({"embedding", embedding({.vocabulary = kVocabulary, .features = kWidth}), {"source"}});
+  layers.push_back({"embedding", embedding({.vocabulary = kTokens, .features = kFeatures}), {"source"}});
   layers.push_back(
-      {"both", bidirectional_lstm({.in = kWidth, .hidden = kWidth / 2}, 0), {"embedding", "source"}});
-  layers.push_back({"lstm", lstm({.in = kWidth, .hidden = kWidth}), {"both"}});
-  layers.push_back({"attention", bahdanau_attention({.features = kWidth}), {"lstm", "both", "source"}});
+      {"both", bidirectional_lstm({.in = kFeatures, .hidden = kFeatures / 2}, 0), {"embedding", "source"}});
+  layers.push_back({"lstm", lstm({.in = kFeatures, .hidden = kFeatures}), {"both"}});
+  layers.push_back({"attention", bahdanau_attention({.features = kFeatures}), {"lstm", "both", "source"}});
   layers.push_back({"beside", concat_features(), {"lstm", "attention"}});
-  layers.push_back({"scores", linear(2 * kWidth, kVocabulary), {"beside"}});
+  layers.push_back({"scores", linear(2 * kFeatures, kTokens), {"beside"}});
   model.heads = {{"loss", token_cross_entropy_head({.ignored = 0}), {"scores", "labels"}}};
   return model;
 }
@@ -433,9 +433,9 @@ LayeredModel residual_model() {
 
 LayeredModel attention_model() {
   LayeredModel model{.name = "attention",
-                     .fields = {{.name = "tokens", .shape = {6}, .dtype = at::kLong, .limit = kVocabulary},
+                     .fields = {{.name = "tokens", .shape = {6}, .dtype = at::kLong, .limit = kTokens},
                                 {.name = "target", .dtype = at::kLong, .limit = 3}}};
-  model.layers = {{"embedding", embedding({.vocabulary = kVocabulary, .features = 8}), {"tokens"}},
+  model.layers = {{"embedding", embedding({.vocabulary = kTokens, .features = 8}), {"tokens"}},
                   {"norm1", layer_norm(8), {"embedding"}},
                   {"qkv", linear(8, 24), {"norm1"}},
                   {"attention", self_attention({.heads = 2, .packed = true}), {"qkv"}},
