@@ -67,7 +67,7 @@ Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs) {
   const auto above = std::ranges::find_if(all, [&](const LayerGraph* one) { return one->jobs >= jobs; });
   if (above == all.end() || jobs < all.front()->jobs) {
     std::string sizes;
-    for (const LayerGraph* one : all) sizes += (sizes.empty() ? "" : ", ") + std::to_string(one->jobs);
+    for (const LayerGraph* one : all) sizes += (sizes.empty() ? "" : ",") + std::to_string(one->jobs);
     return Problem{"profile", "has arrays of " + sizes + " jobs, not of " + std::to_string(jobs),
                    "profile again, for example with --jobs " + sizes + "," + std::to_string(jobs)};
   }

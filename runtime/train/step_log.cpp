@@ -10,6 +10,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/train/trainer.h"
@@ -155,8 +156,8 @@ void StepLog::write(const ScoreReport& s) {
 
 /// "step,job,loss,...,lr,status"
 void StepLog::write_jobs(const StepRecord& r) {
-  const std::vector<NamedValues> jobs =
-      r.losses->jobs.empty() ? std::vector{r.losses->values} : r.losses->jobs;  // one of several by itself
+  std::vector<NamedValues> jobs = r.losses->jobs;
+  if (jobs.empty()) jobs.push_back(r.losses->values);  // one of several by itself
   if (!std::exchange(jobs_begun_, true)) {
     std::string header = "step,job";
     for (const auto& [name, value] : jobs.front()) header += "," + name;
