@@ -230,24 +230,6 @@ PlannerOptions options_of(const PlannerOptions& options, int arrays) {
   return made;
 }
 
-Result<CostOptions> costs_of_array(const CostOptions& costs, int jobs) {
-  CostOptions made = costs;
-  Problems problems;
-  for (auto& [kind, profile] : made.profiles) {
-    Result<LayerGraph> own = profile_of_array(profile, jobs);
-    if (!own) {
-      for (Problem problem : own.problems()) {
-        problem.where = "kind " + kind;
-        problems.push_back(std::move(problem));
-      }
-      continue;
-    }
-    profile = *std::move(own);
-  }
-  if (!problems.empty()) return problems;
-  return made;
-}
-
 Result<JobsAnswer> plan_jobs(const LayerGraph& profile, const ClusterSpec& cluster,
                              const PlannerOptions& options, int jobs) {
   Problems problems;

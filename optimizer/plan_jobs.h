@@ -42,9 +42,7 @@ std::vector<std::vector<PlanRound>> divisions_of(int jobs, int largest, int arra
 Result<JobsAnswer> plan_jobs(const LayerGraph& profile, const ClusterSpec& cluster,
                              const PlannerOptions& options, int jobs);
 
-/// `options` for arrays of `round` at once: what explain_plan() is asked.
+/// `options` for `arrays` arrays at once: what explain_plan() is asked.
 PlannerOptions options_of(const PlannerOptions& options, int arrays);
-/// `costs` with the profiles of kinds of devices for arrays of `jobs`.
-Result<CostOptions> costs_of_array(const CostOptions& costs, int jobs);
 
 }  // namespace millrace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "optimizer/plan_jobs.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/schedule/simulate.h"
 
@@ -40,6 +39,24 @@ double seconds_of(const Action& a, const ScheduleCosts& costs, const std::vector
 }
 
 }  // namespace
+
+Result<CostOptions> costs_of_array(const CostOptions& costs, int jobs) {
+  CostOptions made = costs;
+  Problems problems;
+  for (auto& [kind, profile] : made.profiles) {
+    Result<LayerGraph> own = profile_of_array(profile, jobs);
+    if (!own) {
+      for (Problem problem : own.problems()) {
+        problem.where = "kind " + kind;
+        problems.push_back(std::move(problem));
+      }
+      continue;
+    }
+    profile = *std::move(own);
+  }
+  if (!problems.empty()) return problems;
+  return made;
+}
 
 Result<SizedModel*> RoundCosts::of(int jobs, int arrays) {
   if (const auto known = models_.find({jobs, arrays}); known != models_.end()) return &known->second;

@@ -8,6 +8,9 @@
 
 namespace millrace {
 
+/// `costs` with the profiles of kinds of devices for arrays of `jobs`.
+Result<CostOptions> costs_of_array(const CostOptions& costs, int jobs);
+
 /// What a profile says of arrays of one size, with its cost model for so many at once.
 struct SizedModel {
   LayerGraph graph;

@@ -18,6 +18,15 @@ std::string replicas_of(const Plan& plan) {
   return plan.num_stages() > 12 ? text + "-..." : text;
 }
 
+/// "4, 3"; of many rounds the first ones.
+std::string jobs_of_rounds(const std::vector<PlanRound>& rounds) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t r = 0; r < rounds.size() && r < kShown; ++r)
+    text += (r == 0 ? "" : ", ") + std::to_string(rounds[r].jobs);
+  return rounds.size() > kShown ? text + ", ..." : text;
+}
+
 std::string ms(double seconds) {
   return printed("%.3f ms", seconds * 1e3);
 }
@@ -41,16 +50,17 @@ std::string against(const JobsCandidate& best, const JobsCandidate& other, int j
 
 std::string jobs_table(const JobsAnswer& answer, int total, std::size_t most) {
   std::string text =
-      " jobs arrays rounds  stages         schedule         step ms  a job's step ms    idle      peak MiB\n";
+      " jobs arrays rounds  stages         schedule         step ms  a job's step ms    idle      peak MiB  "
+      "rounds of\n";
   for (std::size_t i = 0; i < answer.candidates.size() && i < most; ++i) {
     const JobsCandidate& c = answer.candidates[i];
     char line[256];
-    std::snprintf(line, sizeof line, "%4d%s %6d %6zu  %-2d on %-8s %-12s %12.3f %16.3f %6.1f%% %13.3f\n",
+    std::snprintf(line, sizeof line, "%4d%s %6d %6zu  %-2d on %-8s %-12s %12.3f %16.3f %6.1f%% %13.3f  ",
                   c.jobs, c.interpolated ? "*" : " ", c.arrays, c.plan.rounds.size(), c.plan.num_stages(),
                   replicas_of(c.plan).c_str(), to_string(c.plan.schedule).c_str(),
                   c.plan.predicted_step_s * 1e3, c.total_s / total * 1e3, c.idle * 100,
                   static_cast<double>(c.peak_bytes) / kMiB);
-    text += line;
+    text += line + jobs_of_rounds(c.plan.rounds) + "\n";
   }
   if (answer.candidates.size() > most)
     text += "... " + std::to_string(answer.candidates.size() - most) + " more (--explain)\n";

@@ -208,8 +208,8 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
   std::string arrays;
   if (!plan.rounds.empty())
-    arrays = " for each of " + std::to_string(plan.arrays) + " arrays of " + std::to_string(graph.jobs) +
-             (graph.jobs == 1 ? " job" : " jobs");
+    arrays = " for each of " + std::to_string(plan.arrays) + (plan.arrays == 1 ? " array" : " arrays") +
+             " of " + std::to_string(graph.jobs) + (graph.jobs == 1 ? " job" : " jobs");
   std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d%s\n", escaped(plan.model).c_str(),
               plan.num_stages(), plan.num_stages() == 1 ? "" : "s", plan.num_ranks(),
               to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch, arrays.c_str());

@@ -34,6 +34,7 @@
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/stage/fuse.h"
+#include "runtime/train/step_log.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
