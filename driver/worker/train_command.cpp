@@ -771,6 +771,7 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   const Datasets& sets = round.sets;
   SteadyClock clock;
   device.bind_thread();
+  if (spec.options.first_job) device.reset_peak_memory();  // the round before had its own
   std::unique_ptr<WeightsScore> score;
   if (spec.bleu_text)
     score = make_bleu_score(spec.bleu_text, communicator, spec.threads, spec.options.output_dir);
