@@ -205,15 +205,15 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 }
 
 Bytes StageMemory::total() const {
-  return saturating_sum(
-      saturating_sum(saturating_product(saturating_sum(parameters, lowered), versions), once()),
-      saturating_product(stash(), stashed));
+  const Bytes weights =
+      saturating_product(saturating_product(saturating_sum(parameters, lowered), versions), arrays);
+  return saturating_sum(saturating_sum(weights, once()), saturating_product(stash(), stashed));
 }
 
 Bytes StageMemory::once() const {
   const Bytes state = saturating_product(parameters, rule_copies);
-  const Bytes gradients_and_state =
-      saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0));
+  const Bytes gradients_and_state = saturating_product(
+      saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0)), arrays);
   const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
   const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
   return saturating_sum(saturating_sum(gradients_and_state, recomputed), saturating_sum(messages, workspace));
@@ -344,6 +344,7 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
 PipelineShape CostModel::shape_of(const std::vector<CutStage>& stages, int microbatches) const {
   PipelineShape shape;
   shape.microbatches = microbatches;
+  shape.arrays = options_.arrays;
   for (const CutStage& stage : stages) shape.ranks_of_stage.push_back(stage.ranks);
   for (const PlanCrossing& crossing : borders_of(stages).crossings) {
     shape.links.push_back({crossing.from, crossing.to});
@@ -564,7 +565,7 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
   const auto known = stashes_.find(key);
   if (known != stashes_.end()) return known->second;
   StashCounts counts;
-  if (kind == ScheduleKind::GPipe) {
+  if (kind == ScheduleKind::GPipe && shape.arrays == 1) {
     for (int s = 0; s < stages; ++s) {
       const int r = shape.replicas(StageId(s));
       counts.microbatches.push_back((shape.microbatches + r - 1) / r);
@@ -573,7 +574,7 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
   } else {
     PipelineShape counted = with_updates(kind, shape);
     counted.links.clear();  // no computation changes its place for them
-    counted.microbatches = enough_to_fill(kind, counted);
+    if (shape.arrays == 1) counted.microbatches = enough_to_fill(kind, counted);
     const Result<Schedule> schedule = make_schedule(kind, counted);
     if (!schedule) return schedule.problems();
     const Peaks peaks = peaks_of(*schedule, counted);
@@ -650,7 +651,8 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
                                                           .workspace = workspace_of(stages[s].nodes),
                                                           .rule_copies = options_.rule_copies,
                                                           .rule_shards = options_.shards_of(stages[s].ranks),
-                                                          .recompute = stages[s].recompute});
+                                                          .recompute = stages[s].recompute,
+                                                          .arrays = options_.arrays});
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;
       memory.lowered += graph_.nodes[i].lowered_bytes;
@@ -673,7 +675,7 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
     memory.open_backwards = counts.open_backwards[s];
     peaks.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
-    bytes.state_bytes.push_back(static_cast<double>(memory.once()));
+    bytes.state_bytes.push_back(static_cast<double>(memory.once()) / options_.arrays);  // of each
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
   }
   if (!shape.has_chunks()) return peaks;
@@ -791,9 +793,10 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
 
 Plan CostModel::predict(const Plan& plan) {
   const std::vector<CutStage> stages = stages_of(plan);
-  const Result<StepEstimate> estimate = this->estimate(plan.schedule, plan.microbatches, stages);
+  const int microbatches = plan.microbatches * options_.arrays;
+  const Result<StepEstimate> estimate = this->estimate(plan.schedule, microbatches, stages);
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
-  const PipelineShape shape = with_updates(plan.schedule, shape_of(stages, plan.microbatches));
+  const PipelineShape shape = with_updates(plan.schedule, shape_of(stages, microbatches));
   Plan result = plan;
   for (std::size_t s = 0; s < result.stages.size(); ++s) {
     result.stages[s].forward_s = estimate->forward_s[s];

@@ -34,6 +34,9 @@ struct CostOptions {
   int rule_copies = 1;            ///< parameter-sized tensors that the update rule keeps: RuleMemory
   bool share_rule_state = false;  ///< ZeRO-1: replicas share them. The time is as without
   bool clips_norm = false;  ///< train --clip-norm, of the whole model or in asynchronous ones of a stage
+  /// Plan::arrays: so many, each with weights of its own, follow each other in a step. Microbatches are those
+  /// of all, layers cost what the profile of one array says.
+  int arrays = 1;
   /// Profiles measured on a kind of device, by the kind's name: the same layers as the planner's profile.
   std::map<std::string, LayerGraph> profiles;
 
@@ -141,6 +144,7 @@ struct StageMemory {
   int rule_shards = 1;  ///< ranks that share the rule's copies
   int open_backwards = 1;
   bool recompute = false;
+  int arrays = 1;  ///< with parameters, gradients and rule state of their own
   Bytes total() const;
   Bytes stash() const;  ///< of one microbatch
   Bytes once() const;   ///< neither by version nor by microbatch

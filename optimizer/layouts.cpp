@@ -261,7 +261,7 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
                            int microbatches, std::vector<std::vector<RankId>> ranks, double compute_s,
                            bool chain) {
   Layout layout{.kind = kind, .microbatches = microbatches, .ranks = std::move(ranks)};
-  PipelineShape shape{.microbatches = microbatches};
+  PipelineShape shape{.microbatches = microbatches, .arrays = model.options().arrays};
   shape.ranks_of_stage = layout.ranks;
   Result<StashCounts> stash = model.stash(kind, shape);
   if (!stash) return stash.problems();

@@ -581,7 +581,8 @@ class Search {
     Plan plan;
     plan.model = graph_.model;
     plan.schedule = found.kind;
-    plan.microbatches = found.microbatches;
+    plan.arrays = options_.costs.arrays;
+    plan.microbatches = found.microbatches / plan.arrays;
     for (const CutStage& cut : found.stages) {
       PlanStage& stage = plan.stages.emplace_back();
       for (int node : cut.nodes) stage.layers.push_back(graph_.nodes[node].name);
@@ -728,14 +729,18 @@ Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, cons
   return problems;
 }
 
+/// What to change is looked for where nothing fits the memory.
+enum class Refusal { Brief, WithHints };
+
 Result<PlannerAnswer> answer_of(const LayerGraph& graph, const ClusterSpec& cluster,
-                                const PlannerOptions& options, std::optional<Reasons> reasons) {
+                                const PlannerOptions& options, std::optional<Reasons> reasons,
+                                Refusal refusal = Refusal::WithHints) {
   if (Problems problems = check_options(graph, cluster, options); !problems.empty()) return problems;
   if (Result<std::vector<int>> order = graph.topological_order(); !order) return order.problems();
   Search search(graph, cluster, options);
   Result<PlannerAnswer> answer = search.run();
   if (answer && reasons) search.explain(*answer, *reasons);
-  if (answer || !search.nothing_fitted()) return answer;
+  if (answer || !search.nothing_fitted() || refusal == Refusal::Brief) return answer;
   return nothing_fits(graph, cluster, options, search.least_need(),
                       [&](const ClusterSpec& other_cluster, const PlannerOptions& other,
                           Effort effort) -> std::optional<Plan> {
@@ -752,6 +757,11 @@ Result<Plan> plan_layers(const LayerGraph& graph, const ClusterSpec& cluster, co
   Result<PlannerAnswer> answer = answer_of(graph, cluster, options, std::nullopt);
   if (!answer) return answer.problems();
   return std::move(answer->plan);
+}
+
+Result<PlannerAnswer> plan_that_fits(const LayerGraph& graph, const ClusterSpec& cluster,
+                                     const PlannerOptions& options) {
+  return answer_of(graph, cluster, options, Reasons::All, Refusal::Brief);
 }
 
 Result<PlannerAnswer> explain_plan(const LayerGraph& graph, const ClusterSpec& cluster,

@@ -26,7 +26,9 @@ constexpr auto names_of(Recompute) {
 
 /// Our planner for our own profiles.
 struct PlannerOptions {
-  int microbatches = 4;                  ///< per step; 0: choose among 1, 2, 4, 8, ... up to 4 x ranks
+  /// Per step, of all CostOptions::arrays (a multiple of them); 0: choose among 1, 2, 4, 8, ... up to 4 x
+  /// ranks.
+  int microbatches = 4;
   int stages = 0;                        ///< 0: choose
   std::optional<ScheduleKind> schedule;  ///< unset: the best flushing one (1F1B on ties)
   int chunks = 0;                        ///< stages of each rank; 0: choose what the schedules allow
@@ -74,6 +76,9 @@ struct PlannerAnswer {
 /// If nothing fits, the Problem's hint names changes with which a plan was found.
 /// Deterministic: work is limited by counts.
 Result<Plan> plan_layers(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options);
+/// The answer with its others. Where nothing fits the memory no hint is looked for.
+Result<PlannerAnswer> plan_that_fits(const LayerGraph& graph, const ClusterSpec& cluster,
+                                     const PlannerOptions& options);
 enum class Reasons {
   RunnerUp,  ///< where the seconds of the plan and of the best other one go
   All,       ///< of all others too, and the plan that memory forbids

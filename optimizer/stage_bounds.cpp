@@ -20,7 +20,8 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
       .rule_copies = options_.costs.rule_copies,
       .rule_shards = options_.costs.shards_of(layout.ranks[s]),
       .open_backwards = layout.stash.open_backwards[s],
-      .recompute = recompute}
+      .recompute = recompute,
+      .arrays = options_.costs.arrays}
       .total();
 }
 

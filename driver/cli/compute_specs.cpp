@@ -416,6 +416,7 @@ CommandSpec profile_spec(ProfileFlags& f) {
       .examples = {"millrace profile --model vgg16 --image-size 32 --classes 10 --microbatch 8 --threads 1 "
                    "--out profile.json",
                    "millrace profile --model resnet50 --ranks 4 --blocks 5 --out profile.json",
+                   "millrace profile --model mlp --jobs 2,4,8 --ranks 2 --out profile.json",
                    "millrace profile --network --cluster cluster.yaml --out measured.yaml"}};
   const std::vector<Flag> own{
       {.name = "microbatch",
@@ -438,6 +439,17 @@ CommandSpec profile_spec(ProfileFlags& f) {
        .value = choices_of<UpdateRuleKind>(),
        .help = "Update rule to measure.",
        .target = into::choice(f.options.rule.kind, "update rule")},
+      {.name = "jobs",
+       .value = "LIST",
+       .help = "Measure the model also as job arrays of so many jobs, e.g. 2,4,8 (a single job always is): "
+               "what `millrace plan --jobs` chooses among.",
+       .group = "Job arrays",
+       .target = into::integers(f.jobs, 1, 1024)},
+      {.name = "kernels",
+       .value = choices_of<ArrayKernels>(),
+       .help = "Kernels of the arrays' layers, as train --kernels takes it.",
+       .group = "Job arrays",
+       .target = into::choice(f.kernels, "kind of kernels")},
       {.name = "precision",
        .value = choices_of<Precision>(),
        .help = "What the run will compute in: times, bytes of tensors and of weights follow it.",

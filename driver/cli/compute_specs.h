@@ -86,6 +86,8 @@ struct ProfileFlags {
   int microbatches = 1;
   int measured_microbatches = 12;
   int length_buckets = 0;
+  std::vector<int> jobs;  ///< of the arrays to measure beside a single job
+  ArrayKernels kernels = ArrayKernels::Auto;
   int threads = 1;
   ComputeDevice device = ComputeDevice::Cpu;
   std::string out;

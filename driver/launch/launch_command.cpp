@@ -52,7 +52,7 @@ struct RankStatus {
 /// The rank may have been killed while it wrote: whatever cannot be read is shown as "-".
 RankStatus status_of(const std::string& output_dir, int rank) {
   RankStatus status;
-  const Result<Json> json = read_json((fs::path(output_dir) / run_files::kStatus.of(rank)).string());
+  const Result<Json> json = read_json((newest_round(output_dir) / run_files::kStatus.of(rank)).string());
   if (!json || !json->is_object()) return status;
   if (const Json* step = json->find("step"); step && step->kind() == Json::Kind::Int && step->as_int() >= 0) {
     status.step = std::to_string(step->as_int());
@@ -95,7 +95,7 @@ std::vector<std::string> paths_of_data(const std::string& data) {
 /// ranks have taken the folder: they may yet refuse it.)
 void remove_stale_files(const JobSpec& job) {
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(job.output_dir, ignored)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(newest_round(job.output_dir), ignored)) {
     if (entry.path().filename().string().starts_with(run_files::kStatus.prefix))
       fs::remove(entry.path(), ignored);
   }
@@ -166,7 +166,10 @@ std::string resume_command_of(const std::vector<std::string>& args, const JobSpe
 
 bool has_checkpoint(const JobSpec& job) {
   std::error_code ignored;
-  return fs::exists(fs::path(job.output_dir) / run_files::kCheckpoints / "latest", ignored);
+  // A round that is done is something to go on from too.
+  const std::vector<fs::path> rounds = rounds_in(job.output_dir);
+  return fs::exists(newest_round(job.output_dir) / run_files::kCheckpoints / "latest", ignored) ||
+         (!rounds.empty() && fs::exists(rounds.front() / run_files::kSummary, ignored));
 }
 
 /// How to go on, if there is something to go on from.

@@ -7,16 +7,19 @@
 #include <string_view>
 
 #include "driver/cli/command_support.h"
+#include "driver/plan/jobs_report.h"
 #include "driver/plan/plan_explanation.h"
 #include "driver/plan/run_profile.h"
 #include "optimizer/cost_model.h"
 #include "optimizer/objective.h"
 #include "optimizer/partition_drawing.h"
 #include "optimizer/pipedream_planner.h"
+#include "optimizer/plan_jobs.h"
 #include "optimizer/planner.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/array_profiles.h"
 #include "runtime/plan/device_presets.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/quantities.h"
@@ -27,6 +30,7 @@ namespace millrace {
 namespace {
 
 constexpr std::int64_t kMostRanks = 4096;
+constexpr std::int64_t kMostPlannedJobs = 1024;
 constexpr int kLeastMicrobatches = 4;
 constexpr double kWorthANote = 1.05;  // times less time a sample
 constexpr char kOurs[] = "Our profiles";
@@ -37,7 +41,8 @@ struct PlanFlags {
   std::optional<std::string> profile, cluster, from_run;
   std::optional<DevicePreset> device;
   std::optional<Bytes> memory;
-  std::optional<int> ranks, microbatches;
+  std::optional<int> ranks, microbatches, jobs;
+  bool rule_given = false;
   std::optional<std::int64_t> batch;
   std::int64_t steps = 1;
   PlannerOptions options;  ///< without what has an optional here
@@ -183,7 +188,7 @@ double one_rank_step(const Plan& plan, const LayerGraph& graph) {
   for (const PlanStage& stage : plan.stages)
     layers.insert(layers.end(), stage.layers.begin(), stage.layers.end());
   const Plan single = uniform_plan(plan.model, layers, 1, 1, plan.microbatches, ScheduleKind::OneFOneB);
-  return predict(single, graph, ClusterSpec::local(1)).predicted_step_s;
+  return predict(single, graph, ClusterSpec::local(1)).predicted_step_s * plan.arrays;
 }
 
 std::string rank_list(const PlanStage& stage) {
@@ -199,11 +204,15 @@ void print_table(const Plan& plan, const LayerGraph& graph, const ClusterSpec& c
                  const CostOptions& costs) {
   CostModel model(graph, cluster, costs);
   const Result<StepEstimate> estimate =
-      model.estimate(plan.schedule, plan.microbatches, model.stages_of(plan));
+      model.estimate(plan.schedule, plan.microbatches * plan.arrays, model.stages_of(plan));
   MILLRACE_CHECK(estimate.has_value(), to_string(estimate.problems()));
-  std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d\n", escaped(plan.model).c_str(),
+  std::string arrays;
+  if (!plan.rounds.empty())
+    arrays = " for each of " + std::to_string(plan.arrays) + (plan.arrays == 1 ? " array" : " arrays") +
+             " of " + std::to_string(graph.jobs) + (graph.jobs == 1 ? " job" : " jobs");
+  std::printf("%s: %d stage%s on %d ranks, %s, %d microbatches of %d%s\n", escaped(plan.model).c_str(),
               plan.num_stages(), plan.num_stages() == 1 ? "" : "s", plan.num_ranks(),
-              to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch);
+              to_string(plan.schedule).c_str(), plan.microbatches, graph.microbatch, arrays.c_str());
   std::printf("%-6s %-8s %11s %12s %10s %10s %7s %14s %11s %7s  %s\n", "stage", "ranks", "forward ms",
               "backward ms", "reduce ms", "update ms", "bubble", "parameters MiB", "peak MiB", "layers",
               "first .. last");
@@ -415,6 +424,51 @@ Result<LayerGraph> profile_of(const PlanFlags& flags) {
   return profile_of_run(*profile, *flags.from_run);
 }
 
+/// As many rounds of job arrays as it takes for --jobs.
+int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const ClusterSpec& cluster,
+                  PlannerOptions options) {
+  constexpr std::size_t kShownWays = 8;
+  const int jobs = *flags.jobs;
+  if (!flags.rule_given && profile.rule_state_bytes > 0) {
+    Bytes parameters = 0;
+    for (const LayerNode& node : profile.nodes) parameters += node.parameter_bytes;
+    options.costs.rule_copies =
+        static_cast<int>((profile.rule_state_bytes + parameters - 1) / std::max<Bytes>(1, parameters));
+  }
+  Result<JobsAnswer> answer = plan_jobs(profile, cluster, options, jobs);
+  if (!answer) return exit_with(ExitCode::Usage, answer.problems());
+  JobsCandidate& best = answer->candidates.front();
+  best.plan.predicted_spread = profile.measured.spread;
+  const LayerGraph graph = *profile_of_array(profile, best.jobs);
+  CostOptions costs = *costs_of_array(options.costs, best.jobs);
+  costs.arrays = best.plan.arrays;
+  if (const Problems problems = write_files(flags, best.plan, graph); !problems.empty())
+    return exit_with(ExitCode::Usage, problems);
+  std::optional<JobsCandidate> free;
+  if (flags.explain && answer->not_fitting > 0) {
+    ClusterSpec unlimited = cluster;
+    unlimited.memory_per_rank = 0;
+    for (DeviceKind& kind : unlimited.kinds) kind.memory = 0;
+    PlannerOptions without = options;
+    without.memory_per_rank = 0;
+    const Result<JobsAnswer> other = plan_jobs(profile, unlimited, without, jobs);
+    if (other && other->candidates.front().total_s < best.total_s) free = other->candidates.front();
+  }
+  if (flags.format == OutputFormat::Json) {
+    if (!flags.explain) return std::printf("%s\n", best.plan.to_json().c_str()), 0;
+    Json both = Json::object();
+    both["plan"] = *parse_json(best.plan.to_json(), "plan");
+    both["explanation"] = jobs_json(*answer, jobs);
+    std::printf("%s\n", both.dump(1).c_str());
+    return 0;
+  }
+  const std::size_t shown = flags.explain ? answer->candidates.size() : kShownWays;
+  std::printf("%s\n", jobs_table(*answer, jobs, shown).c_str());
+  print_table(best.plan, graph, cluster, costs);
+  std::printf("%s", jobs_reasons(*answer, profile, jobs, free).c_str());
+  return 0;
+}
+
 int plan_for_layers(const PlanFlags& flags, Problems problems) {
   PlannerOptions options = planner_options(flags, problems);
   if (!flags.profile && !flags.from_run)
@@ -443,6 +497,7 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
     return compare_plans(flags.compare, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
                          flags.format);
   }
+  if (flags.jobs) return plan_for_jobs(flags, *graph, *cluster, options);
   const Result<PlannerAnswer> answer = answer_of(flags, *graph, *cluster, options);
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
   const Plan& plan = answer->plan;
@@ -514,6 +569,15 @@ CommandSpec spec_of(PlanFlags& f) {
        .help = "Microbatches of a step (default: one for each rank, at least 4); 0 chooses by time a sample.",
        .group = kOurs,
        .target = into::integer(f.microbatches, 0, kMostFileMicrobatches)},
+      {.name = "jobs",
+       .short_name = 'j',
+       .value = "N",
+       .help =
+           "Trainings that the plan is for: it says how many of them are a job array, how many arrays are "
+           "in the pipeline at once, and in how many rounds all are trained. The profile says what arrays "
+           "cost: `millrace profile --jobs`.",
+       .group = kOurs,
+       .target = into::integer(f.jobs, 1, kMostPlannedJobs)},
       {.name = "batch",
        .value = "SAMPLES",
        .help = "Samples of a step over all ranks, instead of --microbatches: a multiple of the profile's "
@@ -646,6 +710,7 @@ CommandSpec spec_of(PlanFlags& f) {
       "millrace plan --profile profile.json --ranks 2 --microbatches 8 --out plan.json",
       "millrace plan --profile profile.json --cluster cluster.yaml --explain --draw plan.svg",
       "millrace plan --profile profile.json --ranks 2 --compare plan.json other.json",
+      "millrace plan --profile profile.json --ranks 2 --jobs 12 --memory 8GiB --out plan.json",
       "millrace plan --pipedream --profile graph.txt --machines 8,2 --bandwidth 25e9,3.125e9 --format json"};
   return spec;
 }
@@ -662,6 +727,7 @@ int plan_command(const std::vector<std::string>& args) {
   return run_command(spec, args, [&](const Arguments& given, Problems problems) {
     append(problems, flags.pipedream ? refused_group(spec, given, kOurs, "does not go with --pipedream")
                                      : refused_group(spec, given, kPipeDreams, "needs --pipedream"));
+    flags.rule_given = given.has("rule");
     return flags.pipedream ? plan_for_pipedream(flags, std::move(problems))
                            : plan_for_layers(flags, std::move(problems));
   });

@@ -8,6 +8,7 @@
 
 #include "driver/cli/command_support.h"
 #include "driver/launch/network_launch.h"
+#include "driver/worker/profile_arrays.h"
 #include "driver/worker/profile_network.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
@@ -37,11 +38,12 @@ void print_table(const LayerGraph& graph) {
     std::printf("holds for microbatches of %s: means over %zu of them\n", lengths.c_str(),
                 graph.microbatches.size());
   if (graph.data_s > 0) std::printf("loading one microbatch: %.3f ms\n", graph.data_s * 1e3);
+  print_arrays(graph);
   std::printf("measured by %d rank%s at once in %d blocks that differ by +-%.1f %%\n", graph.measured.ranks,
               graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
 }
 
-/// Times as the mean over the ranks that measured at once. Collective.
+/// Times as the mean over the ranks that measured at once, those of arrays too. Collective.
 void take_mean(LayerGraph& graph, Communicator& communicator) {
   std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
                               &graph.data_s, &graph.measured.spread};
@@ -60,6 +62,7 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   communicator.all_reduce(sums, "times of the layers")->wait();
   for (std::size_t i = 0; i < values.size(); ++i) *values[i] = sum[i] / communicator.size();
   graph.measured.ranks = communicator.size();
+  for (LayerGraph& array : graph.arrays) take_mean(array, communicator);
 }
 
 /// Median seconds to load one of the first microbatches.
@@ -162,8 +165,15 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       if (!found) return report_problems(found.problems(), ExitCode::InputData);
       data = *std::move(found);
     }
-    LayerGraph graph = profile_model(*model, flags.options, clock, **device, std::move(data.batches));
+    const Result<std::vector<LayeredModel>> arrays = arrays_to_measure(flags, *model, clock);
+    if (!arrays) return report_problems(arrays.problems(), ExitCode::Usage);
+    LayerGraph graph = profile_model(*model, flags.options, clock, **device, data.batches);
     graph.data_s = data.loading_s;
+    if (arrays->empty()) graph.rule_state_bytes = 0;  // a profile without arrays says nothing of it
+    for (const LayeredModel& array : *arrays) {
+      graph.arrays.push_back(profile_model(array, flags.options, clock, **device, data.batches));
+      graph.arrays.back().data_s = data.loading_s;
+    }
     if (joined.communicator) {
       joined.communicator->barrier();  // nobody leaves while others still measure
       take_mean(graph, *joined.communicator);

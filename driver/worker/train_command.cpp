@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -14,6 +15,7 @@
 #include "driver/cli/command_support.h"
 #include "driver/cli/job_lists.h"
 #include "driver/worker/bleu_score.h"
+#include "driver/worker/rounds.h"
 #include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
@@ -21,6 +23,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/comm/emulated_links.h"
@@ -28,9 +31,11 @@
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/plan_rounds.h"
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/stage/fuse.h"
+#include "runtime/train/step_log.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
@@ -335,10 +340,16 @@ Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
   return problems;
 }
 
+/// A round of several in which the jobs are trained.
+struct RoundPlace {
+  std::size_t round = 0;
+  int first_job = 0;
+};
+
 /// `jobs`: what each job was told, one if it is no array. `flag_problems`: values that do not fit their
-/// flags.
+/// flags. `place`: where these jobs are a part of all.
 Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions& own,
-                            const Problems& flag_problems) {
+                            const Problems& flag_problems, const std::optional<RoundPlace>& place) {
   const TrainFlags& flags = jobs.front();
   if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
   Result<LayeredModel> model = model_of(flags, own);
@@ -351,6 +362,12 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   spec.own = own;
   TrainOptions& o = spec.options;
   Result<Plan> plan = plan_from(spec, *model, o.schedule, spec.plan_notes);
+  if (plan && !plan->rounds.empty()) plan = plan->of_round(place ? place->round : 0);
+  if (place) {
+    o.first_job = place->first_job;
+    o.output_dir = round_folder(o.output_dir, place->round);
+    o.stop_on_nonfinite = false;  // the other rounds' jobs have nothing to do with it
+  }
   const int arrays = plan ? plan->arrays : std::max(1, flags.arrays);
   Problems problems = flag_problems;
   if (jobs.size() > 1) {
@@ -369,7 +386,9 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   else if (spec.rate_by_length)
     o.rate_per_length = spec.alone.dimensions.front().nominal;
   append(problems, conflicts(spec));
-  if (is_exported_model(o.save_weights) && jobs.size() > 1)
+  if (place && spec.bleu.every > 0)
+    problems.push_back({"--bleu-every", "judges one job, the plan has several in rounds", "leave it out"});
+  if (is_exported_model(o.save_weights) && (jobs.size() > 1 || place))
     problems.push_back({"--save-weights", "writes no .pt2 of the jobs of an array", "give FILE.safetensors"});
   else if (is_exported_model(o.save_weights)) {
     spec.archive = spec.model.name;
@@ -578,21 +597,28 @@ Json finite_or_null(double value) {
   return std::isfinite(value) ? Json(value) : Json();
 }
 
+/// The flags in which the jobs differ.
+Json settings_of(const TrainSpec& spec, std::size_t job) {
+  Json settings = Json::object({});
+  for (const auto& [flag, values] : spec.lists) settings[flag] = values[job];
+  return settings;
+}
+
 Json jobs_of(const TrainSpec& spec, const RunReport& report) {
   Json jobs = Json::array();
   for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     const JobReport& job = report.jobs[b];
-    Json settings = Json::object({}), losses = Json::array(), evaluation;
-    for (const auto& [flag, values] : spec.lists) settings[flag] = values[b];
+    Json losses = Json::array(), evaluation;
     for (double loss : job.losses) losses.push_back(finite_or_null(loss));
     if (!report.evaluations.empty()) {
       evaluation = Json::object({});
-      for (const auto& [name, value] : report.evaluations.back().jobs[b])
+      const EvaluationReport& last = report.evaluations.back();
+      for (const auto& [name, value] : last.jobs.empty() ? last.values : last.jobs[b])
         evaluation[name] = finite_or_null(value);
     }
     jobs.push_back(
-        Json::object({{"job", static_cast<std::int64_t>(b)},
-                      {"settings", settings},
+        Json::object({{"job", static_cast<std::int64_t>(b) + spec.options.first_job.value_or(0)},
+                      {"settings", settings_of(spec, b)},
                       {"loss", job.losses.empty() ? Json() : finite_or_null(job.losses.back())},
                       {"status", job.nonfinite_step < 0 ? "ok" : "nonfinite"},
                       {"nonfinite_step", job.nonfinite_step < 0 ? Json() : Json(job.nonfinite_step)},
@@ -620,7 +646,8 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
   Json evaluations = Json::array();
   for (const EvaluationReport& e : report.evaluations) {
     Json one = Json::object({{"step", e.step}, {"samples", static_cast<std::int64_t>(e.samples)}});
-    for (const auto& [name, value] : e.values) one[name] = value;
+    for (const auto& [name, value] : e.values)
+      one[numbered_from(name, spec.options.first_job.value_or(0))] = value;
     evaluations.push_back(std::move(one));
   }
   Json losses = Json::array(), lost = Json::array();
@@ -677,7 +704,7 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
                                     {"reached_target", report.reached_target},
                                     {"scores", scores}});
   }
-  if (!spec.of_jobs.empty()) {
+  if (!spec.of_jobs.empty() || spec.options.first_job) {
     summary["jobs"] = jobs_of(spec, report);
     summary["arrays"] = spec.pipeline.arrays;
     summary["kernels"] = kernels_of(spec);
@@ -731,15 +758,15 @@ void print_result(const RunReport& report) {
 }
 
 /// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
-/// missing on the disk.
-void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {
-  if (rank != spec.pipeline.stages.back().ranks.front()) return;
+/// missing on the disk. Null on the others. Of several rounds the summary is printed when all are done.
+Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank) {
+  if (rank != spec.pipeline.stages.back().ranks.front()) return {};
   for (const char* set : {"train", "test"}) {
     const Json* of_set = files.is_object() ? files.find(set) : nullptr;
     const std::string text = of_set ? data_report_text(*of_set) : "";
     if (!text.empty()) log_info(std::string("data ") + set + ": " + text);
   }
-  const Json summary = summary_of(spec, report, files);
+  Json summary = summary_of(spec, report, files);
   if (!spec.options.output_dir.empty()) {
     const auto path = std::filesystem::path(spec.options.output_dir) / run_files::kSummary;
     if (Status saved = write_file_atomically(path, summary.dump(1) + "\n"); !saved)
@@ -748,25 +775,27 @@ void publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
   for (const std::string& lost : report.lost)
     log_error("the run is through, but this could not be written: " + lost);
   if (spec.format == OutputFormat::Json) {
-    std::printf("%s\n", summary.dump(1).c_str());
-    return;
+    if (!spec.options.first_job) std::printf("%s\n", summary.dump(1).c_str());
+    return summary;
   }
   print_result(report);
   for (std::size_t b = 0; b < report.jobs.size(); ++b) {
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];
     const JobReport& job = report.jobs[b];
-    std::printf("job %zu:%s final loss %.6f%s\n", b, settings.c_str(),
+    std::printf("job %zu:%s final loss %.6f%s\n",
+                b + static_cast<std::size_t>(spec.options.first_job.value_or(0)), settings.c_str(),
                 job.losses.empty() ? 0.0 : job.losses.back(),
                 job.nonfinite_step < 0
                     ? ""
                     : (", not finite from step " + std::to_string(job.nonfinite_step) + " on").c_str());
   }
-  if (!spec.explain) return;
+  if (!spec.explain) return summary;
   for (const auto& [jobs, choices] : spec.choices) {
     if (spec.choices.size() > 1) std::printf("arrays of %zu jobs\n", jobs);
     print_kernels(*choices);
   }
+  return summary;
 }
 
 /// The trained weights in an archive as the model's: what --save-weights FILE.pt2 asks for.
@@ -788,9 +817,21 @@ ExitCode exit_code_of(const RunReport& report) {
   return report.stopped ? ExitCode::Requeue : ExitCode::Done;
 }
 
-ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& communicator, Device& device) {
+/// A round with what it reads; mostly the only one.
+struct Round {
+  TrainSpec spec;
+  Datasets sets;
+  RoundState state = RoundState::Untouched;
+  std::string results;  ///< folder that they are in, or will be
+  Json summary{};       ///< when it is done, on the rank that wrote it
+};
+
+ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
+  const TrainSpec& spec = round.spec;
+  const Datasets& sets = round.sets;
   SteadyClock clock;
   device.bind_thread();
+  if (spec.options.first_job) device.reset_peak_memory();  // the round before had its own
   std::unique_ptr<WeightsScore> score;
   if (spec.bleu_text)
     score = make_bleu_score(spec.bleu_text, communicator, spec.threads, spec.options.output_dir);
@@ -804,12 +845,14 @@ ExitCode train_rank(const TrainSpec& spec, const Datasets& sets, Communicator& c
                   std::move(score));
   RunReport report = trainer.run();
   write_archive(spec, report, communicator.rank());
-  publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
+  Json summary = publish_summary(spec, report, data_files(sets, communicator), communicator.rank());
+  if (!summary.is_null()) round.summary = std::move(summary);  // by one thread
   return exit_code_of(report);
 }
 
-/// Before data is read and the others are met. The Trainer checks again, with the folder locked.
-Status check_outputs(const TrainSpec& spec, int rank) {
+/// Before data is read and the others are met. The Trainer checks again, with the folder locked. `flags`: of
+/// the whole run.
+Status check_outputs(const TrainFlags& spec, int rank) {
   const TrainOptions& o = spec.options;
   if (!o.output_dir.empty() && rank == 0 && o.resume.empty() && !o.overwrite) {
     if (Status unused = check_unused(o.output_dir); !unused) return unused;
@@ -834,7 +877,8 @@ std::shared_ptr<Device> device_or_throw(const TrainSpec& spec, int local_rank,
 }
 
 /// All ranks as threads of this process.
-ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accelerator& accelerator) {
+ExitCode train_threads(Round& round, const Accelerator& accelerator) {
+  const TrainSpec& spec = round.spec;
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < spec.pipeline.num_ranks(); ++rank)
     devices.push_back(device_or_throw(spec, rank, accelerator));
@@ -844,7 +888,7 @@ ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accele
   run_as_threads(communicators, [&](Communicator& communicator) {
     use_threads(spec);
     Device& device = *devices[static_cast<std::size_t>(communicator.rank().value)];
-    const ExitCode code = train_rank(spec, sets, communicator, device);
+    const ExitCode code = train_rank(round, communicator, device);
     std::lock_guard lock(mutex);
     // What was lost says more than that it stopped.
     if (worst == ExitCode::Done || (worst == ExitCode::Requeue && code != ExitCode::Done)) worst = code;
@@ -852,20 +896,128 @@ ExitCode train_threads(const TrainSpec& spec, const Datasets& sets, const Accele
   return worst;
 }
 
-ExitCode train_process(const TrainSpec& spec, const Datasets& sets, const JobEnvironment& job,
-                       const Accelerator& accelerator) {
+/// Rounds that the ranks train one after the other. More than one: what belongs to all of them.
+struct Rounds {
+  std::vector<Round> all;
+  Plan plan{};             ///< of several: what divides the jobs
+  TrainFlags flags{};      ///< of the whole run
+  RunLock lock{};          ///< of several: the output folder's, on rank 0
+  std::string resumed{};   ///< folder that several go on from, or empty
+  bool continues = false;  ///< and that is the output folder
+
+  bool several() const { return all.size() > 1; }
+};
+
+/// By rank 0: the folder of all rounds becomes this run's.
+void claim_folder(Rounds& rounds) {
+  const TrainOptions& o = rounds.flags.options;
+  if (!rounds.several() || o.output_dir.empty()) return;
+  const auto require = [](const Status& status) {
+    if (!status) throw ConfigError(to_string(status.problems()));
+  };
+  require(make_writable_folder(o.output_dir));
+  Result<RunLock> lock = RunLock::acquire(o.output_dir, new_run_id(), launcher_process());
+  if (!lock) throw ConfigError(to_string(lock.problems()));
+  rounds.lock = *std::move(lock);
+  if (o.overwrite && !rounds.continues)
+    require(remove_earlier_run(o.output_dir));
+  else if (!rounds.continues)
+    require(check_unused(o.output_dir));
+  std::error_code ignored;
+  std::filesystem::remove(std::filesystem::path(o.output_dir) / run_files::kSummary, ignored);
+  require(rounds.plan.save((std::filesystem::path(o.output_dir) / run_files::kPlan).string()));
+}
+
+/// What all rounds together say, by the rank that wrote what each of them says.
+ExitCode publish_rounds(const Rounds& rounds) {
+  if (!rounds.several()) return ExitCode::Done;
+  std::vector<Json> summaries;
+  std::vector<std::string> folders;
+  for (const Round& round : rounds.all) {
+    if (round.state != RoundState::Done && round.summary.is_null()) return ExitCode::Done;  // another rank
+    summaries.push_back(round.summary);
+    folders.push_back(round.results);
+    if (round.state != RoundState::Done) continue;
+    const Result<Json> written =
+        read_json((std::filesystem::path(round.results) / run_files::kSummary).string());
+    if (!written) throw CheckpointError(to_string(written.problems()));
+    summaries.back() = *written;
+  }
+  const Json all = joined_summary(summaries, rounds.plan.rounds);
+  const std::string& folder = rounds.flags.options.output_dir;
+  ExitCode code = ExitCode::Done;
+  if (!folder.empty()) {
+    const Status table = join_job_tables(folder, folders);
+    const Status summary =
+        write_file_atomically(std::filesystem::path(folder) / run_files::kSummary, all.dump(1) + "\n");
+    for (const Status* status : {&table, &summary}) {
+      if (*status) continue;
+      log_error("the run is through, but this could not be written: " + to_string(status->problems()));
+      code = ExitCode::RunFailed;
+    }
+  }
+  if (rounds.flags.format == OutputFormat::Json)
+    std::printf("%s\n", all.dump(1).c_str());
+  else
+    std::printf("%zu rounds done: %zu jobs, %.2f ms for a step of all\n", rounds.all.size(),
+                all.find("jobs")->size(), all.find("median_step_s")->as_double() * 1e3);
+  const auto& jobs = all.find("jobs")->items();
+  if (std::ranges::any_of(jobs, [](const Json& job) { return job.find("status")->as_string() == "ok"; }))
+    return code;
+  log_error("the loss of every job is NaN or infinite");
+  return ExitCode::Numeric;
+}
+
+/// One round after the other, as `train` runs them, until one does not come to its end.
+ExitCode run_rounds(Rounds& rounds, const std::function<ExitCode(Round&, std::size_t)>& train) {
+  for (std::size_t r = 0; r < rounds.all.size(); ++r) {
+    Round& round = rounds.all[r];
+    if (round.state == RoundState::Done) continue;
+    if (const ExitCode code = train(round, r); code != ExitCode::Done) return code;
+  }
+  return publish_rounds(rounds);
+}
+
+void log_round(const Rounds& rounds, std::size_t r) {
+  if (!rounds.several()) return;
+  const int first = rounds.all[r].spec.options.first_job.value_or(0);
+  log_info("round " + std::to_string(r + 1) + " of " + std::to_string(rounds.all.size()) + ": jobs " +
+           std::to_string(first) + " to " + std::to_string(first + rounds.plan.rounds[r].jobs - 1));
+}
+
+ExitCode train_in_threads(Rounds& rounds, const Accelerator& accelerator) {
+  claim_folder(rounds);
+  return run_rounds(rounds, [&](Round& round, std::size_t r) {
+    log_round(rounds, r);
+    return train_threads(round, accelerator);
+  });
+}
+
+ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelerator& accelerator) {
+  const TrainSpec& spec = rounds.all.front().spec;
   const std::shared_ptr<Device> device = device_or_throw(spec, job.local_rank, accelerator);
-  const JoinedJob joined =
-      join_job(job,
-               {.backend = spec.backend,
-                .deadline = spec.deadline,
-                .purpose = "train " + spec.pipeline.model + " " + spec.pipeline.fingerprint(),
-                .decorators = spec.decorators},
-               *device, accelerator);
+  const Plan& plan = rounds.several() ? rounds.plan : spec.pipeline;
+  const JoinedJob joined = join_job(job,
+                                    {.backend = spec.backend,
+                                     .deadline = spec.deadline,
+                                     .purpose = "train " + plan.model + " " + plan.fingerprint(),
+                                     .decorators = spec.decorators},
+                                    *device, accelerator);
+  Communicator& world = *joined.communicator;
   try {
-    return train_rank(spec, sets, *joined.communicator, *device);
+    if (job.rank == 0) claim_folder(rounds);
+    if (rounds.several()) world.barrier();
+    return run_rounds(rounds, [&](Round& round, std::size_t r) {
+      if (!rounds.several()) return train_rank(round, world, *device);
+      if (job.rank == 0) log_round(rounds, r);
+      // A round's groups of ranks have the names that another's have: each round is a group.
+      std::vector<RankId> ranks;
+      for (int rank = 0; rank < world.size(); ++rank) ranks.emplace_back(rank);
+      const auto of_round = world.subgroup(ranks, run_files::kRounds.of(static_cast<int>(r)));
+      return train_rank(round, *of_round, *device);
+    });
   } catch (const std::exception& error) {
-    joined.communicator->abort(error.what());
+    world.abort(error.what());
     throw;
   }
 }
@@ -891,7 +1043,9 @@ void check_initial_weights(const TrainSpec& spec) {
   check({&*file});
 }
 
-int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
+int print_dry_run(const Rounds& rounds) {
+  const TrainSpec& spec = rounds.all.front().spec;
+  const Datasets& sets = rounds.all.front().sets;
   check_initial_weights(spec);
   std::int64_t parameters = 0;
   for (const LayeredModel& network : spec.networks) parameters += network.num_parameters();
@@ -908,7 +1062,103 @@ int print_dry_run(const TrainSpec& spec, const Datasets& sets) {
     std::printf("stage %d: %zu layers (%s .. %s) on %zu rank(s)\n", s, stage.layers.size(),
                 stage.layers.front().c_str(), stage.layers.back().c_str(), stage.ranks.size());
   }
+  if (rounds.several()) std::printf("%s\n", rounds_text(rounds.plan.rounds).c_str());
   return 0;
+}
+
+/// The rounds that the plan has for these jobs, one where it does not say; each with its part of what the
+/// jobs were told.
+Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& lists, const Additions& own,
+                           const Problems& flag_problems) {
+  const TrainFlags& flags = jobs.front();
+  const Result<std::vector<PlanRound>> planned = rounds_of_plan(flags.plan, jobs.size());
+  if (!planned) return planned.problems();
+  if (!planned->empty() && flags.arrays > 0)
+    return Problem{"--arrays", "the plan says how the jobs are divided", "leave it out"};
+  Rounds rounds{.flags = flags};
+  std::vector<std::size_t> sizes{jobs.size()};
+  if (planned->size() > 1) {
+    sizes.clear();
+    for (const PlanRound& round : *planned) sizes.push_back(static_cast<std::size_t>(round.jobs));
+  }
+  std::size_t from = 0;
+  for (std::size_t r = 0; r < sizes.size(); ++r) {
+    const auto part = [&](const auto& all) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(from);
+      return std::decay_t<decltype(all)>(begin, begin + static_cast<std::ptrdiff_t>(sizes[r]));
+    };
+    std::optional<RoundPlace> place;
+    if (sizes.size() > 1) place = {.round = r, .first_job = static_cast<int>(from)};
+    Result<TrainSpec> spec = spec_from(part(jobs), own, flag_problems, place);
+    if (!spec) return spec.problems();
+    for (const auto& [flag, values] : lists.lists) spec->lists.emplace_back(flag, part(values));
+    std::string results = spec->options.output_dir;
+    rounds.all.push_back({.spec = *std::move(spec), .results = std::move(results)});
+    from += sizes[r];
+  }
+  if (!rounds.several()) return rounds;
+  rounds.resumed = flags.options.resume;
+  rounds.plan = rounds.all.front().spec.pipeline;
+  rounds.plan.rounds = *planned;
+  return rounds;
+}
+
+/// The data sets, and what follows from how much there is.
+Status open_data(Round& round) {
+  TrainSpec& spec = round.spec;
+  Result<Datasets> sets = open_datasets(spec);
+  if (!sets) return sets.problems();
+  const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(spec));
+  spec.steps_per_epoch = steps;
+  spec.options.learning_rate = in_steps(spec.options.learning_rate, spec.rate_in_epochs, steps);
+  for (std::size_t job = 0; job < spec.of_jobs.size(); ++job) {
+    JobOptions& mine = spec.options.jobs[job];
+    mine.learning_rate = in_steps(mine.learning_rate, spec.of_jobs[job].rate_in_epochs, steps);
+    const Dataset& set = *sets->trains[spec.own_data ? job : 0];
+    mine.settings.emplace_back("data", set.fingerprint());
+    for (const auto& setting : set.recorded()) mine.settings.push_back(setting);
+  }
+  if (spec.epochs > 0) {
+    spec.options.steps = steps * spec.epochs;
+    if (spec.options.evaluate_every == 0) spec.options.evaluate_every = steps;
+    if (spec.options.checkpoint_every == 0 && !spec.options.output_dir.empty())
+      spec.options.checkpoint_every = steps;
+  }
+  if (const Status text = open_bleu_text(spec, *sets); !text) return text;
+  compare_lengths(spec, *sets);
+  // Ranks must see the same data, and a run that is resumed the data that it began with.
+  spec.options.settings.emplace_back("data", sets->train->fingerprint());
+  for (const auto& setting : sets->train->recorded()) spec.options.settings.push_back(setting);
+  spec.options.rank_settings.emplace_back("evaluation data", sets->test ? sets->test->fingerprint() : "none");
+  round.sets = *std::move(sets);
+  return Ok{};
+}
+
+/// --resume of several rounds: those that are done are left alone, one goes on from its checkpoint, the
+/// others begin.
+Status go_on(Rounds& rounds) {
+  const std::string& from = rounds.resumed;
+  if (from.empty()) return Ok{};
+  if (const Status same = same_rounds(from, rounds.plan); !same) return same;
+  std::error_code ignored;
+  rounds.continues = std::filesystem::equivalent(from, rounds.flags.options.output_dir, ignored);
+  for (std::size_t r = 0; r < rounds.all.size(); ++r) {
+    Round& round = rounds.all[r];
+    TrainOptions& o = round.spec.options;
+    RoundGoal goal{.first_job = o.first_job.value_or(0), .steps = o.steps};
+    for (int b = 0; b < rounds.plan.rounds[r].jobs; ++b) {
+      goal.settings.push_back(settings_of(round.spec, static_cast<std::size_t>(b)));
+      if (!o.save_weights.empty()) goal.weights.push_back(file_of_job(o.save_weights, goal.first_job + b));
+    }
+    const std::string folder = round_folder(from, r);
+    const Result<RoundState> state = state_of_round(folder, goal);
+    if (!state) return state.problems();
+    round.state = *state;
+    if (round.state == RoundState::Done) round.results = folder;
+    o.resume = round.state == RoundState::Begun ? folder : "";
+    if (round.state == RoundState::Untouched && rounds.continues) o.overwrite = true;
+  }
+  return Ok{};
 }
 
 }  // namespace
@@ -935,57 +1185,38 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
-    Result<TrainSpec> spec = spec_from(flags, own, flag_problems);
-    if (!spec) return report_problems(spec.problems(), ExitCode::Usage);
-    spec->lists = lists->lists;
+    Result<Rounds> made = rounds_from(flags, *lists, own, flag_problems);
+    if (!made) return report_problems(made.problems(), ExitCode::Usage);
+    Rounds& rounds = *made;
+    TrainSpec& first = rounds.all.front().spec;
     // Before data is read: the device is what a wrong machine lacks.
-    if (const auto device = device_from(spec->device, job->local_rank, accelerator); !device)
+    if (const auto device = device_from(first.device, job->local_rank, accelerator); !device)
       return report_problems(device.problems(), ExitCode::Usage);
-    if (job->distributed && spec->pipeline.num_ranks() != job->size) {
+    if (job->distributed && first.pipeline.num_ranks() != job->size) {
       return report_problems(
           {{"--plan",
-            "the plan has " + std::to_string(spec->pipeline.num_ranks()) + " ranks, this job has " +
+            "the plan has " + std::to_string(first.pipeline.num_ranks()) + " ranks, this job has " +
                 std::to_string(job->size),
             "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}},
           ExitCode::Usage);
     }
-    if (const Status outputs = check_outputs(*spec, job->rank); !outputs)
+    if (const Status outputs = check_outputs(rounds.flags, job->rank); !outputs)
       return report_problems(outputs.problems(), ExitCode::Usage);
-    Result<Datasets> sets = open_datasets(*spec);
-    if (!sets) return report_problems(sets.problems(), ExitCode::InputData);
-    const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(*spec));
-    spec->steps_per_epoch = steps;
-    spec->options.learning_rate = in_steps(spec->options.learning_rate, spec->rate_in_epochs, steps);
-    for (std::size_t job = 0; job < spec->of_jobs.size(); ++job) {
-      JobOptions& mine = spec->options.jobs[job];
-      mine.learning_rate = in_steps(mine.learning_rate, spec->of_jobs[job].rate_in_epochs, steps);
-      const Dataset& set = *sets->trains[spec->own_data ? job : 0];
-      mine.settings.emplace_back("data", set.fingerprint());
-      for (const auto& setting : set.recorded()) mine.settings.push_back(setting);
+    for (Round& round : rounds.all) {
+      if (const Status opened = open_data(round); !opened)
+        return report_problems(opened.problems(), ExitCode::InputData);
     }
-    if (spec->epochs > 0) {
-      spec->options.steps = steps * spec->epochs;
-      if (spec->options.evaluate_every == 0) spec->options.evaluate_every = steps;
-      if (spec->options.checkpoint_every == 0 && !spec->options.output_dir.empty())
-        spec->options.checkpoint_every = steps;
-    }
-    if (const auto text = open_bleu_text(*spec, *sets); !text)
-      return report_problems(text.problems(), ExitCode::InputData);
-    compare_lengths(*spec, *sets);
-    if (job->rank == 0) log_notes(*spec, *sets);
-    // Ranks must see the same data, and a run that is resumed the data that it began with.
-    spec->options.settings.emplace_back("data", sets->train->fingerprint());
-    for (const auto& setting : sets->train->recorded()) spec->options.settings.push_back(setting);
-    spec->options.rank_settings.emplace_back("evaluation data",
-                                             sets->test ? sets->test->fingerprint() : "none");
-    if (spec->dry_run) return print_dry_run(*spec, *sets);
-    if (!spec->options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
-      spec->options.stop = &stop_flag;
+    if (job->rank == 0) log_notes(first, rounds.all.front().sets);
+    if (const Status resumed = go_on(rounds); !resumed)
+      return report_problems(resumed.problems(), ExitCode::Checkpoint);
+    if (first.dry_run) return print_dry_run(rounds);
+    if (!rounds.flags.options.output_dir.empty()) {  // else there is nowhere to save: the signals just end it
+      for (Round& round : rounds.all) round.spec.options.stop = &stop_flag;
       stop_on_signals();
     }
-    use_threads(*spec);
-    return static_cast<int>(job->distributed ? train_process(*spec, *sets, *job, accelerator)
-                                             : train_threads(*spec, *sets, accelerator));
+    use_threads(first);
+    return static_cast<int>(job->distributed ? train_process(rounds, *job, accelerator)
+                                             : train_in_threads(rounds, accelerator));
   });
 }
 

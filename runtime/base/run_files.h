@@ -30,6 +30,8 @@ namespace run_files {
 inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};   ///< a line for each step
 inline constexpr RankFiles kTrace{"trace.rank", ".json"};    ///< spans of some steps
 inline constexpr RankFiles kStatus{"status.rank", ".json"};  ///< what the rank does now
+/// Folders, each of a run by itself: the rounds in which jobs are trained (docs/fusion.md). "round1"
+inline constexpr RankFiles kRounds{"round", ""};
 inline constexpr const char* kPlan = "plan.json";
 inline constexpr const char* kSchedule = "schedule.csv";  ///< of a plan with a schedule of its own
 inline constexpr const char* kJobs = "jobs.csv";          ///< of a job array: a line for each step and job

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,23 @@ RunLock& RunLock::operator=(RunLock&& other) noexcept {
   return *this;
 }
 
+std::vector<fs::path> rounds_in(const fs::path& folder) {
+  std::map<int, fs::path> rounds;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const auto round = run_files::kRounds.rank_of(entry.path().filename().string());
+    if (round && entry.is_directory(error)) rounds.emplace(*round, entry.path());
+  }
+  std::vector<fs::path> folders;
+  for (const auto& [round, path] : rounds) folders.push_back(path);
+  return folders;
+}
+
+fs::path newest_round(const fs::path& folder) {
+  const std::vector<fs::path> rounds = rounds_in(folder);
+  return rounds.empty() ? folder : rounds.back();
+}
+
 std::string earlier_run(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code error;
@@ -129,6 +147,10 @@ std::string earlier_run(const fs::path& folder) {
   if (std::ranges::any_of(entries(folder, run_files::kSteps.prefix), has_steps))
     found.push_back("logs of steps");
   if (fs::exists(folder / run_files::kSummary, error)) found.push_back("a summary");
+  for (const fs::path& round : rounds_in(folder)) {
+    if (const std::string of_round = earlier_run(round); !of_round.empty())
+      found.push_back("in " + round.filename().string() + " " + of_round);
+  }
   std::string text;
   for (const std::string& one : found) text += (text.empty() ? "" : ", ") + one;
   return text;
@@ -154,6 +176,12 @@ void remove_unfinished(const fs::path& folder) {
 }
 
 Status remove_earlier_run(const fs::path& folder) {
+  for (const fs::path& round : rounds_in(folder)) {
+    if (Status removed = remove_earlier_run(round); !removed) return removed;
+    std::error_code ignored;
+    for (const char* own : {run_files::kPlan, run_files::kLock}) fs::remove(round / own, ignored);
+    fs::remove(round, ignored);  // if nothing else is in it
+  }
   std::vector<fs::path> doomed;
   const auto add = [&](const std::vector<fs::path>& more) {
     doomed.insert(doomed.end(), more.begin(), more.end());
@@ -164,6 +192,7 @@ Status remove_earlier_run(const fs::path& folder) {
   for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kStatus})
     add(entries(folder, files.prefix));
   doomed.push_back(folder / run_files::kSummary);
+  doomed.push_back(folder / run_files::kJobs);
   doomed.push_back(folder / run_files::kReport);
   doomed.push_back(folder / run_files::kBleu);
   add(entries(folder / run_files::kHypotheses, "step-"));

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "runtime/base/result.h"
 
@@ -35,6 +36,12 @@ class RunLock {
 /// What of an earlier run would be lost if another one wrote into `folder`: "checkpoints up to step-00000030,
 /// a summary". Empty: nothing (also if a run began there and never came to its first step).
 std::string earlier_run(const std::filesystem::path& folder);
+
+/// Folders of the rounds in which the jobs of `folder` are trained (run_files::kRounds), the first round
+/// first.
+std::vector<std::filesystem::path> rounds_in(const std::filesystem::path& folder);
+/// Where its ranks write now, or wrote last: the last round's folder; `folder` itself without rounds.
+std::filesystem::path newest_round(const std::filesystem::path& folder);
 
 /// A Problem with what to do if earlier_run() finds anything.
 Status check_unused(const std::filesystem::path& folder);

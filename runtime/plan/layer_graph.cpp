@@ -9,6 +9,7 @@
 
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/array_profiles.h"
 #include "runtime/plan/fingerprint.h"
 #include "runtime/plan/limits.h"
 
@@ -16,6 +17,7 @@ namespace millrace {
 namespace {
 
 constexpr const char* kFormat = "millrace-profile-1";
+constexpr const char* kFormatOfArrays = "millrace-profile-2";  // with what is known of job arrays
 
 /// Sums over layers must not wrap, and stay exact in a double.
 bool too_many_bytes(const LayerGraph& graph) {
@@ -120,8 +122,9 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   if (!json) return json.problems();
   Problems problems;
   ObjectReader in(*json, problems);
-  if (const std::string format = in.string("format"); format != kFormat && json->is_object()) {
-    in.problem("format", "is '" + format + "', expected '" + std::string(kFormat) + "'",
+  const std::string format = in.string("format");
+  if (format != kFormat && format != kFormatOfArrays && json->is_object()) {
+    in.problem("format", "is '" + format + "', expected '" + kFormat + "' or '" + kFormatOfArrays + "'",
                "make profiles with `millrace profile`");
   }
   LayerGraph graph{.model = in.string("model"),
@@ -134,6 +137,12 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
                    .sync_batch_norm = in.boolean("sync_batch_norm", false),
                    .norm_s_per_byte = in.within("norm_s_per_byte", 0, 1, 0),
                    .data_s = in.within("data_s", 0, kMostLayerSeconds, 0)};
+  if (format == kFormatOfArrays) {
+    graph.jobs = in.whole("jobs", 1, kMostFileArrays, 1);
+    graph.rule_state_bytes = in.size("rule_state_bytes", 0);
+    if (const Json* arrays = in.optional_array("arrays"))
+      graph.arrays = array_profiles_from(*arrays, name, problems);
+  }
   if (const Json* measured = in.optional_object("measured"))
     graph.measured = measured_from(*measured, problems);
   if (const Json* lengths = in.optional_object("lengths")) read_lengths(*lengths, graph, problems);
@@ -177,6 +186,7 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   if (problems.empty() && too_many_bytes(graph))
     problems.push_back({layers->where(), "the bytes of all layers add up to more than 8 PiB",
                         "sizes are bytes of one microbatch"});
+  if (problems.empty()) problems = array_profile_problems(graph, name);
   if (!problems.empty()) return problems;
   if (auto order = graph.topological_order(); !order) return Problem{name, to_string(order.problems()), {}};
   return graph;
@@ -220,7 +230,8 @@ std::string LayerGraph::to_json() const {
     for (const Bytes bytes : e.of_microbatches) all.push_back(bytes);
     edge_list.items().back()["microbatches"] = std::move(all);
   }
-  Json json = Json::object({{"format", kFormat},
+  const bool of_arrays = jobs > 1 || !arrays.empty() || rule_state_bytes > 0;
+  Json json = Json::object({{"format", of_arrays ? kFormatOfArrays : kFormat},
                             {"model", model},
                             {"microbatch", microbatch},
                             {"device", device},
@@ -231,6 +242,8 @@ std::string LayerGraph::to_json() const {
   if (sync_batch_norm) json["sync_batch_norm"] = true;
   if (norm_s_per_byte > 0) json["norm_s_per_byte"] = norm_s_per_byte;
   if (data_s > 0) json["data_s"] = data_s;
+  if (jobs > 1) json["jobs"] = jobs;
+  if (rule_state_bytes > 0) json["rule_state_bytes"] = rule_state_bytes;
   if (measured.blocks > 0) {
     json["measured"] =
         Json::object({{"ranks", measured.ranks}, {"blocks", measured.blocks}, {"spread", measured.spread}});
@@ -248,6 +261,7 @@ std::string LayerGraph::to_json() const {
   }
   json["layers"] = std::move(layers);
   json["edges"] = std::move(edge_list);
+  if (!arrays.empty()) json["arrays"] = array_profiles_json(arrays);
   return json.dump(1) + "\n";
 }
 

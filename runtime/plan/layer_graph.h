@@ -84,6 +84,13 @@ struct LayerGraph {
   bool sync_batch_norm = false;  ///< measured as train --sync-batch-norm computes, without its exchanges
   double norm_s_per_byte = 0;    ///< of the gradient: its norm, where gradients are clipped by it
   double data_s = 0;             ///< to load one microbatch, beside the computation; 0: not known
+  /// Jobs of the job array that was measured: times and bytes are those of all, for `microbatch` samples
+  /// each.
+  int jobs = 1;
+  Bytes rule_state_bytes = 0;  ///< that the update rule kept for all parameters; 0: not known
+  /// The same model measured as arrays of more jobs, fewer first. They have none of their own. More about
+  /// them: array_profiles.h.
+  std::vector<LayerGraph> arrays;
   Measured measured;
   std::vector<std::string> dimensions;  ///< what the model's microbatches differ in; empty: nothing
   /// As they follow each other in steps. Times, and the bytes of edges and activations, are means over them;

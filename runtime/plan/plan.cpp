@@ -7,6 +7,7 @@
 #include "runtime/base/json.h"
 #include "runtime/plan/fingerprint.h"
 #include "runtime/plan/limits.h"
+#include "runtime/plan/plan_rounds.h"
 
 namespace millrace {
 namespace {
@@ -163,6 +164,7 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& name) {
                "use " + expected);
   plan.microbatches = in.whole("microbatches", 1, kMostFileMicrobatches);
   plan.arrays = in.whole("arrays", 1, kMostFileArrays, 1);
+  if (const Json* rounds = in.optional_array("rounds")) plan.rounds = rounds_from(*rounds, problems);
   if (const Json* stages = in.array("stages")) {
     for (const Json& stage : stages->items()) plan.stages.push_back(stage_from(stage, problems));
   }
@@ -214,6 +216,7 @@ std::string Plan::to_json() const {
                             {"microbatches", microbatches},
                             {"predicted_step_s", predicted_step_s}});
   if (arrays > 1) json["arrays"] = arrays;
+  if (!rounds.empty()) json["rounds"] = rounds_json(rounds);
   if (predicted_run_step_s > 0) json["predicted_run_step_s"] = predicted_run_step_s;
   if (predicted_spread > 0) json["predicted_spread"] = predicted_spread;
   json["stages"] = std::move(stage_list);

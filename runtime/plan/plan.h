@@ -66,6 +66,18 @@ struct PlannedFor {
   bool operator==(const PlannedFor&) const = default;
 };
 
+/// Jobs that are trained together, one round after the other: those that follow on the jobs of the rounds
+/// before.
+struct PlanRound {
+  int jobs = 1;
+  int arrays = 1;  ///< that they are divided into, of equal size as far as possible, larger ones first
+  double predicted_step_s = 0;  ///< 0: unknown
+
+  int largest() const { return (jobs + arrays - 1) / arrays; }  ///< jobs of an array at most
+  std::vector<int> sizes() const;                               ///< jobs of each array
+  bool operator==(const PlanRound&) const = default;
+};
+
 /// What trains. Made by a Planner or written by hand; `validate` before use.
 struct Plan {
   std::string model;
@@ -74,6 +86,9 @@ struct Plan {
   /// Independent trainings, each of `microbatches`, that go through the pipeline one after the other in a
   /// step: sub-arrays of a job array (docs/fusion.md).
   int arrays = 1;
+  /// Of a plan for so many jobs and no others: how they are divided. The first round's arrays are `arrays`,
+  /// no other has more. Empty: any jobs, in one round.
+  std::vector<PlanRound> rounds;
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
   double predicted_step_s = 0;      ///< of a step by itself; 0: unknown
@@ -86,6 +101,9 @@ struct Plan {
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_ranks() const;
+  int num_jobs() const;  ///< of all rounds; 0: any number
+  /// What trains in `round`: for that round's jobs, without `rounds`, the predictions the round's.
+  Plan of_round(std::size_t round) const;
 
   static Result<Plan> load(const std::string& path);
   static Result<Plan> parse(std::string_view json, const std::string& name);
@@ -97,7 +115,7 @@ struct Plan {
 /// Every problem of the plan by itself: no stages, a stage without layers or ranks, a rank in two stages
 /// (unless the schedule allows chunks; never twice in one) or missing from 0..n-1, a layer twice,
 /// microbatches < 1, replicas > microbatches, schedule/version mismatch; of several arrays an asynchronous
-/// schedule, or microbatches that do not divide among the replicas.
+/// schedule, or microbatches that do not divide among the replicas; rounds that do not go with `arrays`.
 Problems validate(const Plan& plan);
 /// The above, and: layers unknown to the graph or missing from the plan (nearest name as hint), stage order
 /// against the graph's edges (an edge to an earlier stage), more stages than layers.

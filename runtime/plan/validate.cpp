@@ -5,6 +5,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/plan_rounds.h"
 
 namespace millrace {
 namespace {
@@ -59,6 +60,7 @@ Problems validate(const Plan& plan) {
   if (plan.arrays > 1 && plan.schedule == ScheduleKind::Custom)
     problems.push_back(
         {"arrays", "a schedule that is read from a file ends with one update", "use one array"});
+  append(problems, round_problems(plan));
   std::set<std::string> layers;
   std::set<RankId> ranks;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {

@@ -47,7 +47,7 @@ class Pass final : private LayerObserver {
       : saved_bytes(layout.model.layers.size()),
         workspace_bytes(layout.model.layers.size()),
         program_(compile_stage(layout, StageId(0))),
-        runner_(program_, store, options.seed),
+        runner_(program_, store, std::vector(static_cast<std::size_t>(store.jobs()), options.seed)),
         store_(store),
         clock_(clock),
         device_(device),
@@ -172,11 +172,10 @@ class Updates {
  public:
   Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, Clock& clock,
           Device& device)
-      : store_(store),
-        num_layers_(num_layers),
-        rule_(make_update_rule(rule, store)),
-        clock_(clock),
-        device_(device) {}
+      : store_(store), num_layers_(num_layers), clock_(clock), device_(device) {
+    for (int job = 0; job < store.jobs(); ++job)
+      rules_.push_back(make_update_rule(rule, store.jobs() > 1 ? store.job(job) : store));
+  }
 
   enum { InPlace, Kept, AfterNorm, kTurns };
 
@@ -193,7 +192,9 @@ class Updates {
     if (turn == Kept) store_.pin(holder);
     const double seconds = timed([&] {
       store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
-        rule_->apply_(weights, gradient, {});
+        for (int job = 0; job < store_.jobs(); ++job)
+          rules_[static_cast<std::size_t>(job)]->apply_(store_.of_job(weights, job),
+                                                        store_.of_job(gradient, job), {});
       });
       // Copies in a lower precision are the update's.
       for (std::size_t layer = 0; layer < num_layers_; ++layer)
@@ -210,6 +211,10 @@ class Updates {
     graph.update_s_per_byte = median(in_place_) / bytes;
     graph.update_copy_s_per_byte = std::max(0.0, median(kept_) - median(in_place_)) / bytes;
     graph.norm_s_per_byte = median(norm_) / bytes;
+    for (const auto& rule : rules_) {
+      for (const auto& [name, tensor] : rule->state())
+        graph.rule_state_bytes += static_cast<Bytes>(tensor.nbytes());
+    }
   }
 
  private:
@@ -223,7 +228,7 @@ class Updates {
 
   ParameterStore& store_;
   std::size_t num_layers_;
-  std::unique_ptr<UpdateRule> rule_;
+  std::vector<std::unique_ptr<UpdateRule>> rules_;  // by job
   Clock& clock_;
   Device& device_;
   int done_ = 0;
@@ -316,27 +321,42 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
   return bytes;
 }
 
-/// What goes over a border on each side of which a layer is, in a step; by tensor on the mean over the
-/// microbatches, and of each where lengths differ. Of turns the half of what goes there and back in all of
-/// them together: some send no gradient.
+/// What goes over a border on each side of which a layer is, in a step; the mean over the microbatches, and
+/// of each where lengths differ. Of turns the half of what goes there and back in all of them together: some
+/// send no gradient. Of a job array the tensors "NAME@0", "NAME@1", ... are one edge.
 std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
                                 const std::vector<std::vector<Bytes>>& of_each) {
+  const bool array = layout.model.jobs() > 1;
   std::vector<LayerEdge> edges;
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
+    const auto first = std::ssize(edges);
+    std::set<int> read;
     for (int t : layout.reads[l]) {
       const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
-      if (tensor.layer < 0) continue;
-      LayerEdge& edge = edges.emplace_back(
-          LayerEdge{tensor.layer, static_cast<int>(l), tensor.name, mean[static_cast<std::size_t>(t)]});
+      if (tensor.layer < 0 || !read.insert(t).second) continue;
+      LayerEdge edge{tensor.layer, static_cast<int>(l),
+                     array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name,
+                     mean[static_cast<std::size_t>(t)]};
       if (!of_each.empty()) edge.of_microbatches = of_each[static_cast<std::size_t>(t)];
-      if (layout.turns.empty()) continue;
-      Bytes ways = 0;
-      for (const StageLayout& turn : layout.turns) {
-        const auto there = std::ranges::find(turn.tensors, tensor.name, &ModelTensor::name);
-        if (there != turn.tensors.end()) ways += 1 + there->wants_gradient;
+      if (!layout.turns.empty()) {
+        Bytes ways = 0;
+        for (const StageLayout& turn : layout.turns) {
+          const auto there = std::ranges::find(turn.tensors, tensor.name, &ModelTensor::name);
+          if (there != turn.tensors.end()) ways += 1 + there->wants_gradient;
+        }
+        edge.bytes = edge.bytes * ways / 2;
+        for (Bytes& bytes : edge.of_microbatches) bytes = bytes * ways / 2;
       }
-      edge.bytes = edge.bytes * ways / 2;
-      for (Bytes& bytes : edge.of_microbatches) bytes = bytes * ways / 2;
+      const auto known = std::find_if(edges.begin() + first, edges.end(), [&](const LayerEdge& e) {
+        return array && e.producer == edge.producer && e.tensor == edge.tensor;
+      });
+      if (known == edges.end()) {
+        edges.push_back(std::move(edge));
+        continue;
+      }
+      known->bytes += edge.bytes;
+      for (std::size_t m = 0; m < edge.of_microbatches.size(); ++m)
+        known->of_microbatches[m] += edge.of_microbatches[m];
     }
   }
   return edges;
@@ -412,7 +432,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
   if (!made) throw ConfigError(to_string(made.problems()));
   const StageLayout& layout = *made;
-  ParameterStore store(layout, StageId(0), options.seed, device.where());
+  ParameterStore store(layout, StageId(0), std::vector(static_cast<std::size_t>(model.jobs()), options.seed),
+                       device.where());
   if (batches.timed.empty())
     batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
   const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
@@ -509,6 +530,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   graph.edges =
       edges_of(layout, mean_bytes, lengths_differ ? bytes_of_each : std::vector<std::vector<Bytes>>());
   updates.write_to(graph);
+  graph.jobs = model.jobs();
   graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
   return graph;
 }

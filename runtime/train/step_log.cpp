@@ -10,12 +10,15 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {
 namespace {
+
+constexpr std::string_view kOfJob = ".job";
 
 /// Cuts a log off before the first line of `step` or a later one, and before a line that was not finished.
 /// Where it cannot be rewritten it stays: readers take the later of two lines of a step.
@@ -68,8 +71,16 @@ LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
 
 }  // namespace
 
+std::string numbered_from(const std::string& name, int first_job) {
+  const std::size_t at = name.rfind(kOfJob);
+  if (first_job == 0 || at == std::string::npos) return name;
+  const std::size_t number = at + kOfJob.size();
+  const std::optional<int> job = number_of<int>(std::string_view(name).substr(number));
+  return job ? name.substr(0, number) + std::to_string(first_job + *job) : name;
+}
+
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
-    : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)) {
+    : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)), first_job_(header.first_job) {
   if (header.writes_jobs) {
     jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step);
     jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
@@ -95,7 +106,7 @@ void StepLog::write(const StepRecord& r) {
   Json line = Json::object({{"step", r.step}});
   line["loss"] = Json();
   if (r.losses) {
-    for (const auto& [name, value] : r.losses->values) line[name] = value;
+    for (const auto& [name, value] : r.losses->values) line[numbered_from(name, first_job_)] = value;
   }
   line["samples_per_s"] = r.samples_per_s;
   line["step_s"] = r.step_s;
@@ -115,7 +126,8 @@ void StepLog::write(const StepRecord& r) {
   line["stashed_microbatches"] = r.stashed;
   const auto put = [&](const std::string& name, const std::vector<double>& values) {
     for (std::size_t job = 0; job < values.size(); ++job)
-      line[values.size() == 1 ? name : name + ".job" + std::to_string(job)] = values[job];
+      line[values.size() == 1 ? name : name + ".job" + std::to_string(first_job_ + static_cast<int>(job))] =
+          values[job];
   };
   put("lr", r.lr);
   if (std::ranges::all_of(r.gradient_norms, [](double n) { return n >= 0 && std::isfinite(n); }))
@@ -129,7 +141,9 @@ void StepLog::write(const StepRecord& r) {
 }
 
 void StepLog::write(const EvaluationReport& e) {
-  Json line = line_after(e.step, "evaluation", e.values);
+  NamedValues values;
+  for (const auto& [name, value] : e.values) values.emplace_back(numbered_from(name, first_job_), value);
+  Json line = line_after(e.step, "evaluation", values);
   line["samples"] = e.samples;
   if (file_.is_open()) write_line(file_, line.dump());
 }
@@ -142,14 +156,15 @@ void StepLog::write(const ScoreReport& s) {
 
 /// "step,job,loss,...,lr,status"
 void StepLog::write_jobs(const StepRecord& r) {
-  const std::vector<NamedValues>& jobs = r.losses->jobs;
+  std::vector<NamedValues> jobs = r.losses->jobs;
+  if (jobs.empty()) jobs.push_back(r.losses->values);  // one of several by itself
   if (!std::exchange(jobs_begun_, true)) {
     std::string header = "step,job";
     for (const auto& [name, value] : jobs.front()) header += "," + name;
     write_line(jobs_file_, header + ",lr,status");
   }
   for (std::size_t job = 0; job < jobs.size(); ++job) {
-    std::string row = std::to_string(r.step) + "," + std::to_string(job);
+    std::string row = std::to_string(r.step) + "," + std::to_string(first_job_ + static_cast<int>(job));
     for (const auto& [name, value] : jobs[job]) row += printed(",%.17g", value);
     const bool finite = std::isfinite(jobs[job].front().second);
     write_line(jobs_file_, row + printed(",%.17g", r.lr[job]) + (finite ? ",ok" : ",nonfinite"));

@@ -33,12 +33,16 @@ struct StepRecord {
   std::optional<LossSums> losses;  ///< last stage only
 };
 
+/// "loss.job1" of a run whose first job is number 4 among all: "loss.job5".
+std::string numbered_from(const std::string& name, int first_job);
+
 struct StepLogHeader {
   std::string run;
   int rank = 0;
   int stage = 0;
   int ranks = 1;
   bool writes_jobs = false;  ///< jobs.csv of a job array: a line for each step and job
+  int first_job = 0;         ///< TrainOptions::first_job
 };
 
 /// Default: writes nothing to disk, prints all the same.
@@ -63,6 +67,7 @@ class StepLog {
   void write_line(LineFile& file, const std::string& line);
   void write_jobs(const StepRecord& record);
   LineFile file_, jobs_file_;
+  int first_job_ = 0;
   bool jobs_begun_ = false;
   std::int64_t lost_lines_ = 0;
 };

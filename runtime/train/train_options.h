@@ -37,6 +37,9 @@ struct TrainOptions {
   /// Of job arrays (stage/fuse.h): the jobs, of all arrays in turn, instead of seed, rule, clip,
   /// learning_rate and settings here.
   std::vector<JobOptions> jobs;
+  /// Of a run that trains a part of several jobs: the number of its first one among all, in what is written
+  /// by job. A single job is then written as one of several too. Unset: these are all.
+  std::optional<int> first_job;
   bool rate_by_replicas = false;  ///< PipeDream: a stage's rate times its replicas / those of stage 0
   /// Above 0: each step's rate is times its first microbatch's length (of the model's first dimension) /
   /// this.

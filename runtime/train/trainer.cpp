@@ -293,6 +293,9 @@ struct Trainer::Impl {
     const BatchExtent extent = sources.front().train->extent(position_of(step));
     return double(extent.lengths.at(0)) / double(options.rate_per_length);
   }
+  /// Among all jobs that are trained: TrainOptions::first_job.
+  int first_job() const { return options.first_job.value_or(0); }
+  bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
     const double share = length_share(step);
@@ -845,15 +848,17 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
     record.losses = take_losses();
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
-    report.jobs.resize(record.losses->jobs.size());
+    std::vector<NamedValues> losses = record.losses->jobs;
+    if (losses.empty() && is_one_of_several()) losses.push_back(record.losses->values);
+    report.jobs.resize(losses.size());
     for (std::size_t job = 0; job < report.jobs.size(); ++job) {
-      const double loss = record.losses->jobs[job].front().second;
+      const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
       if (std::isfinite(loss) || report.jobs[job].nonfinite_step >= 0) continue;
       report.jobs[job].nonfinite_step = newest;
       if (owns_loss())
-        log_warning("job " + std::to_string(job) + ": the loss of step " + std::to_string(newest) + " is " +
-                    std::to_string(loss) + "; the other jobs go on");
+        log_warning("job " + std::to_string(first_job() + static_cast<int>(job)) + ": the loss of step " +
+                    std::to_string(newest) + " is " + std::to_string(loss) + "; the other jobs go on");
     }
   }
   log.write(record);
@@ -1059,7 +1064,8 @@ void Trainer::Impl::open_files() {
                    .rank = rank,
                    .stage = first().stage.value,
                    .ranks = world.communicator.size(),
-                   .writes_jobs = jobs() > 1 && owns_loss()},
+                   .writes_jobs = is_one_of_several() && owns_loss(),
+                   .first_job = first_job()},
                   continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);
@@ -1177,10 +1183,10 @@ void Trainer::Impl::save_final_weights() {
       return own;
     });
     require_finite(weights);
-    if (jobs() > 1 && !is_finite(weights, job)) continue;
-    problem = save_weights(world.communicator,
-                           jobs() > 1 ? file_of_job(options.save_weights, job) : options.save_weights,
-                           plan.num_stages(), weights, options.checkpoint_deadline);
+    if (is_one_of_several() && !is_finite(weights, job)) continue;
+    const std::string file =
+        is_one_of_several() ? file_of_job(options.save_weights, first_job() + job) : options.save_weights;
+    problem = save_weights(world.communicator, file, plan.num_stages(), weights, options.checkpoint_deadline);
   }
   stages->set_training(true);
   if (!problem) return;
@@ -1197,7 +1203,8 @@ bool Trainer::Impl::is_finite(const std::vector<StageTensors>& tensors, int job)
     }
   });
   if (problem && owns_loss())
-    log_warning("the weights of job " + std::to_string(job) + " are not saved: " + problem->what);
+    log_warning("the weights of job " + std::to_string(first_job() + job) +
+                " are not saved: " + problem->what);
   return !problem;
 }
 

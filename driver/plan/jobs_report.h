@@ -1,0 +1,20 @@
+// What `millrace plan --jobs` says: the ways to divide the jobs, and why the best one is.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "optimizer/plan_jobs.h"
+#include "runtime/base/json.h"
+
+namespace millrace {
+
+/// A line for each way, the best first, at most `most` of them.
+std::string jobs_table(const JobsAnswer& answer, int total, std::size_t most);
+/// The best against the next one, what was left out and whether any size was not measured. `free`: the best
+/// without a memory limit, where that is another.
+std::string jobs_reasons(const JobsAnswer& answer, const LayerGraph& profile, int total,
+                         const std::optional<JobsCandidate>& free);
+Json jobs_json(const JobsAnswer& answer, int total);
+
+}  // namespace millrace

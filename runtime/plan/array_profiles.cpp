@@ -1,0 +1,134 @@
+#include "runtime/plan/array_profiles.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millrace {
+namespace {
+
+/// Between two measurements: 0 the first, 1 the second.
+struct Between {
+  double share = 0;
+  double operator()(double a, double b) const { return a + (b - a) * share; }
+  Bytes operator()(Bytes a, Bytes b) const {
+    const double between = static_cast<double>(a) + static_cast<double>(b - a) * share;
+    return saturating_bytes(std::ceil(between - 1e-6));
+  }
+};
+
+/// Every number of `a` that depends on the jobs, moved towards `b`.
+LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
+  const Between at{static_cast<double>(jobs - a.jobs) / (b.jobs - a.jobs)};
+  LayerGraph made = a;
+  made.arrays.clear();
+  made.jobs = jobs;
+  made.rule_state_bytes = at(a.rule_state_bytes, b.rule_state_bytes);
+  for (double LayerGraph::*value : {&LayerGraph::loss_s, &LayerGraph::update_s_per_byte,
+                                    &LayerGraph::update_copy_s_per_byte, &LayerGraph::data_s})
+    made.*value = at(a.*value, b.*value);
+  made.measured.spread = std::max(a.measured.spread, b.measured.spread);
+  for (std::size_t m = 0; m < std::min(a.microbatches.size(), b.microbatches.size()); ++m)
+    made.microbatches[m].seconds = at(a.microbatches[m].seconds, b.microbatches[m].seconds);
+  for (std::size_t n = 0; n < a.nodes.size(); ++n) {
+    for (double LayerNode::*value :
+         {&LayerNode::forward_s, &LayerNode::backward_input_s, &LayerNode::backward_weight_s})
+      made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
+    for (Bytes LayerNode::*value :
+         {&LayerNode::parameter_bytes, &LayerNode::lowered_bytes, &LayerNode::activation_bytes,
+          &LayerNode::saved_bytes, &LayerNode::workspace_bytes})
+      made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
+  }
+  for (std::size_t e = 0; e < a.edges.size(); ++e)
+    made.edges[e].bytes = at(a.edges[e].bytes, b.edges[e].bytes);
+  return made;
+}
+
+/// The profile's own size first, then those of its arrays.
+std::vector<const LayerGraph*> measured(const LayerGraph& profile) {
+  std::vector<const LayerGraph*> all{&profile};
+  for (const LayerGraph& array : profile.arrays) all.push_back(&array);
+  return all;
+}
+
+}  // namespace
+
+std::vector<int> measured_sizes(const LayerGraph& profile) {
+  std::vector<int> sizes;
+  for (const LayerGraph* one : measured(profile)) sizes.push_back(one->jobs);
+  return sizes;
+}
+
+bool is_measured(const LayerGraph& profile, int jobs) {
+  return std::ranges::any_of(measured(profile), [&](const LayerGraph* one) { return one->jobs == jobs; });
+}
+
+Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs) {
+  const std::vector<const LayerGraph*> all = measured(profile);
+  const auto above = std::ranges::find_if(all, [&](const LayerGraph* one) { return one->jobs >= jobs; });
+  if (above == all.end() || jobs < all.front()->jobs) {
+    std::string sizes;
+    for (const LayerGraph* one : all) sizes += (sizes.empty() ? "" : ",") + std::to_string(one->jobs);
+    return Problem{"profile", "has arrays of " + sizes + " jobs, not of " + std::to_string(jobs),
+                   "profile again, for example with --jobs " + sizes + "," + std::to_string(jobs)};
+  }
+  if ((*above)->jobs > jobs) return between(**(above - 1), **above, jobs);
+  LayerGraph made = **above;
+  made.arrays.clear();
+  return made;
+}
+
+std::vector<LayerGraph> array_profiles_from(const Json& list, const std::string& name, Problems& problems) {
+  std::vector<LayerGraph> arrays;
+  for (std::size_t i = 0; i < list.items().size(); ++i) {
+    Result<LayerGraph> one =
+        LayerGraph::parse(list.items()[i].dump(), name + ", arrays[" + std::to_string(i) + "]");
+    if (one)
+      arrays.push_back(*std::move(one));
+    else
+      append(problems, one.problems());
+  }
+  return arrays;
+}
+
+Json array_profiles_json(const std::vector<LayerGraph>& arrays) {
+  Json list = Json::array();
+  for (const LayerGraph& array : arrays) list.push_back(*parse_json(array.to_json(), "profile"));
+  return list;
+}
+
+Problems array_profile_problems(const LayerGraph& profile, const std::string& name) {
+  Problems problems;
+  int before = profile.jobs;
+  for (std::size_t i = 0; i < profile.arrays.size(); ++i) {
+    const LayerGraph& array = profile.arrays[i];
+    const std::string where = name + ", arrays[" + std::to_string(i) + "]";
+    const auto differs = [&](const std::string& what, const std::string& has, const std::string& expected) {
+      problems.push_back({where, what + " is " + has + ", the profile's is " + expected,
+                          "`millrace profile --jobs` measures all of them alike"});
+    };
+    if (array.jobs <= before) {
+      problems.push_back(
+          {where, "is of " + std::to_string(array.jobs) + " jobs, after one of " + std::to_string(before),
+           "arrays are in order of their jobs, each once"});
+    }
+    before = array.jobs;
+    if (array.model != profile.model) differs("model", array.model, profile.model);
+    if (array.device != profile.device) differs("device", array.device, profile.device);
+    if (array.precision != profile.precision) differs("precision", array.precision, profile.precision);
+    if (array.microbatch != profile.microbatch)
+      differs("microbatch", std::to_string(array.microbatch), std::to_string(profile.microbatch));
+    if (!array.arrays.empty()) problems.push_back({where, "has arrays itself", "one list of all sizes"});
+    const bool same_layers =
+        std::ranges::equal(array.nodes, profile.nodes, {}, &LayerNode::name, &LayerNode::name);
+    const bool same_edges =
+        std::ranges::equal(array.edges, profile.edges, [](const LayerEdge& a, const LayerEdge& b) {
+          return a.producer == b.producer && a.consumer == b.consumer && a.tensor == b.tensor;
+        });
+    if (!same_layers || !same_edges)
+      problems.push_back({where, "has other layers or tensors than the profile",
+                          "`millrace profile --jobs` measures all of them alike"});
+  }
+  return problems;
+}
+
+}  // namespace millrace

@@ -1,0 +1,29 @@
+// What a profile knows of job arrays: the same model measured with several jobs, and what lies between.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
+#include "runtime/plan/layer_graph.h"
+
+namespace millrace {
+
+/// Jobs of the arrays that were measured, ascending; the profile's own first.
+std::vector<int> measured_sizes(const LayerGraph& profile);
+bool is_measured(const LayerGraph& profile, int jobs);
+
+/// What an array of `jobs` costs: as it was measured, or on the straight line between the measured sizes next
+/// to it (bytes rounded up). A graph by itself, without `arrays`. Problem: fewer or more jobs than any array
+/// that was measured.
+Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs);
+
+// Of the file: LayerGraph::parse and to_json.
+std::vector<LayerGraph> array_profiles_from(const Json& list, const std::string& name, Problems& problems);
+Json array_profiles_json(const std::vector<LayerGraph>& arrays);
+/// Arrays of another model, microbatch, precision or device, with other layers, not in order, or with arrays
+/// of their own.
+Problems array_profile_problems(const LayerGraph& profile, const std::string& name);
+
+}  // namespace millrace
