@@ -23,12 +23,14 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
   made.arrays.clear();
   made.jobs = jobs;
   made.rule_state_bytes = at(a.rule_state_bytes, b.rule_state_bytes);
-  for (double LayerGraph::*value : {&LayerGraph::loss_s, &LayerGraph::update_s_per_byte,
-                                    &LayerGraph::update_copy_s_per_byte, &LayerGraph::data_s})
+  for (double LayerGraph::*value :
+       {&LayerGraph::loss_s, &LayerGraph::update_s_per_byte, &LayerGraph::update_copy_s_per_byte,
+        &LayerGraph::norm_s_per_byte, &LayerGraph::data_s})
     made.*value = at(a.*value, b.*value);
   made.measured.spread = std::max(a.measured.spread, b.measured.spread);
   for (std::size_t m = 0; m < std::min(a.microbatches.size(), b.microbatches.size()); ++m)
-    made.microbatches[m].seconds = at(a.microbatches[m].seconds, b.microbatches[m].seconds);
+    for (double MeasuredMicrobatch::*value : {&MeasuredMicrobatch::seconds, &MeasuredMicrobatch::loss_s})
+      made.microbatches[m].*value = at(a.microbatches[m].*value, b.microbatches[m].*value);
   for (std::size_t n = 0; n < a.nodes.size(); ++n) {
     for (double LayerNode::*value :
          {&LayerNode::forward_s, &LayerNode::backward_input_s, &LayerNode::backward_weight_s})
@@ -37,9 +39,20 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
          {&LayerNode::parameter_bytes, &LayerNode::lowered_bytes, &LayerNode::activation_bytes,
           &LayerNode::saved_bytes, &LayerNode::workspace_bytes})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
+    auto& each = made.nodes[n].of_microbatches;
+    each.resize(std::min(each.size(), b.nodes[n].of_microbatches.size()));
+    for (std::size_t m = 0; m < each.size(); ++m) {
+      for (double LayerSeconds::*value :
+           {&LayerSeconds::forward, &LayerSeconds::backward_input, &LayerSeconds::backward_weight})
+        each[m].*value = at(each[m].*value, b.nodes[n].of_microbatches[m].*value);
+    }
   }
-  for (std::size_t e = 0; e < a.edges.size(); ++e)
+  for (std::size_t e = 0; e < a.edges.size(); ++e) {
     made.edges[e].bytes = at(a.edges[e].bytes, b.edges[e].bytes);
+    auto& each = made.edges[e].of_microbatches;
+    each.resize(std::min(each.size(), b.edges[e].of_microbatches.size()));
+    for (std::size_t m = 0; m < each.size(); ++m) each[m] = at(each[m], b.edges[e].of_microbatches[m]);
+  }
   return made;
 }
 
