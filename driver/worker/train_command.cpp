@@ -839,9 +839,9 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
 /// Rounds that the ranks train one after the other. More than one: what belongs to all of them.
 struct Rounds {
   std::vector<Round> all;
-  Plan plan{};            ///< of several: what divides the jobs
-  TrainFlags flags{};     ///< of the whole run
-  RunLock lock{};         ///< of several: the output folder's, on rank 0
+  Plan plan{};             ///< of several: what divides the jobs
+  TrainFlags flags{};      ///< of the whole run
+  RunLock lock{};          ///< of several: the output folder's, on rank 0
   std::string resumed{};   ///< folder that several go on from, or empty
   bool continues = false;  ///< and that is the output folder
 
