@@ -8,6 +8,7 @@
 
 #include "runtime/base/files.h"
 #include "runtime/base/run_files.h"
+#include "runtime/base/run_folder.h"
 
 namespace millrace {
 namespace {
@@ -66,6 +67,9 @@ class Reader {
       run_.schedule = ScheduleFile{(folder_ / run_files::kSchedule).string(), *order};
     read_summary();
     read_ranks();
+    if (const std::vector<fs::path> rounds = rounds_in(folder_); !rounds.empty())
+      run_.notes.push_back("the jobs were trained in " + std::to_string(rounds.size()) +
+                           " rounds, each a run by itself: --run " + rounds.front().string());
     if (!run_.plan && run_.ranks.empty() && run_.summary.is_null()) {
       return Problem{folder_.string(), "holds nothing of a run (plan.json, steps.rank0.jsonl, summary.json)",
                      "give the --output-dir of `millrace train` or `millrace launch`"};
