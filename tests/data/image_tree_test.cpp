@@ -87,7 +87,8 @@ TEST_F(ImageTree, SplitsAreTrainAndTestAndOddFilesFollowThePolicy) {
   const auto train = *open(), test = *open(DataSplit::Test);
   EXPECT_EQ(train->size(), 6);
   EXPECT_EQ(test->size(), 1);
-  EXPECT_TRUE(at::equal(train->get(0, 1, kImage)[0].tensor, train->get(1, 1, kImage)[0].tensor));  // cut, grey
+  EXPECT_TRUE(
+      at::equal(train->get(0, 1, kImage)[0].tensor, train->get(1, 1, kImage)[0].tensor));  // cut, grey
   EXPECT_EQ(train->odd_samples(), (std::map<std::int64_t, unsigned>{{0, kDamagedSample}, {1, kGreySample}}));
 }
 

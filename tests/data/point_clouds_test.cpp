@@ -59,7 +59,8 @@ TEST_F(PointClouds, AreOfTheFoldersClassesInTheOrderOfTheirNames) {
   EXPECT_EQ(points.sizes(), (std::vector<std::int64_t>{50, 3}));
   expect_normalised(points);
   EXPECT_TRUE(at::equal(points, (*test)->get(0, 9, kPointsAlone)[0].tensor));
-  EXPECT_FALSE(at::equal(points, (*test)->get(0, 10, kPointsAndTargets)[0].tensor)) << "other points are drawn";
+  EXPECT_FALSE(at::equal(points, (*test)->get(0, 10, kPointsAndTargets)[0].tensor))
+      << "other points are drawn";
   const auto one = open(of_classes(50, 3), ",Bag");
   EXPECT_EQ((*one)->size(), 3);
 }
@@ -79,7 +80,8 @@ TEST_F(PointClouds, PartsBelongToTheirPoints) {
 
 TEST_F(PointClouds, AreTurnedAndShiftedInTraining) {
   const auto set = open(of_parts(200, 4), ",Chair");
-  const at::Tensor points = (*set)->get(0, 3, kPointsAndTargets)[0].tensor, other = (*set)->get(0, 4, kPointsAndTargets)[0].tensor;
+  const at::Tensor points = (*set)->get(0, 3, kPointsAndTargets)[0].tensor,
+                   other = (*set)->get(0, 4, kPointsAndTargets)[0].tensor;
   EXPECT_TRUE(at::equal(points, (*set)->get(0, 3, kPointsAndTargets)[0].tensor)) << "a function of the seed";
   EXPECT_FALSE(at::allclose(points, other, 0, 0.1));
   const double farthest = points.square().sum(1).max().sqrt().item<double>();
@@ -135,11 +137,12 @@ TEST_F(PointClouds, MadeUpOnesAreAFunctionOfSeedAndIndex) {
   for (std::int64_t i = 0; i < 32; ++i) {
     const Sample sample = classes->get(i, 0, kPointsAndTargets);
     expect_normalised(sample[0].tensor);
-    EXPECT_TRUE(at::equal(sample[0].tensor, make(of_classes(100, 16), 1)->get(i, 5, kPointsAndTargets)[0].tensor));
+    EXPECT_TRUE(
+        at::equal(sample[0].tensor, make(of_classes(100, 16), 1)->get(i, 5, kPointsAndTargets)[0].tensor));
     EXPECT_EQ(sample[1].number, classes->get(i, 0, kLabelsAlone)[1].number);
   }
-  EXPECT_FALSE(
-      at::equal(classes->get(0, 0, kPointsAndTargets)[0].tensor, make(of_classes(100, 16), 2)->get(0, 0, kPointsAndTargets)[0].tensor));
+  EXPECT_FALSE(at::equal(classes->get(0, 0, kPointsAndTargets)[0].tensor,
+                         make(of_classes(100, 16), 2)->get(0, 0, kPointsAndTargets)[0].tensor));
   const Sample parts = make(of_parts(100, 4), 1)->get(7, 0, kPointsAndTargets);
   for (int part = 1; part < 4; ++part) {
     const auto heights = [&](int p) { return parts[0].tensor.select(1, 1).index({parts[1].tensor.eq(p)}); };

@@ -226,7 +226,9 @@ TEST(PlanJobs, IsTheBestOfAllWays) {
       several_rounds += found.plan.rounds.size() > 1;
       several_arrays += found.arrays > 1;
       alone += found.jobs == 1;
-      if (limited) EXPECT_LE(found.peak_bytes, options.memory_per_rank);
+      if (limited) {
+        EXPECT_LE(found.peak_bytes, options.memory_per_rank);
+      }
       for (const JobsCandidate& other : answer->candidates)
         EXPECT_GE(other.total_s, found.total_s * (1 - 1e-9));
     }

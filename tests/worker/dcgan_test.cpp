@@ -63,7 +63,9 @@ TEST_F(DcganJobs, AProfileCountsBothTurns) {
   for (const LayerNode& node : graph->nodes) {
     if (node.name == "noise") continue;
     EXPECT_GT(node.forward_s, 0) << node.name;
-    if (node.parameter_bytes > 0) EXPECT_GT(node.backward_weight_s, 0) << node.name;
+    if (node.parameter_bytes > 0) {
+      EXPECT_GT(node.backward_weight_s, 0) << node.name;
+    }
   }
   std::map<std::string, Bytes> edges;
   for (const LayerEdge& edge : graph->edges) edges[edge.tensor] = edge.bytes;
