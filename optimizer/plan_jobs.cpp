@@ -41,14 +41,14 @@ std::vector<int> array_counts(int arrays) {
 }
 
 /// A way to divide the jobs that is still to be looked at.
-struct Way {
+struct JobsWay {
   int jobs = 1, arrays = 1;
   std::vector<PlanRound> rounds;
   double compute_s = 0;
 };
 
 /// Less time, then what was measured, fewer rounds, less memory, fewer arrays.
-bool better(const JobsCandidate& a, const JobsCandidate& b) {
+bool better_candidate(const JobsCandidate& a, const JobsCandidate& b) {
   if (std::abs(a.total_s - b.total_s) > kEqual * std::max(a.total_s, b.total_s)) return a.total_s < b.total_s;
   const auto key = [](const JobsCandidate& c) {
     return std::tuple(c.interpolated, c.plan.rounds.size(), c.peak_bytes, c.arrays);
@@ -68,9 +68,9 @@ class JobsSearch {
 
   Result<JobsAnswer> run() {
     if (Problems problems = add_ways(); !problems.empty()) return problems;
-    for (const Way& way : ways_) look_at(way);
+    for (const JobsWay& way : ways_) look_at(way);
     if (answer_.candidates.empty()) return refusal();
-    std::ranges::stable_sort(answer_.candidates, better);
+    std::ranges::stable_sort(answer_.candidates, better_candidate);
     answer_.ways = static_cast<int>(ways_.size());
     return std::move(answer_);
   }
@@ -82,7 +82,7 @@ class JobsSearch {
         if (arrays > 1 && options_.schedule && is_asynchronous(*options_.schedule)) continue;
         if (arrays > 1 && long{arrays} * options_.microbatches * cluster_.num_ranks() > kMostPlaces) continue;
         for (std::vector<PlanRound>& rounds : divisions_of(jobs_, size, arrays)) {
-          Way way{.jobs = size, .arrays = arrays, .rounds = std::move(rounds)};
+          JobsWay way{.jobs = size, .arrays = arrays, .rounds = std::move(rounds)};
           for (const PlanRound& round : way.rounds) {
             for (const int own : round.sizes()) {
               const Result<double> seconds = costs_.compute_s(own, options_.microbatches);
@@ -95,13 +95,13 @@ class JobsSearch {
       }
     }
     // Those that can be best first; of these, those that most likely are.
-    std::ranges::stable_sort(ways_, [](const Way& a, const Way& b) {
+    std::ranges::stable_sort(ways_, [](const JobsWay& a, const JobsWay& b) {
       return std::tuple(a.compute_s, a.rounds.size()) < std::tuple(b.compute_s, b.rounds.size());
     });
     return {};
   }
 
-  void look_at(const Way& way) {
+  void look_at(const JobsWay& way) {
     if (way.compute_s > least_ * (1 + kEqual)) {
       ++answer_.no_better;
       return;
@@ -114,7 +114,7 @@ class JobsSearch {
     std::optional<JobsCandidate> best;
     const auto consider = [&](const Plan& plan) {
       std::optional<JobsCandidate> made = candidate(way, plan);
-      if (made && (!best || better(*made, *best))) best = std::move(made);
+      if (made && (!best || better_candidate(*made, *best))) best = std::move(made);
     };
     consider((*found)->plan);
     for (const PlanCandidate& other : (*found)->others) consider(other.plan);
@@ -148,7 +148,7 @@ class JobsSearch {
     return saturating_product(weights, 2 * std::int64_t{arrays}) <= room;
   }
 
-  std::optional<JobsCandidate> candidate(const Way& way, const Plan& plan) {
+  std::optional<JobsCandidate> candidate(const JobsWay& way, const Plan& plan) {
     JobsCandidate made{.plan = plan, .jobs = way.jobs, .arrays = way.arrays, .compute_s = way.compute_s};
     made.plan.rounds = way.rounds;
     made.plan.graph_fingerprint = fingerprint_;
@@ -191,7 +191,7 @@ class JobsSearch {
   const int jobs_;
   RoundCosts costs_;
   const std::string fingerprint_;
-  std::vector<Way> ways_;
+  std::vector<JobsWay> ways_;
   std::map<std::pair<int, int>, Result<PlannerAnswer>> plans_;
   double least_ = std::numeric_limits<double>::infinity();
   JobsAnswer answer_;
