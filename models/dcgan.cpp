@@ -24,6 +24,19 @@ class Numbered {
   int number_ = 0;
 };
 
+/// Of ConvOptions and ConvTranspose2dOptions: what all convolutions here have.
+template <typename Options>
+Options convolution(std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t padding) {
+  return {.in = in,
+          .out = out,
+          .kernel = 4,
+          .stride = stride,
+          .padding = padding,
+          .bias = false,
+          .init = WeightInit::Normal,
+          .deviation = kConvolutionDeviation};
+}
+
 LayerPtr norm(std::int64_t channels) {
   return batch_norm2d(channels, {.weight_deviation = kNormDeviation});
 }
@@ -34,14 +47,7 @@ void add_generator(LayeredModel& model, std::int64_t latent, std::int64_t featur
   Numbered name(kGenerator);
   chain.then("noise", normal_noise({latent, 1, 1}));
   const auto enlarge = [&](std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t padding) {
-    chain.then(name.next(), conv_transpose2d({.in = in,
-                                              .out = out,
-                                              .kernel = 4,
-                                              .stride = stride,
-                                              .padding = padding,
-                                              .bias = false,
-                                              .init = WeightInit::Normal,
-                                              .deviation = kConvolutionDeviation}));
+    chain.then(name.next(), conv_transpose2d(convolution<ConvTranspose2dOptions>(in, out, stride, padding)));
   };
   std::int64_t channels = features * size / 8;
   enlarge(latent, channels, 1, 0);
@@ -69,14 +75,7 @@ void add_discriminator(LayeredModel& model, std::int64_t features, int size) {
     fake = layer_name + ".fake";
   };
   const auto shrink = [&](std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t padding) {
-    then(conv2d({.in = in,
-                 .out = out,
-                 .kernel = 4,
-                 .stride = stride,
-                 .padding = padding,
-                 .bias = false,
-                 .init = WeightInit::Normal,
-                 .deviation = kConvolutionDeviation}));
+    then(conv2d(convolution<ConvOptions>(in, out, stride, padding)));
   };
   std::int64_t channels = features;
   shrink(3, channels, 2, 1);

@@ -68,8 +68,13 @@ bool decode_png_as_rgb(const std::string& bytes, RgbImage& image, std::string& e
   image = {.width = static_cast<int>(png->width),
            .height = static_cast<int>(png->height),
            .kind = png->channels == 1 ? JpegKind::Grey : JpegKind::Rgb};
+  if (image.kind == JpegKind::Rgb) {
+    image.pixels.assign(png->pixels.begin(), png->pixels.end());
+    return true;
+  }
+  image.pixels.reserve(3 * png->pixels.size());
   for (const char value : png->pixels)
-    image.pixels.insert(image.pixels.end(), png->channels == 1 ? 3 : 1, static_cast<std::uint8_t>(value));
+    image.pixels.insert(image.pixels.end(), 3, static_cast<std::uint8_t>(value));
   return true;
 }
 
@@ -383,11 +388,9 @@ bool is_image_name(const fs::path& path) {
 
 /// Adds the images of one folder whose names `takes` says. What has an image's name and is no file is left
 /// out and named.
-Status list_class(const fs::path& folder, int target, Listing& listing, std::vector<std::string>& no_files,
-                  bool (*takes)(const fs::path&) = is_jpeg_name) {
-  const auto entries = sorted_entries(folder);
-  if (!entries) return entries.problems();
-  for (const fs::directory_entry& entry : *entries) {
+void add_images(const std::vector<fs::directory_entry>& entries, bool (*takes)(const fs::path&), int target,
+                Listing& listing, std::vector<std::string>& no_files) {
+  for (const fs::directory_entry& entry : entries) {
     if (!takes(entry.path())) continue;
     std::error_code error;
     const fs::file_type type = entry.status(error).type();
@@ -397,7 +400,6 @@ Status list_class(const fs::path& folder, int target, Listing& listing, std::vec
       no_files.push_back(entry.path().string() + " (" + kind_of(type) + ")");
     }
   }
-  return Ok{};
 }
 
 /// "a, b, c and 7 more".
@@ -439,8 +441,10 @@ Result<Listing> list_split(const fs::path& folder, const std::vector<std::string
   for (std::size_t c = 0; c < classes.size(); ++c) {
     listing.first.push_back(static_cast<std::int64_t>(listing.files.size()));
     if (std::ranges::binary_search(*present, classes[c])) {
-      const Status listed = list_class(folder / classes[c], static_cast<int>(c), listing, no_files);
-      if (!listed) append(problems, listed.problems());
+      if (const auto entries = sorted_entries(folder / classes[c]))
+        add_images(*entries, is_jpeg_name, static_cast<int>(c), listing, no_files);
+      else
+        append(problems, entries.problems());
     }
     if (listing.first.back() < static_cast<std::int64_t>(listing.files.size())) continue;
     if (train)
@@ -465,10 +469,9 @@ Result<Listing> list_tree(const fs::path& folder) {
   std::vector<std::string> no_files;
   std::vector<fs::path> folders{folder};
   for (std::size_t i = 0; i < folders.size(); ++i) {
-    const Status listed = list_class(folders[i], 0, listing, no_files, is_image_name);
-    if (!listed) return listed.problems();
-    const auto entries = sorted_entries(fs::path(folders[i]));
+    const auto entries = sorted_entries(folders[i]);
     if (!entries) return entries.problems();
+    add_images(*entries, is_image_name, 0, listing, no_files);
     for (const fs::directory_entry& entry : *entries) {
       std::error_code error;
       if (entry.is_directory(error) && !entry.is_symlink(error)) folders.push_back(entry.path());

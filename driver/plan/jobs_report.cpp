@@ -11,21 +11,7 @@
 namespace millrace {
 namespace {
 
-std::string replicas_of(const Plan& plan) {
-  std::string text;
-  for (int s = 0; s < plan.num_stages() && s < 12; ++s)
-    text += (s == 0 ? "" : "-") + std::to_string(plan.stages[static_cast<std::size_t>(s)].ranks.size());
-  return plan.num_stages() > 12 ? text + "-..." : text;
-}
-
-/// "4, 3"; of many rounds the first ones.
-std::string jobs_of_rounds(const std::vector<PlanRound>& rounds) {
-  constexpr std::size_t kShown = 8;
-  std::string text;
-  for (std::size_t r = 0; r < rounds.size() && r < kShown; ++r)
-    text += (r == 0 ? "" : ", ") + std::to_string(rounds[r].jobs);
-  return rounds.size() > kShown ? text + ", ..." : text;
-}
+constexpr std::size_t kShownRounds = 8;
 
 std::string ms(double seconds) {
   return printed("%.3f ms", seconds * 1e3);
@@ -57,10 +43,10 @@ std::string jobs_table(const JobsAnswer& answer, int total, std::size_t most) {
     char line[256];
     std::snprintf(line, sizeof line, "%4d%s %6d %6zu  %-2d on %-8s %-12s %12.3f %16.3f %6.1f%% %13.3f  ",
                   c.jobs, c.interpolated ? "*" : " ", c.arrays, c.plan.rounds.size(), c.plan.num_stages(),
-                  replicas_of(c.plan).c_str(), to_string(c.plan.schedule).c_str(),
+                  replicas_text(c.plan).c_str(), to_string(c.plan.schedule).c_str(),
                   c.plan.predicted_step_s * 1e3, c.total_s / total * 1e3, c.idle * 100,
                   static_cast<double>(c.peak_bytes) / kMiB);
-    text += line + jobs_of_rounds(c.plan.rounds) + "\n";
+    text += line + jobs_of_rounds(c.plan.rounds, kShownRounds) + "\n";
   }
   if (answer.candidates.size() > most)
     text += "... " + std::to_string(answer.candidates.size() - most) + " more (--explain)\n";
@@ -95,15 +81,12 @@ std::string jobs_reasons(const JobsAnswer& answer, const LayerGraph& profile, in
 Json jobs_json(const JobsAnswer& answer, int total) {
   Json candidates = Json::array();
   for (const JobsCandidate& c : answer.candidates) {
-    Json rounds = Json::array(), replicas = Json::array();
-    for (const PlanRound& round : c.plan.rounds)
-      rounds.push_back(Json::object(
-          {{"jobs", round.jobs}, {"arrays", round.arrays}, {"predicted_step_s", round.predicted_step_s}}));
+    Json replicas = Json::array();
     for (const PlanStage& stage : c.plan.stages)
       replicas.push_back(static_cast<std::int64_t>(stage.ranks.size()));
     candidates.push_back(Json::object({{"array_jobs", c.jobs},
                                        {"arrays", c.arrays},
-                                       {"rounds", rounds},
+                                       {"rounds", rounds_json(c.plan.rounds)},
                                        {"interpolated", c.interpolated},
                                        {"replicas", replicas},
                                        {"schedule", to_string(c.plan.schedule)},

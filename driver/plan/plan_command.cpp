@@ -424,6 +424,17 @@ Result<LayerGraph> profile_of(const PlanFlags& flags) {
   return profile_of_run(*profile, *flags.from_run);
 }
 
+/// --format json: the plan, or with --explain it and why. Returns the exit code.
+template <typename Explanation>
+int print_json(const PlanFlags& flags, const Plan& plan, Explanation&& explanation) {
+  if (!flags.explain) return std::printf("%s\n", plan.to_json().c_str()), 0;
+  Json both = Json::object();
+  both["plan"] = *parse_json(plan.to_json(), "plan");
+  both["explanation"] = explanation();
+  std::printf("%s\n", both.dump(1).c_str());
+  return 0;
+}
+
 /// As many rounds of job arrays as it takes for --jobs.
 int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const ClusterSpec& cluster,
                   PlannerOptions options) {
@@ -454,14 +465,8 @@ int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const Clust
     const Result<JobsAnswer> other = plan_jobs(profile, unlimited, without, jobs);
     if (other && other->candidates.front().total_s < best.total_s) free = other->candidates.front();
   }
-  if (flags.format == OutputFormat::Json) {
-    if (!flags.explain) return std::printf("%s\n", best.plan.to_json().c_str()), 0;
-    Json both = Json::object();
-    both["plan"] = *parse_json(best.plan.to_json(), "plan");
-    both["explanation"] = jobs_json(*answer, jobs);
-    std::printf("%s\n", both.dump(1).c_str());
-    return 0;
-  }
+  if (flags.format == OutputFormat::Json)
+    return print_json(flags, best.plan, [&] { return jobs_json(*answer, jobs); });
   const std::size_t shown = flags.explain ? answer->candidates.size() : kShownWays;
   std::printf("%s\n", jobs_table(*answer, jobs, shown).c_str());
   print_table(best.plan, graph, cluster, costs);
@@ -506,14 +511,8 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
   std::vector<Sensitivity> changes;
   if (flags.explain) changes = sensitivity(*answer, *graph, *cluster, options);
   print_notes(flags, plan, *graph, *cluster, options);
-  if (flags.format == OutputFormat::Json) {
-    if (!flags.explain) return std::printf("%s\n", plan.to_json().c_str()), 0;
-    Json both = Json::object();
-    both["plan"] = *parse_json(plan.to_json(), "plan");
-    both["explanation"] = explanation_json(*answer, changes);
-    std::printf("%s\n", both.dump(1).c_str());
-    return 0;
-  }
+  if (flags.format == OutputFormat::Json)
+    return print_json(flags, plan, [&] { return explanation_json(*answer, changes); });
   print_table(plan, *graph, *cluster, options.costs);
   if (flags.explain) {
     std::printf("%s", explanation_text(*answer, changes).c_str());

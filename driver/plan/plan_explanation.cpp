@@ -29,14 +29,6 @@ int stages_per_rank(const Plan& plan) {
   return static_cast<int>(places) / std::max(1, plan.num_ranks());
 }
 
-std::string replicas_text(const Plan& plan) {
-  std::string text;
-  for (int s = 0; s < plan.num_stages() && s < 12; ++s) {
-    text += (s == 0 ? "" : "-") + std::to_string(plan.stages[s].ranks.size());
-  }
-  return plan.num_stages() > 12 ? text + "-..." : text;
-}
-
 double per_microbatch(const PlanCandidate& candidate) {
   return candidate.plan.predicted_step_s / candidate.plan.microbatches;
 }
@@ -83,6 +75,14 @@ bool same_stages(const Plan& a, const Plan& b) {
 }
 
 }  // namespace
+
+std::string replicas_text(const Plan& plan) {
+  std::string text;
+  for (int s = 0; s < plan.num_stages() && s < 12; ++s) {
+    text += (s == 0 ? "" : "-") + std::to_string(plan.stages[s].ranks.size());
+  }
+  return plan.num_stages() > 12 ? text + "-..." : text;
+}
 
 std::string spread_text(const Plan& plan) {
   const int chunks = stages_per_rank(plan);

@@ -20,6 +20,8 @@ struct Sensitivity {
 std::vector<Sensitivity> sensitivity(const PlannerAnswer& answer, const LayerGraph& graph,
                                      const ClusterSpec& cluster, const PlannerOptions& options);
 
+/// "1-3": ranks of each stage; of many stages the first ones.
+std::string replicas_text(const Plan& plan);
 /// "2 stages on 1-3 ranks, 1f1b, 4 microbatches".
 std::string spread_text(const Plan& plan);
 /// One line: the other plan, how much longer it takes, and the terms that make the difference.

@@ -8,16 +8,11 @@
 #include "runtime/base/files.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/units.h"
+#include "runtime/plan/plan_rounds.h"
 
 namespace millrace {
 namespace {
 namespace fs = std::filesystem;
-
-std::string text_of(const std::vector<PlanRound>& rounds) {
-  std::string text;
-  for (const PlanRound& round : rounds) text += (text.empty() ? "" : ", ") + std::to_string(round.jobs);
-  return text;
-}
 
 /// 0 where there is none.
 double number(const Json& json, const char* key) {
@@ -132,8 +127,8 @@ Status same_rounds(const std::string& folder, const Plan& plan) {
   if (std::ranges::equal(other->rounds, plan.rounds, {}, &PlanRound::jobs, &PlanRound::jobs)) return Ok{};
   return Problem{file,
                  other->rounds.empty() ? "is not of a run in rounds"
-                                       : "has rounds of " + text_of(other->rounds) +
-                                             " jobs, this run's plan of " + text_of(plan.rounds),
+                                       : "has rounds of " + jobs_of_rounds(other->rounds) +
+                                             " jobs, this run's plan of " + jobs_of_rounds(plan.rounds),
                  hint};
 }
 

@@ -416,14 +416,16 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
   o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
   for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
     o.settings.push_back(setting);
-  if (spec.length_buckets > 0) o.settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
-  if (spec.random_bptt) o.settings.emplace_back("random-bptt", "true");
+  const auto record_sampler = [&spec](Settings& settings) {
+    if (spec.length_buckets > 0) settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
+    if (spec.random_bptt) settings.emplace_back("random-bptt", "true");
+  };
+  record_sampler(o.settings);
   if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
   for (std::size_t job = 0; job < o.jobs.size(); ++job) {
     Settings& mine = o.jobs[job].settings;
     mine.insert(mine.begin(), {"keep-last", spec.keep_last ? "true" : "false"});
-    if (spec.length_buckets > 0) mine.emplace_back("length-buckets", std::to_string(spec.length_buckets));
-    if (spec.random_bptt) mine.emplace_back("random-bptt", "true");
+    record_sampler(mine);
     if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
   }
   spec.pipeline = *std::move(plan);

@@ -76,6 +76,13 @@ Problems round_problems(const Plan& plan) {
   return problems;
 }
 
+std::string jobs_of_rounds(const std::vector<PlanRound>& rounds, std::size_t most) {
+  std::string text;
+  for (std::size_t r = 0; r < rounds.size() && r < most; ++r)
+    text += (r == 0 ? "" : ", ") + std::to_string(rounds[r].jobs);
+  return rounds.size() > most ? text + ", ..." : text;
+}
+
 std::string rounds_text(const std::vector<PlanRound>& rounds) {
   int jobs = 0;
   for (const PlanRound& round : rounds) jobs += round.jobs;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <utility>
 
 #include "runtime/base/json.h"
@@ -42,13 +43,6 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     log_warning(to_string(written.problems()));
 }
 
-/// What was measured while the ranks rested.
-Json line_after(std::int64_t step, const char* of, const NamedValues& values) {
-  Json line = Json::object({{"after_step", step}, {"of", of}});
-  for (const auto& [name, value] : values) line[name] = value;
-  return line;
-}
-
 /// The same of a table with the step in its first column. False: there is none to go on with.
 bool cut_rows_from(const std::filesystem::path& path, std::int64_t step) {
   const Result<std::string> text = read_file(path, kGiB);
@@ -62,6 +56,13 @@ bool cut_rows_from(const std::filesystem::path& path, std::int64_t step) {
   const Status written = write_file_atomically(path, kept);
   if (!written) log_warning(to_string(written.problems()));
   return true;
+}
+
+/// What was measured while the ranks rested.
+Json line_after(std::int64_t step, const char* of, const NamedValues& values, int first_job) {
+  Json line = Json::object({{"after_step", step}, {"of", of}});
+  for (const auto& [name, value] : values) line[numbered_from(name, first_job)] = value;
+  return line;
 }
 
 LineFile open_log(const std::filesystem::path& path, std::int64_t from_step) {
@@ -141,23 +142,24 @@ void StepLog::write(const StepRecord& r) {
 }
 
 void StepLog::write(const EvaluationReport& e) {
-  NamedValues values;
-  for (const auto& [name, value] : e.values) values.emplace_back(numbered_from(name, first_job_), value);
-  Json line = line_after(e.step, "evaluation", values);
+  if (!file_.is_open()) return;
+  Json line = line_after(e.step, "evaluation", e.values, first_job_);
   line["samples"] = e.samples;
-  if (file_.is_open()) write_line(file_, line.dump());
+  write_line(file_, line.dump());
 }
 
 void StepLog::write(const ScoreReport& s) {
-  Json line = line_after(s.step, "score", s.values);
+  if (!file_.is_open()) return;
+  Json line = line_after(s.step, "score", s.values, 0);
   line["seconds"] = s.seconds;
-  if (file_.is_open()) write_line(file_, line.dump());
+  write_line(file_, line.dump());
 }
 
 /// "step,job,loss,...,lr,status"
 void StepLog::write_jobs(const StepRecord& r) {
-  std::vector<NamedValues> jobs = r.losses->jobs;
-  if (jobs.empty()) jobs.push_back(r.losses->values);  // one of several by itself
+  const std::span<const NamedValues> jobs = r.losses->jobs.empty()
+                                                ? std::span(&r.losses->values, 1)  // one of several by itself
+                                                : std::span<const NamedValues>(r.losses->jobs);
   if (!std::exchange(jobs_begun_, true)) {
     std::string header = "step,job";
     for (const auto& [name, value] : jobs.front()) header += "," + name;

@@ -146,17 +146,22 @@ TEST(MeasuredCosts, ActionsThatJitterReplayToTheMeasuredStep) {
   EXPECT_GT(worst_of_means, 0.03);  // there is something to replay
 }
 
+/// Of microbatch `step` of that step; `start` and `end` in milliseconds.
+Span span_of(SpanKind kind, int stage, int peer, int step, int start, int end) {
+  return {.kind = kind,
+          .stage = static_cast<std::int16_t>(stage),
+          .peer = peer,
+          .microbatch = step,
+          .step = step,
+          .start = start * 1'000'000LL,
+          .end = end * 1'000'000LL};
+}
+
 TEST(MeasuredCosts, SendsAndWhatWasThereAlreadyBelongToTheComputation) {
   const PipelineShape shape = replicated_shape({1, 1}, 1);
   std::vector<std::vector<Span>> spans(2);
   const auto add = [&](int rank, SpanKind kind, int stage, int peer, int step, int start, int end) {
-    spans[static_cast<std::size_t>(rank)].push_back({.kind = kind,
-                                                     .stage = static_cast<std::int16_t>(stage),
-                                                     .peer = peer,
-                                                     .microbatch = step,
-                                                     .step = step,
-                                                     .start = start * 1'000'000LL,
-                                                     .end = end * 1'000'000LL});
+    spans[static_cast<std::size_t>(rank)].push_back(span_of(kind, stage, peer, step, start, end));
   };
   for (int step = 0; step < 4; ++step) {
     const int t = 100 * step;
@@ -186,13 +191,7 @@ TEST(MeasuredCosts, WaitsForAllRanksAreNoUpdates) {
   const PipelineShape shape = replicated_shape({1, 1}, 1);
   std::vector<std::vector<Span>> spans(2);
   const auto add = [&](int rank, SpanKind kind, int peer, int step, int start, int end) {
-    spans[static_cast<std::size_t>(rank)].push_back({.kind = kind,
-                                                     .stage = static_cast<std::int16_t>(rank),
-                                                     .peer = peer,
-                                                     .microbatch = step,
-                                                     .step = step,
-                                                     .start = start * 1'000'000LL,
-                                                     .end = end * 1'000'000LL});
+    spans[static_cast<std::size_t>(rank)].push_back(span_of(kind, rank, peer, step, start, end));
   };
   for (int step = 0; step < 4; ++step) {
     const int t = 100 * step;

@@ -1,4 +1,6 @@
 // From raw text to a trained translator: token files, profile, plan, launch.
+#include <span>
+
 #include "data/files/npy.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/plan/plan.h"
@@ -9,6 +11,33 @@ namespace {
 
 class LanguageJobs : public Jobs {
  protected:
+  /// The same settings as flags and as lines of a job file.
+  struct Told {
+    std::string flags, job;
+  };
+  static void add(Told& told, std::span<const std::pair<const char*, const char*>> settings) {
+    for (const auto& [key, value] : settings) {
+      told.flags += std::string(" --") + key + " " + value;
+      told.job += std::string(key) + ": " + value + "\n";
+    }
+  }
+  /// 20 steps in one process, over three stages, and with a break: the same weights. `printed`: by the first.
+  void train_over_stages_and_with_a_break(const Told& told, const std::string& more, std::string& printed) {
+    const Ran one = run("train" + told.flags + " --steps 20 --save-weights one.safetensors");
+    ASSERT_EQ(one.code, 0) << one.output;
+    printed = one.output;
+    write("job.yaml",
+          told.job + "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n" + more);
+    const Ran three = run("launch job.yaml");
+    ASSERT_EQ(three.code, 0) << three.output;
+    EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
+    const Ran first = run("train" + told.flags + " --steps 9 --output-dir first --checkpoint-at-end");
+    ASSERT_EQ(first.code, 0) << first.output;
+    const Ran rest =
+        run("train" + told.flags + " --steps 20 --resume first --save-weights resumed.safetensors");
+    ASSERT_EQ(rest.code, 0) << rest.output;
+    EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+  }
   /// Pairs of sentences of 1 to 7 words; the target says the source backwards.
   void write_pairs(const std::string& split, int count) {
     std::string source, target;
@@ -75,30 +104,13 @@ TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
       {"rule", "asgd"},      {"nonmonotone", "1"},        {"lr", "4"},       {"evaluate-every", "2"},
       {"lambd", "0"},        {"average-start", "0"},      {"clip-norm", "1"}};
   for (const bool random : {false, true}) {
-    std::string flags, job;
-    if (random) {
-      flags = " --random-bptt --lr-by-length";
-      job = "random-bptt: true\nlr-by-length: true\n";
-    }
-    for (const auto& [key, value] : settings) {
-      flags += std::string(" --") + key + " " + value;
-      job += std::string(key) + ": " + value + "\n";
-    }
-    const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
-    ASSERT_EQ(one.code, 0) << one.output;
-    EXPECT_NE(one.output.find("tokens.perplexity"), std::string::npos) << one.output;
-    EXPECT_NE(one.output.find("averaging begins"), std::string::npos) << one.output;
-    write("job.yaml", job +
-                          "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n"
-                          "output-dir: run\n");
-    const Ran three = run("launch job.yaml");
-    ASSERT_EQ(three.code, 0) << three.output;
-    EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
-    const Ran first = run("train" + flags + " --steps 9 --output-dir first --checkpoint-at-end");
-    ASSERT_EQ(first.code, 0) << first.output;
-    const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
-    ASSERT_EQ(rest.code, 0) << rest.output;
-    EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+    Told told;
+    if (random) told = {" --random-bptt --lr-by-length", "random-bptt: true\nlr-by-length: true\n"};
+    add(told, settings);
+    std::string printed;
+    ASSERT_NO_FATAL_FAILURE(train_over_stages_and_with_a_break(told, "output-dir: run\n", printed));
+    EXPECT_NE(printed.find("tokens.perplexity"), std::string::npos) << printed;
+    EXPECT_NE(printed.find("averaging begins"), std::string::npos) << printed;
     for (const char* folder : {"run", "first"}) fs::remove_all(folder_ / folder);
   }
   EXPECT_NE(run("train --model s2vt --random-bptt --steps 1").code, 0);
@@ -112,16 +124,13 @@ TEST_F(LanguageJobs, ClustersOfRareTokensAreALaunchedJobsToo) {
       {"model", "transformer_lm"}, {"hidden", "8"},       {"feed-forward", "8"},    {"vocabulary", "64"},
       {"softmax", "adaptive"},     {"cutoffs", "8,20"},   {"divisor", "2"},         {"length", "9"},
       {"microbatch", "2"},         {"microbatches", "2"}, {"data", "synthetic:64"}, {"steps", "6"}};
-  std::string flags, job;
-  for (const auto& [key, value] : settings) {
-    flags += std::string(" --") + key + " " + value;
-    job += std::string(key) + ": " + value + "\n";
-  }
-  const Ran one = run("train" + flags + " --save-weights one.safetensors");
+  Told told;
+  add(told, settings);
+  const Ran one = run("train" + told.flags + " --save-weights one.safetensors");
   ASSERT_EQ(one.code, 0) << one.output;
   EXPECT_NE(one.output.find("perplexity"), std::string::npos) << one.output;
   EXPECT_EQ(one.output.find("accuracy"), std::string::npos) << one.output;
-  write("job.yaml", job + "stages: 2\nschedule: 1f1b\nsave-weights: two.safetensors\n");
+  write("job.yaml", told.job + "stages: 2\nschedule: 1f1b\nsave-weights: two.safetensors\n");
   const Ran two = run("launch job.yaml");
   ASSERT_EQ(two.code, 0) << two.output;
   EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
@@ -164,26 +173,14 @@ TEST_F(LanguageJobs, CaptionsOfVideosAreLearnedThroughStagesAndBreaks) {
       {"dropout", "0.2"}, {"microbatch", "2"},     {"microbatches", "2"},
       {"data", "videos"}, {"rule", "sgd"},         {"momentum", "0.9"},
       {"clip-norm", "1"}, {"lr", "0.5"},           {"evaluate-every", "6"}};
-  std::string flags, job;
-  for (const auto& [key, value] : settings) {
-    flags += std::string(" --") + key + " " + value;
-    job += std::string(key) + ": " + value + "\n";
-  }
-  const Ran one = run("train" + flags + " --steps 20 --save-weights one.safetensors");
-  ASSERT_EQ(one.code, 0) << one.output;
-  EXPECT_NE(one.output.find("perplexity"), std::string::npos) << one.output;
-  write("job.yaml", job + "steps: 20\nstages: 3\nschedule: zb-h1\nsave-weights: three.safetensors\n");
-  const Ran three = run("launch job.yaml");
-  ASSERT_EQ(three.code, 0) << three.output;
-  EXPECT_EQ(bytes("one.safetensors"), bytes("three.safetensors"));
-  const Ran first = run("train" + flags + " --steps 9 --output-dir first --checkpoint-at-end");
-  ASSERT_EQ(first.code, 0) << first.output;
-  const Ran rest = run("train" + flags + " --steps 20 --resume first --save-weights resumed.safetensors");
-  ASSERT_EQ(rest.code, 0) << rest.output;
-  EXPECT_EQ(bytes("one.safetensors"), bytes("resumed.safetensors"));
+  Told told;
+  add(told, settings);
+  std::string printed;
+  ASSERT_NO_FATAL_FAILURE(train_over_stages_and_with_a_break(told, "", printed));
+  EXPECT_NE(printed.find("perplexity"), std::string::npos) << printed;
 
   write("videos/train.captions", "train0\tw1 w2\nnobody\tw3\n");
-  const Ran refused = run("train" + flags + " --steps 1");
+  const Ran refused = run("train" + told.flags + " --steps 1");
   EXPECT_EQ(refused.code, 3) << refused.output;
   EXPECT_NE(refused.output.find("videos/train.captions:2"), std::string::npos) << refused.output;
   EXPECT_NE(refused.output.find("videos/features/nobody.npy"), std::string::npos) << refused.output;
