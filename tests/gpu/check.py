@@ -1,0 +1,340 @@
+"""What a GPU computes beside what the CPU does: every model, precision, schedule and rule that the programs offer, through
+the command line. For a machine with one GPU or more; ctest calls it, and skips it where there is none.
+
+    check.py MILLRACE [--device cuda|cpu] [--out FOLDER] [--only WORD] [--at-once N] [--list]
+
+Kernels add in other orders: of three steps in float32 the first loss agrees to 1e-5, all to 2e-3 (batch normalisation over four
+samples magnifies rounding), and what the steps change in the weights to 2 % of its norm. Ends with a line for each
+check; exit code 1 if one failed, 77 without a GPU. Needs NumPy. With --device cpu both sides compute on the CPU: that tries the
+checks themselves.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+IMAGES = "--image-size 32 --classes 10 --microbatch 4 --data synthetic:32"
+TOKENS = "--vocabulary 64 --length 12 --microbatch 4"
+TRANSFORMER = "--layers 2 --hidden 32 --heads 2 --feed-forward 64 " + TOKENS
+POINTS = "--points 64 --classes 4 --microbatch 4"
+MODELS = {
+    "mlp": "--width 32 --depth 3",
+    **{name: IMAGES for name in ("vgg16", "vgg16_bn", "resnet18", "resnet50", "resnet101", "resnext50_32x4d",
+                                 "resnext101_32x4d", "resnext101_32x8d", "densenet121", "squeezenet1_0",
+                                 "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small")},
+    "alexnet": IMAGES.replace("32", "64", 1),
+    "inception_v3": "--image-size 75 --aux-weight 0 --classes 10 --microbatch 4 --data synthetic:32",
+    "gnmt": "--layers 2 --hidden 32 " + TOKENS,
+    "gnmt_large": "--layers 3 --hidden 32 " + TOKENS,
+    "bert_base": TRANSFORMER,
+    "transformer_lm": TRANSFORMER,
+    "awd_lstm": "--layers 2 --hidden 32 --embedding-features 16 " + TOKENS,
+    "s2vt": "--frame-features 16 --embedding-features 16 --hidden 32 " + TOKENS,
+    "pointnet_cls": POINTS,
+    "pointnet_seg": POINTS,
+    "dcgan": "--image-size 32 --generator-features 8 --discriminator-features 8 --microbatch 4",
+}
+MLP = "--model mlp --width 32 --depth 6 --microbatches 8"
+LM = "--model transformer_lm " + TRANSFORMER + " --microbatches 4"
+RESNET = "--model resnet18 " + IMAGES + " --microbatches 4"
+TIMEOUT_S = 240
+DEVICE = "cuda"  # --device
+
+
+class Failed(Exception):
+    pass
+
+
+def run(command, folder, **environment):
+    """Runs it in `folder`; its standard output."""
+    try:
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S,
+                             env=dict(os.environ, **environment))
+    except subprocess.TimeoutExpired:
+        raise Failed(f"longer than {TIMEOUT_S} s: {' '.join(command)}")
+    if ran.returncode != 0:
+        raise Failed(f"exit code {ran.returncode}: {' '.join(command)}\n" + (ran.stderr + ran.stdout)[-1500:])
+    return ran.stdout
+
+
+def losses(folder):
+    """Of each step; of a job array of each job."""
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if name.startswith("steps.rank"):
+            for line in open(os.path.join(folder, name)):
+                step = json.loads(line)
+                found += [(step["step"], key, value) for key, value in sorted(step.items())
+                          if ("." + key).endswith(".loss") and value is not None]  # null on ranks without a head
+                found += [(step["step"], job, value.get("loss")) for job, value in enumerate(step.get("jobs", []))
+                          if isinstance(value, dict)]
+    return found
+
+
+def train(millrace, flags, folder, out="out", **environment):
+    run([millrace, "train", *flags.split(), "--no-evaluation", "--threads", "1", "--output-dir", out], folder, **environment)
+    found = losses(os.path.join(folder, out))
+    if not found:
+        raise Failed(f"no losses in the log of: train {flags}")
+    return found
+
+
+def difference(one, other):
+    """The greatest relative difference of two runs' losses."""
+    if [key[:2] for key in one] != [key[:2] for key in other]:
+        raise Failed(f"other steps or names: {one[:3]} and {other[:3]}")
+    return max((abs(a[2] - b[2]) / max(abs(a[2]), 1e-30) if a[2] != b[2] else 0.0) for a, b in zip(one, other))
+
+
+def weights(folder, name):
+    """All tensors of the files that --save-weights wrote, one after the other."""
+    found = []
+    for file in sorted(os.listdir(folder)):
+        if not (file.startswith(name + ".") and file.endswith(".safetensors")):
+            continue
+        with open(os.path.join(folder, file), "rb") as opened:
+            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+            data = opened.read()
+        for key in sorted(header):
+            if key != "__metadata__" and header[key]["dtype"] == "F32" and "running_" not in key:
+                first, last = header[key]["data_offsets"]
+                found.append(numpy.frombuffer(data[first:last], numpy.float32))
+    return numpy.concatenate(found).astype(numpy.float64)
+
+
+def same_training(flags):
+    """A check: losses, and what three steps do to the weights."""
+    def check(millrace, folder):
+        runs, ends = {}, {}
+        for name, more in (("before", "cpu --lr 0"), ("cpu", "cpu"), ("gpu", DEVICE)):
+            runs[name] = train(millrace, f"{flags} --steps 3 --save-weights {name}.safetensors --device {more}", folder, name)
+            ends[name] = weights(folder, name)
+        first = difference(runs["cpu"][:1], runs["gpu"][:1])
+        apart = difference(runs["cpu"], runs["gpu"])
+        moved = numpy.linalg.norm(ends["cpu"] - ends["before"])
+        update = numpy.linalg.norm(ends["gpu"] - ends["cpu"]) / moved
+        told = f"first loss {first:.1e} apart, of three {apart:.1e}, what they changed {update:.1e}"
+        if not (moved > 0 and first <= 1e-5 and apart <= 2e-3 and update <= 2e-2):
+            raise Failed(told)
+        return told
+    return check
+
+
+def same(flags, more, tolerance, base="--device cpu"):
+    """A check: a run with `more` on the GPU against one with `base`."""
+    def check(millrace, folder):
+        steps = "" if "--steps" in flags else " --steps 3"
+        expected = train(millrace, flags + steps + " " + base.replace("DEVICE", DEVICE), folder, "expected")
+        found = train(millrace, flags + steps + f" --device {DEVICE} " + more, folder, "found")
+        apart = difference(expected, found)
+        if not apart <= tolerance:
+            raise Failed(f"losses differ by {apart:.2e}, allowed {tolerance:.0e}\n  expected {expected}\n  found    {found}")
+        return f"{apart:.1e} apart"
+    return check
+
+
+def checkpoints(millrace, folder):
+    """What a GPU saved the CPU goes on with, and the other way round."""
+    flags = RESNET + " --steps"
+    whole = train(millrace, flags + " 4 --device cpu", folder, "whole")
+    apart = 0
+    for number, (first, second) in enumerate(((DEVICE, "cpu"), ("cpu", DEVICE), (DEVICE, DEVICE))):
+        out = f"{number}{first}{second}"
+        train(millrace, f"{flags} 2 --device {first} --checkpoint-at-end", folder, out)
+        found = train(millrace, f"{flags} 4 --device {second} --resume {out}", folder, out + "2")
+        apart = max(apart, difference(whole[-len(found):], found))
+    if apart > 2e-3:
+        raise Failed(f"losses after the checkpoint differ by {apart:.2e}")
+    return f"{apart:.1e} apart"
+
+
+def evaluation(millrace, folder):
+    answers = []
+    for side, device in (("cpu", "cpu"), ("gpu", DEVICE)):
+        run([millrace, "train", *RESNET.split(), "--steps", "2", "--threads", "1", "--device", device,
+             "--output-dir", side], folder)
+        with open(os.path.join(folder, side, "summary.json")) as file:
+            answers.append(json.load(file))
+    first, second = (answer["evaluation"] for answer in answers)
+    if not abs(first["loss"] - second["loss"]) <= 2e-3 * abs(first["loss"]):
+        raise Failed(f"{first} and {second}")
+    return f"losses {first['loss']} and {second['loss']}"
+
+
+def processes(backend):
+    """Two processes, as many on a GPU as there have to be, against threads of one on the CPU."""
+    def check(millrace, folder):
+        flags = MLP + " --stages 2 --steps 3 --no-evaluation --threads 1"
+        expected = train(millrace, flags + " --device cpu", folder, "expected")
+        store = os.path.join(folder, "store")
+        os.mkdir(store)
+        ranks = [subprocess.Popen([millrace, "train", *flags.split(), "--device", DEVICE, "--backend", backend,
+                                   "--output-dir", os.path.join(folder, "found")], cwd=folder, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True,
+                                  env=dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
+                                           MILLRACE_STORE=store))
+                 for rank in range(2)]
+        told = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            raise Failed("\n".join(told)[-1500:])
+        apart = difference(expected, losses(os.path.join(folder, "found")))
+        if apart > 1e-5:
+            raise Failed(f"losses differ by {apart:.2e}")
+        return f"{apart:.1e} apart"
+    return check
+
+
+def launched(millrace, folder):
+    flags = MLP + " --steps 3"
+    expected = train(millrace, flags + " --stages 2 --device cpu", folder, "expected")
+    with open(os.path.join(folder, "job.yaml"), "w") as file:
+        file.write("model: mlp\nwidth: 32\ndepth: 6\nmicrobatches: 8\nstages: 2\nsteps: 3\nthreads: 1\n"
+                   "no-evaluation: true\ndevice: " + DEVICE + "\noutput-dir: found\n")
+    run([millrace, "launch", "job.yaml"], folder)
+    apart = difference(expected, losses(os.path.join(folder, "found")))
+    if apart > 1e-5:
+        raise Failed(f"losses differ by {apart:.2e}")
+    return f"{apart:.1e} apart"
+
+
+def planned(millrace, folder):
+    """profile, plan, train: what was predicted and what was measured."""
+    model = "--model resnet50 " + ("--image-size 224 --microbatch 32" if DEVICE == "cuda" else "--image-size 32 --microbatch 2")
+    told = []
+    for precision in ("float32", "bfloat16"):
+        more = f" --precision {precision} --device " + DEVICE
+        run([millrace, "profile", *(model + more).split(), "--out", precision + ".json"], folder)
+        run([millrace, "plan", "--profile", precision + ".json", "--ranks", "1", "-m", "4", "--out", precision + ".plan"],
+            folder)
+        with open(os.path.join(folder, precision + ".plan")) as file:
+            predicted = json.load(file)["predicted_step_s"]
+        run([millrace, "train", *(model + more).split(), "--plan", precision + ".plan", "--microbatches", "4", "--steps", "20",
+             "--no-evaluation", "--data", "synthetic:256", "--output-dir", precision], folder)
+        with open(os.path.join(folder, precision, "summary.json")) as file:
+            summary = json.load(file)
+        told.append(f"{precision}: predicted {predicted * 1e3:.1f} ms, measured {summary['median_step_s'] * 1e3:.1f} ms")
+    return "; ".join(told)
+
+
+def diverged(millrace, folder):
+    """A loss that is no number ends a run on the GPU with the code that it has on the CPU."""
+    codes = []
+    for side, device in (("cpu", "cpu"), ("gpu", DEVICE)):
+        ran = subprocess.run([millrace, "train", *MLP.split(), "--steps", "50", "--lr", "1e30", "--no-evaluation", "--device",
+                              device], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+        codes.append((ran.returncode, ran.stderr.strip().splitlines()[-1:]))
+    if codes[0][0] != codes[1][0]:
+        raise Failed(f"{codes}")
+    return f"exit code {codes[0][0]} both"
+
+
+def out_of_memory(millrace, folder):
+    """A model that does not fit says so and does not hang."""
+    ran = subprocess.run([millrace, "train", "--model", "mlp", "--width", "1000000", "--depth", "8", "--device", DEVICE, "--steps",
+                          "1"], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+    if ran.returncode == 0:
+        raise Failed("it fitted")
+    return f"exit code {ran.returncode}: {ran.stderr.strip()[-160:]}"
+
+
+def checks():
+    listed = {}
+    for name, flags in MODELS.items():
+        listed["model " + name] = same_training(f"--model {name} {flags}")
+    for rule in ("sgd --nesterov", "adam", "adamw --amsgrad", "lamb", "lars", "adadelta", "rmsprop --centered", "asgd"):
+        listed["rule " + rule] = same(f"{RESNET} --rule {rule}", "", 2e-3)
+    listed["clip-norm"] = same(f"{LM} --clip-norm 0.1", "", 1e-5)
+    listed["clip-value"] = same(f"{LM} --clip-value 0.01", "", 1e-5)
+    for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"):
+        listed["schedule " + schedule] = same(f"{MLP} --stages 2 --schedule {schedule}", "", 1e-5)
+    for schedule in ("pipedream", "pipedream-vsync", "pipedream-2bw"):
+        listed["schedule " + schedule] = same(f"{MLP} --stages 2 --schedule {schedule} --steps 12", "", 1e-5)
+    listed["stages against one"] = same(LM, "--stages 3", 1e-5, base="--device DEVICE")
+    listed["deterministic, bits"] = same(MLP + " --deterministic --stages 2", "", 0, base="--device DEVICE")
+    listed["recompute, bits"] = same(MLP + " --stages 2", "--recompute", 0, base="--device DEVICE")
+    listed["replicas"] = same(MLP + " --stages 2 --replicas 2", "", 1e-5)
+    listed["replicas, zero-1"] = same(MLP + " --replicas 2 --rule adam --zero-1", "", 1e-5)
+    listed["sync-batch-norm"] = same(RESNET + " --replicas 2 --sync-batch-norm", "", 2e-3)
+    for precision in ("bfloat16", "float16"):
+        for name, model in (("mlp", MLP), ("resnet18", RESNET), ("transformer_lm", LM)):
+            listed[f"{precision} {name}"] = same(f"{model} --precision {precision}", "", 3e-2)
+        listed[precision + " stages"] = same(f"{LM} --precision {precision}", "--stages 2", 3e-2)
+    listed["float16 skipped steps"] = same(f"{MLP} --precision float16 --loss-scale-initial 1e30 --steps 6", "", 1e-2)
+    for name in ("mlp", "resnet18", "pointnet_cls", "dcgan", "transformer_lm", "bert_base", "gnmt", "mobilenet_v2"):
+        listed["fused " + name] = same(f"--model {name} {MODELS[name]} --fused --lr 0.01 0.02 0.03 --seed 1 2 3 "
+                                       "--data-seed 1", "", 2e-3)
+    listed["fused adam"] = same(MLP + " --fused --rule adam --lr 0.001 0.002 --beta1 0.8 0.9", "", 2e-3)
+    listed["fused stages"] = same(MLP + " --stages 2 --fused --arrays 2 --lr 0.1 0.2 0.3 0.4", "", 2e-3)
+    listed["checkpoints"] = checkpoints
+    listed["evaluation"] = evaluation
+    listed["processes auto"] = processes("auto")
+    listed["processes gloo"] = processes("gloo")
+    listed["launch"] = launched
+    listed["profile, plan, train"] = planned
+    listed["diverged"] = diverged
+    if DEVICE == "cuda":
+        listed["out of memory"] = out_of_memory
+    return listed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("millrace")
+    parser.add_argument("--out", help="keep the runs here")
+    parser.add_argument("--only", default="", help="checks whose name has this word in it")
+    parser.add_argument("--at-once", type=int, default=max(1, (os.cpu_count() or 1) // 4))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    options = parser.parse_args()
+    global DEVICE
+    DEVICE = options.device
+    wanted = {name: check for name, check in checks().items() if options.only in name}
+    if not wanted:
+        sys.exit(f"check: no check has '{options.only}' in its name (--list)")
+    if options.list:
+        print("\n".join(wanted))
+        return 0
+    millrace = os.path.abspath(options.millrace)
+    if DEVICE == "cuda" and (shutil.which("nvidia-smi") is None
+                             or subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0):
+        print("no GPU: skipped")
+        return 77
+    if numpy is None:
+        sys.exit("check: this Python has no NumPy; take the one whose path tests/reference/install prints")
+    out = options.out or tempfile.mkdtemp(prefix="millrace-gpu-")
+
+    def one(item):
+        number, (name, check) = item
+        folder = os.path.join(out, str(number))
+        os.makedirs(folder)
+        start = time.monotonic()
+        try:
+            return name, True, check(millrace, folder), time.monotonic() - start
+        except Exception as error:  # one that breaks must not end the others
+            return name, False, f"{type(error).__name__}: {error}", time.monotonic() - start
+
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, item) for item in enumerate(wanted.items())]):
+            name, good, told, seconds = done.result()
+            failed += not good
+            print(f"{'ok  ' if good else 'FAIL'} {name:28} {seconds:6.1f} s  {told}", flush=True)
+    print(f"{len(wanted) - failed} of {len(wanted)} checks passed")
+    if not options.out:
+        shutil.rmtree(out, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
