@@ -1,4 +1,4 @@
-// What layers carry over text that runs on (CarryingLayer), in a checkpoint: by layer and row, so that any
+// What layers carry over text that runs on (CarriesState), in a checkpoint: by layer and row, so that any
 // plan goes on with what any other saved.
 #pragma once
 

@@ -11,6 +11,7 @@
 
 #include "runtime/base/random.h"
 #include "runtime/base/units.h"
+#include "runtime/layers/carrying_layer.h"
 
 namespace millrace {
 namespace {
@@ -107,7 +108,7 @@ class FoldedJobs final : public Layer {
   LayerPtr layer_;
 };
 
-class JobLayer final : public MultiLayer {
+class JobLayer : public MultiLayer {
  public:
   JobLayer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices, bool kernels)
       : name_(std::move(name)), jobs_(std::move(jobs)), choices_(std::move(choices)) {
@@ -153,15 +154,9 @@ class JobLayer final : public MultiLayer {
                                       std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                       const CallContext& context, Saved* saved) const override {
     const bool fused = choose(inputs, parameters, buffers, context, saved != nullptr);
-    std::shared_ptr<SavedJobs> mine;
-    if (saved) {
-      mine = std::make_shared<SavedJobs>();
-      mine->fused = fused;
-      mine->saved.resize(fused ? 1 : jobs_.size());
-      saved->extra = mine;
-    }
+    SavedJobs* mine = jobs_saved(saved, fused);
     return fused ? forward_fused(inputs, parameters, buffers, context, mine ? &mine->saved[0] : nullptr)
-                 : forward_loop(inputs, parameters, buffers, context, mine.get());
+                 : forward_loop(inputs, parameters, buffers, context, mine);
   }
 
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor> grads,
@@ -187,6 +182,41 @@ class JobLayer final : public MultiLayer {
     }
   }
 
+ protected:
+  /// What a job's own layer is called with.
+  struct OneJob {
+    std::span<const at::Tensor> inputs, parameters;
+    const CallContext& context;
+    Saved* saved;
+  };
+  std::span<const LayerPtr> jobs() const { return jobs_; }
+  /// What `saved` then holds; null if it is.
+  SavedJobs* jobs_saved(Saved* saved, bool fused) const {
+    if (!saved) return nullptr;
+    auto mine = std::make_shared<SavedJobs>();
+    mine->fused = fused;
+    mine->saved.resize(fused ? 1 : jobs_.size());
+    saved->extra = mine;
+    return mine.get();
+  }
+  /// All outputs, each job's by forward(job, OneJob).
+  template <typename Forward>
+  std::vector<at::Tensor> forward_each(std::span<const at::Tensor> inputs,
+                                       std::span<const at::Tensor> parameters, const CallContext& context,
+                                       SavedJobs* saved, Forward&& forward) const {
+    std::vector<at::Tensor> outputs;
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    std::vector<at::Tensor> dense(per_job);
+    for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (std::size_t i = 0; i < per_job; ++i) dense[i] = inputs[b * per_job + i].contiguous();
+      const CallContext own_context = context_of(b, context);
+      for (at::Tensor& made : forward(b, OneJob{dense, parameters.subspan(b * parameters_, parameters_),
+                                                own_context, saved ? &saved->saved[b] : nullptr}))
+        outputs.push_back(std::move(made));
+    }
+    return outputs;
+  }
+
  private:
   CallContext context_of(std::size_t job, const CallContext& context) const {
     CallContext own = context;
@@ -198,23 +228,11 @@ class JobLayer final : public MultiLayer {
   std::vector<at::Tensor> forward_loop(std::span<const at::Tensor> inputs,
                                        std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                        const CallContext& context, SavedJobs* saved) const {
-    std::vector<at::Tensor> outputs;
-    const std::size_t per_job = inputs.size() / jobs_.size();
-    std::vector<at::Tensor> dense(per_job);
-    for (std::size_t b = 0; b < jobs_.size(); ++b) {
-      for (std::size_t i = 0; i < per_job; ++i) dense[i] = inputs[b * per_job + i].contiguous();
-      const auto own = parameters.subspan(b * parameters_, parameters_);
-      const auto own_buffers = buffers.subspan(b * buffers_, buffers_);
-      const CallContext own_context = context_of(b, context);
-      Saved* own_saved = saved ? &saved->saved[b] : nullptr;
-      if (!multi_[b]) {
-        outputs.push_back(jobs_[b]->forward(dense, own, own_buffers, own_context, own_saved));
-        continue;
-      }
-      for (at::Tensor& made : multi_[b]->forward_all(dense, own, own_buffers, own_context, own_saved))
-        outputs.push_back(std::move(made));
-    }
-    return outputs;
+    return forward_each(inputs, parameters, context, saved, [&](std::size_t b, const OneJob& one) {
+      const auto own = buffers.subspan(b * buffers_, buffers_);
+      if (multi_[b]) return multi_[b]->forward_all(one.inputs, one.parameters, own, one.context, one.saved);
+      return std::vector{jobs_[b]->forward(one.inputs, one.parameters, own, one.context, one.saved)};
+    });
   }
 
   std::vector<at::Tensor> backward_input_loop(std::span<const at::Tensor> grads,
@@ -346,10 +364,7 @@ class JobLayer final : public MultiLayer {
       }
     }
     Saved saved;
-    auto mine = std::make_shared<SavedJobs>();
-    mine->fused = fused;
-    mine->saved.resize(fused ? 1 : jobs_.size());
-    saved.extra = mine;
+    SavedJobs* mine = jobs_saved(&saved, fused);
     std::vector<char> needs;
     const std::size_t per_job = inputs.size() / jobs_.size();
     for (const at::Tensor& input : inputs) {  // one that all share is a field
@@ -360,7 +375,7 @@ class JobLayer final : public MultiLayer {
     const TimePoint start = choices_->clock().now();
     const std::vector<at::Tensor> outputs =
         fused ? forward_fused(inputs, parameters, statistics, context, saves ? &mine->saved[0] : nullptr)
-              : forward_loop(inputs, parameters, statistics, context, saves ? mine.get() : nullptr);
+              : forward_loop(inputs, parameters, statistics, context, saves ? mine : nullptr);
     if (saves && outputs.front().is_floating_point()) {
       const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
       backward_input_all(outputs, parameters, saved, wanted);
@@ -386,6 +401,35 @@ class JobLayer final : public MultiLayer {
   std::shared_ptr<KernelChoices> choices_;
   LayerPtr kernel_;
   std::size_t parameters_ = 0, buffers_ = 0;  ///< of one job
+};
+
+/// Job by job, each from the state that it left: "job0/h", "job0/c", "job1/h", ...
+class CarryingJobs final : public JobLayer, public CarriesState {
+ public:
+  using JobLayer::JobLayer;
+
+  std::vector<CarriedSpec> carried() const override {
+    std::vector<CarriedSpec> all;
+    for (std::size_t b = 0; b < jobs().size(); ++b) {
+      for (CarriedSpec& spec : own(b).carried())
+        all.push_back({job_prefix(static_cast<int>(b)) + spec.name, std::move(spec.row)});
+    }
+    return all;
+  }
+  std::vector<at::Tensor> forward_all_from(std::span<const at::Tensor> inputs,
+                                           std::span<const at::Tensor> parameters,
+                                           std::span<at::Tensor> state, const CallContext& context,
+                                           Saved* saved) const override {
+    const std::size_t of_job = state.size() / jobs().size();
+    return forward_each(
+        inputs, parameters, context, jobs_saved(saved, false), [&](std::size_t b, const OneJob& one) {
+          return own(b).forward_all_from(one.inputs, one.parameters, state.subspan(b * of_job, of_job),
+                                         one.context, one.saved);
+        });
+  }
+
+ private:
+  const CarriesState& own(std::size_t job) const { return dynamic_cast<const CarriesState&>(*jobs()[job]); }
 };
 
 class JobHead final : public Head {
@@ -552,6 +596,8 @@ std::vector<KernelChoice> KernelChoices::all() const {
 
 LayerPtr job_layer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices,
                    bool kernels) {
+  if (dynamic_cast<const CarriesState*>(jobs.front().get()))
+    return std::make_shared<CarryingJobs>(std::move(name), std::move(jobs), std::move(choices), kernels);
   return std::make_shared<JobLayer>(std::move(name), std::move(jobs), std::move(choices), kernels);
 }
 HeadPtr job_head(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices) {

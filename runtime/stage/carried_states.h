@@ -1,4 +1,4 @@
-// What the CarryingLayers of a stage leave from one microbatch to the one whose samples follow.
+// What the layers of a stage that CarriesState leave from one microbatch to the one whose samples follow.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// By step of the stage, then by CarryingLayer::carried(); empty for other layers.
+/// By step of the stage, then by CarriesState::carried(); empty for other layers.
 using CarriedTensors = std::vector<std::vector<at::Tensor>>;
 
 /// By position of the microbatch that left it. A microbatch depends on the one it follows and no other, so

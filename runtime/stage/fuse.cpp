@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/repeated_layer.h"
 #include "runtime/layers/shape_errors.h"
 
@@ -197,12 +196,6 @@ Result<LayeredModel> fuse(std::vector<LayeredModel> models, const std::shared_pt
         {"--fused",
          "the samples of " + first.name + " vary in length, and the jobs would read different ones",
          "give one --data-seed for all jobs"});
-  const NamedLayer* carrying = first_carrying(first.layers);
-  if (models.size() > 1 && carrying)
-    problems.push_back({"--fused",
-                        "layer " + carrying->name + " goes on with the state of the window before, and " +
-                            "layers of several jobs carry none",
-                        "run the jobs apart"});
   if (!problems.empty()) return problems;
   if (models.size() == 1) return std::move(models.front());
   return Fuser(std::move(models), choices, options).run();

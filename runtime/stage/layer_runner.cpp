@@ -77,18 +77,19 @@ void LayerRunner::add_sums(std::size_t step, const std::vector<at::Tensor>& own)
 }
 
 /// A forward that is run again begins with the same and leaves nothing.
-at::Tensor LayerRunner::forward_carrying(LayerSlot& slot, std::size_t i, std::span<const at::Tensor> inputs,
-                                         const CallContext& context, Saved* saved, VersionId version,
-                                         Run run) {
+std::vector<at::Tensor> LayerRunner::forward_carrying(LayerSlot& slot, std::size_t i,
+                                                      std::span<const at::Tensor> inputs,
+                                                      const CallContext& context, Saved* saved,
+                                                      VersionId version, Run run) {
   const LayerStep& step = program_.steps[i];
   std::vector<at::Tensor> state(step.num_carried);
   if (!slot.carried.empty()) state = slot.carried[i];
-  at::Tensor output = step.carrying->forward_from(inputs, store_.parameters(version, static_cast<int>(i)),
-                                                  state, context, saved);
-  if (run == Run::Again) return output;
+  std::vector<at::Tensor> outputs = step.carrying->forward_all_from(
+      inputs, store_.parameters(version, static_cast<int>(i)), state, context, saved);
+  if (run == Run::Again) return outputs;
   slot.left.resize(program_.steps.size());
   slot.left[i] = std::move(state);
-  return output;
+  return outputs;
 }
 
 void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run) {
@@ -116,14 +117,13 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     const auto parameters = store_.parameters(version, static_cast<int>(i));
     before(Phase::Forward, i);
     cast_inputs(step, inputs);
-    if (step.carrying) {
-      slot.values[static_cast<std::size_t>(step.outputs[0])] =
-          forward_carrying(slot, i, inputs, context, saved, version, run);
-    } else if (!step.multi) {
+    if (!step.carrying && !step.multi) {
       slot.values[static_cast<std::size_t>(step.outputs[0])] =
           step.layer->forward(inputs, parameters, buffers, context, saved);
     } else {
-      std::vector<at::Tensor> outputs = step.multi->forward_all(inputs, parameters, buffers, context, saved);
+      std::vector<at::Tensor> outputs =
+          step.carrying ? forward_carrying(slot, i, inputs, context, saved, version, run)
+                        : step.multi->forward_all(inputs, parameters, buffers, context, saved);
       MILLRACE_CHECK(outputs.size() == step.outputs.size(), "layer " << step.named->name);
       for (std::size_t k = 0; k < outputs.size(); ++k)
         slot.values[static_cast<std::size_t>(step.outputs[k])] = std::move(outputs[k]);

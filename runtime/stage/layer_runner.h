@@ -29,12 +29,12 @@ struct LayerSlot {
   MicrobatchId microbatch{-1};
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
-  std::vector<GradientPart> parts;                        ///< where StageProgram::in_parts
-  std::vector<Saved> saved;                               ///< by step
-  std::vector<at::Tensor> kept;                           ///< what came in, for a stage that recomputes
-  CarriedTensors carried;                                 ///< what CarryingLayers begin with; empty: nothing
-  CarriedTensors left;                                    ///< what they end with
-  std::vector<Saved> heads;                               ///< by head
+  std::vector<GradientPart> parts;  ///< where StageProgram::in_parts
+  std::vector<Saved> saved;         ///< by step
+  std::vector<at::Tensor> kept;     ///< what came in, for a stage that recomputes
+  CarriedTensors carried;           ///< what layers that carry begin with; empty: nothing
+  CarriedTensors left;              ///< what they end with
+  std::vector<Saved> heads;         ///< by head
   std::vector<std::vector<at::Tensor>> output_gradients;  ///< by step, from I to W
   bool through = false;                                   ///< its last backward is done
 
@@ -87,8 +87,9 @@ class LayerRunner {
  private:
   std::span<at::Tensor> sums_for(std::size_t step, std::vector<at::Tensor>& own);
   void add_sums(std::size_t step, const std::vector<at::Tensor>& own);
-  at::Tensor forward_carrying(LayerSlot& slot, std::size_t step, std::span<const at::Tensor> inputs,
-                              const CallContext& context, Saved* saved, VersionId version, Run run);
+  std::vector<at::Tensor> forward_carrying(LayerSlot& slot, std::size_t step,
+                                           std::span<const at::Tensor> inputs, const CallContext& context,
+                                           Saved* saved, VersionId version, Run run);
   at::Tensor take_gradient(LayerSlot& slot, int place) const;
   bool take_gradients(LayerSlot& slot, const LayerStep& step, std::vector<at::Tensor>& grads) const;
   void joint_step(LayerSlot& slot, VersionId version, std::size_t i);

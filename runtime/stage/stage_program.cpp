@@ -82,7 +82,7 @@ class Compiler {
     LayerStep step{.named = &named,
                    .layer = named.layer.get(),
                    .multi = dynamic_cast<const MultiLayer*>(named.layer.get()),
-                   .carrying = dynamic_cast<const CarryingLayer*>(named.layer.get()),
+                   .carrying = dynamic_cast<const CarriesState*>(named.layer.get()),
                    .index = index,
                    .inputs = places(layout_.reads[i]),
                    .needs = wants(layout_.reads[i]),

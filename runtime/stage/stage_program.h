@@ -16,7 +16,7 @@ struct LayerStep {
   const NamedLayer* named = nullptr;
   const Layer* layer = nullptr;
   const MultiLayer* multi = nullptr;        ///< the same, if it has several outputs
-  const CarryingLayer* carrying = nullptr;  ///< the same, if it goes on where it ended
+  const CarriesState* carrying = nullptr;  ///< the same, if it goes on where it ended
   std::size_t num_carried = 0;
   int index = 0;                     ///< in the model
   std::vector<int> inputs, outputs;  ///< places
@@ -76,7 +76,7 @@ struct StageProgram {
   /// By place: readers in several stages, so the gradient is summed when all parts are there.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< of all heads of the model
-  bool carries = false;      ///< a layer is a CarryingLayer
+  bool carries = false;      ///< a layer CarriesState
 
   bool reads_batch() const { return !fields.empty(); }
   const Border* earlier_from(int peer) const;

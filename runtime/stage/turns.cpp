@@ -75,7 +75,7 @@ Problems validate_turns(const LayeredModel& model) {
   for (const NamedLayer& layer : model.layers) {
     if (!layer.tied.empty())
       say("layer " + layer.name + " is tied, and the model is trained in turns", "tie nothing");
-    if (dynamic_cast<const CarryingLayer*>(layer.layer.get()))
+    if (dynamic_cast<const CarriesState*>(layer.layer.get()))
       say("layer " + layer.name + " carries a state, and the model is trained in turns", {});
   }
   for (const Turn& turn : model.turns) {

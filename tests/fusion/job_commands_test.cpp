@@ -54,6 +54,12 @@ TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
        "--data-seed 3 --stages 2 ",
        "--lr 0.0002 0.001 --seed 1 2 --beta1 0.5 0.9",
        {"--lr 0.0002 --seed 1 --beta1 0.5", "--lr 0.001 --seed 2 --beta1 0.9"}},
+      // Each job's states go on from window to window.
+      {"--model awd_lstm --layers 2 --hidden 12 --embedding-features 8 --vocabulary 50 --length 6 "
+       "--data-seed 3 "
+       "--stages 2 --random-bptt ",
+       "--lr 1 0.5 --seed 1 2 --weight-drop 0.2 0.5 --rule sgd asgd",
+       {"--lr 1 --seed 1 --weight-drop 0.2 --rule sgd", "--lr 0.5 --seed 2 --weight-drop 0.5 --rule asgd"}},
       {"--model mobilenet_v3_small --image-size 32 --classes 4 --data-seed 3 ",
        "--lr 0.1 0.05 --seed 1 2",
        {"--lr 0.1 --seed 1", "--lr 0.05 --seed 2"}},
@@ -117,6 +123,33 @@ TEST_F(JobCommands, CheckpointsFuseAndSplit) {
   expect_refused(2, "fuse nine@5 --out other", "has no job 5");
   expect_refused(4, "fuse run0 run1 --out array", "array");
   expect_refused(4, "split run0 --out other", "single job");
+}
+
+TEST_F(JobCommands, StatesOfTextThatRunsOnFuseAndSplit) {
+  const std::string model =
+                        "--model awd_lstm --layers 2 --hidden 12 --embedding-features 8 --vocabulary 50 "
+                        "--length 6 --data-seed 3 ",
+                    to_12 = " --steps 12 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
+  const std::vector<std::string> flags{"--lr 1 --seed 1", "--lr 0.5 --seed 2"};
+  for (std::size_t b = 0; b < 2; ++b) {
+    const std::string name = std::to_string(b);
+    expect_done(kTrain + model + flags[b] + " --output-dir run" + name + " --checkpoint-at-end");
+    expect_done("train " + model + flags[b] + to_12 + "--resume run" + name + " --save-weights whole" + name +
+                ".safetensors");
+  }
+  expect_done("fuse run1 run0 --out array");
+  expect_done("train " + model +
+              "--fused --lr 0.5 1 --seed 2 1 --steps 9 --microbatch 4 --microbatches 2 --no-evaluation "
+              "--threads 1 --kernels loop --resume array --output-dir nine --checkpoint-at-end");
+  expect_done("train " + model + "--fused --kernels loop --lr 0.5 1 --seed 2 1 --stages 2" + to_12 +
+              "--resume nine --save-weights w.safetensors");
+  EXPECT_EQ(bytes("w.job0.safetensors"), bytes("whole1.safetensors"));
+  EXPECT_EQ(bytes("w.job1.safetensors"), bytes("whole0.safetensors"));
+  expect_done("split nine --out jobs");
+  expect_done("train " + model + flags[0] + to_12 + "--resume jobs/job1 --save-weights alone.safetensors");
+  EXPECT_EQ(bytes("alone.safetensors"), bytes("whole0.safetensors"));
+  expect_refused(2, "train " + model + "--fused --lr 1 0.5 --rule asgd --nonmonotone 2 --steps 2",
+                 "at its own time");
 }
 
 TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {

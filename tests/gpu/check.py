@@ -271,7 +271,7 @@ def checks():
             listed[f"{precision} {name}"] = same(f"{model} --precision {precision}", "", 3e-2)
         listed[precision + " stages"] = same(f"{LM} --precision {precision}", "--stages 2", 3e-2)
     listed["float16 skipped steps"] = same(f"{MLP} --precision float16 --loss-scale-initial 1e30 --steps 6", "", 1e-2)
-    for name in ("mlp", "resnet18", "pointnet_cls", "dcgan", "transformer_lm", "bert_base", "gnmt", "mobilenet_v2"):
+    for name in ("mlp", "resnet18", "pointnet_cls", "dcgan", "transformer_lm", "bert_base", "gnmt", "awd_lstm", "mobilenet_v2"):
         listed["fused " + name] = same(f"--model {name} {MODELS[name]} --fused --lr 0.01 0.02 0.03 --seed 1 2 3 "
                                        "--data-seed 1", "", 2e-3)
     listed["fused adam"] = same(MLP + " --fused --rule adam --lr 0.001 0.002 --beta1 0.8 0.9", "", 2e-3)
