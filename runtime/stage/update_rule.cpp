@@ -52,11 +52,12 @@ class Sgd final : public UpdateRule {
  private:
   void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
     const double dampening = number(&RuleOptions::dampening);
+    const std::vector<Segment> all = segments();
     // With momentum buffers of zeros the first step gives momentum = gradient, unless it is dampened.
     for (const auto& [decays, first] :
          {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
       std::vector<at::Tensor> parameters, gradients, momenta;
-      for (const Segment& segment : segments()) {
+      for (const Segment& segment : all) {
         if (segment.decays != decays || (dampening != 0 && segment.updates == 0) != first) continue;
         parameters.push_back(cut(weights, segment.range));
         gradients.push_back(cut(gradient, segment.range));
@@ -82,9 +83,10 @@ class Adam final : public UpdateRule {
 
  private:
   void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+    const std::vector<Segment> all = segments();
     for (bool decays : {true, false}) {
       std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
-      for (const Segment& segment : segments()) {
+      for (const Segment& segment : all) {
         if (segment.decays != decays) continue;
         parameters.push_back(cut(weights, segment.range));
         gradients.push_back(cut(gradient, segment.range));
