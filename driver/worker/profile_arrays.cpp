@@ -7,14 +7,13 @@
 
 namespace millrace {
 
-Result<std::vector<LayeredModel>> arrays_to_measure(const ProfileFlags& flags, const LayeredModel& model,
-                                                    Clock& clock) {
+Result<std::vector<LayeredModel>> arrays_to_measure(const ProfileFlags& flags, const LayeredModel& model) {
   std::vector<LayeredModel> arrays;
   for (const int jobs : std::set<int>(flags.jobs.begin(), flags.jobs.end())) {
     if (jobs == 1) continue;
     // Kernels are chosen by shapes, and those of another size are other shapes: each has choices of its own.
     Result<LayeredModel> array = fuse(std::vector(static_cast<std::size_t>(jobs), model),
-                                      std::make_shared<KernelChoices>(flags.kernels, clock));
+                                      std::make_shared<KernelChoices>(flags.kernels, choosing_clock()));
     if (!array) {
       Problems problems = array.problems();
       for (Problem& problem : problems)

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "driver/cli/compute_specs.h"
-#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/layer_graph.h"
 #include "runtime/stage/layered_model.h"
@@ -12,10 +11,8 @@
 namespace millrace {
 
 /// An array of each size in `flags.jobs` but a single job's, which the profile has anyway; all jobs of one
-/// seed, reading the same batches. `clock` outlives them: it measures their kernels. Problem: the model has
-/// layers that no array can have.
-Result<std::vector<LayeredModel>> arrays_to_measure(const ProfileFlags& flags, const LayeredModel& model,
-                                                    Clock& clock);
+/// seed, reading the same batches. Problem: the model has layers that no array can have.
+Result<std::vector<LayeredModel>> arrays_to_measure(const ProfileFlags& flags, const LayeredModel& model);
 
 /// A line for each size: times of a microbatch, and what a job has of them.
 void print_arrays(const LayerGraph& profile);

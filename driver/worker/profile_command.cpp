@@ -165,7 +165,7 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
       if (!found) return report_problems(found.problems(), ExitCode::InputData);
       data = *std::move(found);
     }
-    const Result<std::vector<LayeredModel>> arrays = arrays_to_measure(flags, *model, clock);
+    const Result<std::vector<LayeredModel>> arrays = arrays_to_measure(flags, *model);
     if (!arrays) return report_problems(arrays.problems(), ExitCode::Usage);
     LayerGraph graph = profile_model(*model, flags.options, clock, **device, data.batches);
     graph.data_s = data.loading_s;

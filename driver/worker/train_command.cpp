@@ -270,11 +270,6 @@ bool models_differ(const std::vector<TrainFlags>& jobs) {
       jobs, [&](const TrainFlags& f) { return !std::ranges::equal(f.model.options, first, same); });
 }
 
-SteadyClock& choosing_clock() {
-  static SteadyClock clock;
-  return clock;
-}
-
 bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
   for (std::size_t job = first + 1; job < end; ++job)
     if (spec.data_seed_of(job) != spec.data_seed_of(first)) return false;
@@ -723,8 +718,9 @@ void print_kernels(const KernelChoices& choices) {
   std::printf("%-24s %-18s %-6s %10s %10s  %s\n", "layer", "kind", "kernel", "loop us", "fused us",
               "inputs of a job");
   for (const KernelChoice& c : choices.all())
-    std::printf("%-24s %-18s %-6s %10.1f %10.1f  %s\n", c.layer.c_str(), c.kind.c_str(),
-                c.fused ? "fused" : "loop", c.loop_s * 1e6, c.fused_s * 1e6, c.inputs.c_str());
+    std::printf("%-24s %-18s %-6s %10.1f %10s  %s\n", c.layer.c_str(), c.kind.c_str(),
+                c.fused ? "fused" : "loop", c.loop_s * 1e6,
+                c.fused_s > 0 ? printed("%.1f", c.fused_s * 1e6).c_str() : "-", c.inputs.c_str());
 }
 
 void print_scores(const RunReport& report) {

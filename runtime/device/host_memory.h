@@ -20,6 +20,8 @@ void install_host_allocator();
 
 /// The process's largest resident set so far, in bytes: tensors, libraries, kept blocks. Thread-safe.
 std::int64_t peak_resident_bytes();
+/// Seconds of CPU that all threads of the process have had. Thread-safe.
+double process_cpu_seconds();
 
 /// Zeros before install_host_allocator(). Thread-safe.
 HostMemory host_memory();

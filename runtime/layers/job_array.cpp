@@ -6,12 +6,16 @@
 #include <typeinfo>
 #include <utility>
 
+#include <time.h>
+
+#include <ATen/Parallel.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/random.h"
 #include "runtime/base/units.h"
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/layers/job_kernels.h"
 
 namespace millrace {
 namespace {
@@ -21,6 +25,26 @@ namespace {
 constexpr double kGain = 0.97, kGainOfLongCalls = 0.85;
 constexpr double kLongCall = 300e-6;  // seconds of a job, forward and backward
 constexpr int kMeasurements = 3;
+// A job's call that keeps each thread busy for so long, in seconds, gains nothing from being one with others:
+// no kernel that only saves calls is tried, which would take time, and memory for all jobs at once.
+constexpr double kNotTried = 2e-3;
+
+/// See choosing_clock().
+class ChoosingClock final : public Clock {
+ public:
+  TimePoint now() const override {
+    timespec time{};
+    if (at::get_num_threads() > 1 || ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0)
+      return steady_clock().now();
+    return TimePoint(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+  }
+  void sleep_until(TimePoint when) override { steady_clock().sleep_until(when); }
+  bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, TimePoint until,
+                  const std::function<bool()>& ready) override {
+    return steady_clock().wait_until(lock, changed, until, ready);
+  }
+  void notify_all(std::condition_variable& changed) override { changed.notify_all(); }
+};
 
 /// A view, made without the dispatcher: an array makes B of them for every layer.
 at::Tensor view_of(const at::Tensor& of, c10::IntArrayRef sizes, c10::IntArrayRef strides,
@@ -50,7 +74,7 @@ struct SavedJobs {
 };
 
 /// Jobs as further samples of a layer that folds().
-class FoldedJobs final : public Layer {
+class FoldedJobs final : public Layer, public OneCall {
  public:
   explicit FoldedJobs(LayerPtr layer) : layer_(std::move(layer)) {}
   std::string kind() const override { return layer_->kind(); }
@@ -121,6 +145,7 @@ class JobLayer : public MultiLayer {
     kernel_ = jobs_.front()->over_jobs(static_cast<std::int64_t>(jobs_.size()));
     if (!kernel_ && jobs_.front()->folds() && !multi_.front())
       kernel_ = std::make_shared<FoldedJobs>(jobs_.front());
+    one_call_ = dynamic_cast<const OneCall*>(kernel_.get()) != nullptr;
   }
 
   std::string kind() const override { return jobs_.front()->kind(); }
@@ -336,9 +361,21 @@ class JobLayer : public MultiLayer {
     const std::uint64_t key = key_of(inputs, per_job, context.training);
     if (const std::optional<bool> known = choices_->find(key)) return *known;
     KernelChoice choice{.layer = name_, .kind = kind(), .inputs = text_of(inputs, per_job, context.training)};
+    if (one_call_) {
+      const double limit = kNotTried * static_cast<double>(jobs_.size()) * at::get_num_threads();
+      for (int i = 0; i < 2; ++i) {
+        choice.loop_s = seconds_of(Way::LoopIntoOneSum, inputs, parameters, buffers, context, saves);
+        if (choice.loop_s < limit) break;
+      }
+      if (choice.loop_s >= limit) {
+        choices_->add(key, choice);
+        return false;
+      }
+    }
     for (int i = 0; i <= kMeasurements; ++i) {  // the first of each is to warm up
       for (const bool fused : {false, true}) {
-        const double seconds = seconds_of(fused, inputs, parameters, buffers, context, saves);
+        const double seconds =
+            seconds_of(fused ? Way::Kernel : Way::Loop, inputs, parameters, buffers, context, saves);
         double& least = fused ? choice.fused_s : choice.loop_s;
         if (i > 0) least = i == 1 ? seconds : std::min(least, seconds);
       }
@@ -349,17 +386,22 @@ class JobLayer : public MultiLayer {
     return choice.fused;
   }
 
-  double seconds_of(bool fused, std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+  /// LoopIntoOneSum: gradients of all jobs' weights are added in one place, so that little memory is taken.
+  enum class Way { Loop, LoopIntoOneSum, Kernel };
+  double seconds_of(Way way, std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                     std::span<const at::Tensor> buffers, const CallContext& context, bool saves) const {
+    const bool fused = way == Way::Kernel;
     std::vector<at::Tensor> statistics, sums;
     for (const at::Tensor& buffer : buffers) statistics.push_back(buffer.clone());
     if (saves && !parameters.empty()) {  // in one storage, as they are in a stage
-      std::int64_t total = 0;
-      for (const at::Tensor& p : parameters) total += p.numel();
-      const at::Tensor flat = at::zeros({total}, parameters.front().options());
-      total = 0;
+      std::int64_t of_job = 0, total = 0;
+      for (const at::Tensor& p : parameters.first(parameters_)) of_job += p.numel();
+      const std::int64_t all = of_job * static_cast<std::int64_t>(jobs_.size());
+      const at::Tensor flat =
+          at::zeros({way == Way::LoopIntoOneSum ? of_job : all}, parameters.front().options());
       for (const at::Tensor& p : parameters) {
-        sums.push_back(flat.narrow(0, total, p.numel()).view(p.sizes()));
+        sums.push_back(
+            flat.narrow(0, total % std::max<std::int64_t>(1, flat.numel()), p.numel()).view(p.sizes()));
         total += p.numel();
       }
     }
@@ -400,6 +442,7 @@ class JobLayer : public MultiLayer {
   std::vector<const MultiLayer*> multi_;  ///< the same, where they have several outputs
   std::shared_ptr<KernelChoices> choices_;
   LayerPtr kernel_;
+  bool one_call_ = false;
   std::size_t parameters_ = 0, buffers_ = 0;  ///< of one job
 };
 
@@ -592,6 +635,11 @@ void KernelChoices::add(std::uint64_t key, KernelChoice choice) {
 std::vector<KernelChoice> KernelChoices::all() const {
   std::lock_guard lock(mutex_);
   return made_;
+}
+
+Clock& choosing_clock() {
+  static ChoosingClock clock;
+  return clock;
 }
 
 LayerPtr job_layer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices,

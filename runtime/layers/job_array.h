@@ -29,8 +29,12 @@ void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
 struct KernelChoice {
   std::string layer, kind, inputs;
   bool fused = false;
-  double loop_s = 0, fused_s = 0;  ///< forward and backward, the fastest of a few; 0: not measured
+  double loop_s = 0, fused_s = 0;  ///< forward and backward, the fastest of a few; 0: not tried
 };
+
+/// CPU time of the calling thread where it computes alone (one thread), which other programs disturb less
+/// than the host's time; else that.
+Clock& choosing_clock();
 
 /// What is chosen for the layers of one array, by layer and shapes. Thread-safe: ranks of one process share
 /// it.

@@ -31,7 +31,7 @@ at::Tensor rows_of_jobs(const at::Tensor& x) {
   return x.dim() == 3 ? x : x.reshape({x.size(0), -1, x.size(-1)});
 }
 
-class LinearOfJobs final : public Kernel {
+class LinearOfJobs final : public Kernel, public OneCall {
  public:
   std::string kind() const override { return "linear"; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
@@ -77,7 +77,7 @@ at::Tensor apart(const at::Tensor& x, std::int64_t jobs) {
 
 /// Of an input that all jobs share a convolution with B times as many output channels (where it is not
 /// transposed: there a weight begins with the input's channels), else one with B times as many groups.
-class ConvolutionOfJobs final : public Kernel {
+class ConvolutionOfJobs final : public Kernel, public OneCall {
  public:
   template <typename Options>
   explicit ConvolutionOfJobs(const Options& options) : call_(options), groups_(options.groups) {}
@@ -88,32 +88,44 @@ class ConvolutionOfJobs final : public Kernel {
     const std::int64_t jobs = inputs[0].size(0);
     const bool shared = jobs > 1 && inputs[0].stride(0) == 0 && groups_ == 1 && !call_.transposed;
     const at::Tensor x = shared ? inputs[0].select(0, 0).contiguous() : channels_of_jobs(inputs[0]);
-    const at::Tensor weight = p[0].flatten(0, 1);
     const std::int64_t groups = shared ? 1 : jobs * groups_;
     if (saved) {
-      saved->tensors = {x, weight};
+      saved->tensors = {x};
       saved->numbers = {jobs, groups};
     }
-    return apart(call_.forward(x, weight, call_.bias ? p[1].flatten() : at::Tensor(), groups), jobs);
+    return apart(call_.forward(x, side_by_side(p[0]), call_.bias ? p[1].flatten() : at::Tensor(), groups),
+                 jobs);
   }
-  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
     const std::int64_t jobs = saved.numbers[0];
     MILLRACE_CHECK(saved.numbers[1] > 1 || jobs == 1, "a gradient for what the jobs share");
-    return {apart(std::get<0>(gradients(grad, saved, {true, false, false})), jobs)};
+    return {apart(std::get<0>(gradients(grad, saved, side_by_side(p[0]), {true, false, false})), jobs)};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    auto [input, weight, bias] = gradients(grad, saved, {false, true, call_.bias});
+    const at::Tensor shape =
+        at::empty(side_by_side_shape(grads[0]), grads[0].options());  // nobody reads its values
+    auto [input, weight, bias] = gradients(grad, saved, shape, {false, true, call_.bias});
     grads[0].add_(weight.view(grads[0].sizes()));
     if (call_.bias) grads[1].add_(bias.view(grads[1].sizes()));
   }
 
  private:
+  static Shape side_by_side_shape(const at::Tensor& weight) {
+    Shape shape(weight.sizes().begin() + 1, weight.sizes().end());
+    shape.front() *= weight.size(0);
+    return shape;
+  }
+  /// A copy: jobs' weights lie apart. Not kept between forward and backward, where it would double the
+  /// weights.
+  static at::Tensor side_by_side(const at::Tensor& weight) {
+    return weight.reshape(side_by_side_shape(weight));
+  }
   std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& grad, const Saved& saved,
+                                                           const at::Tensor& weight,
                                                            std::array<bool, 3> mask) const {
-    return call_.gradients(channels_of_jobs(grad), saved.tensors[0], saved.tensors[1], saved.numbers[1],
-                           mask);
+    return call_.gradients(channels_of_jobs(grad), saved.tensors[0], weight, saved.numbers[1], mask);
   }
   ConvolutionCall call_;
   std::int64_t groups_;
@@ -153,7 +165,7 @@ class EmbeddingOfJobs final : public Kernel {
   std::int64_t padding_;
 };
 
-class BatchNormOfJobs final : public Kernel {
+class BatchNormOfJobs final : public Kernel, public OneCall {
  public:
   BatchNormOfJobs(const BatchNormOptions& options, bool rows) : o_(options), rows_(rows) {}
   std::string kind() const override { return rows_ ? "batch_norm1d" : "batch_norm2d"; }
@@ -199,7 +211,7 @@ class BatchNormOfJobs final : public Kernel {
 };
 
 /// Normalised without weight and bias, which are then each job's.
-class LayerNormOfJobs final : public Kernel {
+class LayerNormOfJobs final : public Kernel, public OneCall {
  public:
   LayerNormOfJobs(std::int64_t features, double epsilon) : features_(features), epsilon_(epsilon) {}
   std::string kind() const override { return "layer_norm"; }

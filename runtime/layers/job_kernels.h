@@ -5,6 +5,13 @@
 
 namespace millrace {
 
+/// A kernel that makes one call of a library instead of B, each over as much as the jobs' layers work on: it
+/// saves what starting them costs and nothing else.
+class OneCall {
+ public:
+  virtual ~OneCall() = default;
+};
+
 LayerPtr linear_over_jobs();  ///< [B, N, ..., I] -> [B, N, ..., O], batched products
 LayerPtr conv2d_over_jobs(const ConvOptions& options);  ///< one convolution with B times as many channels
 /// Channels of all jobs side by side; of `rows` they are the last dimension.

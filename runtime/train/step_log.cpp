@@ -112,6 +112,7 @@ void StepLog::write(const StepRecord& r) {
   line["samples_per_s"] = r.samples_per_s;
   line["step_s"] = r.step_s;
   line["ended_s"] = r.ended_s;
+  line["cpu_s"] = r.cpu_s;
   line["forward_s"] = t.forward;
   line["backward_s"] = t.backward;
   line["send_s"] = t.send;

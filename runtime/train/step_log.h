@@ -21,6 +21,7 @@ struct StepRecord {
   StepTimes times;
   double step_s = 0;
   double ended_s = 0;  ///< when it ended, by the run's clock
+  double cpu_s = 0;    ///< CPU time of this process meanwhile, all its threads
   double samples_per_s = 0;
   std::vector<double> lr{0};               ///< by job
   std::vector<double> gradient_norms{-1};  ///< before clipping; negative: not measured. By job

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -220,6 +221,7 @@ struct Trainer::Impl {
   std::vector<double> step_seconds, samples_per_s;  // by update
   std::vector<Span> window;
   TimePoint last_update{};
+  double cpu_at_last_update = 0;
   std::int64_t done = 0;  // steps, counted over resumes
   std::int64_t evaluated = 0;
   std::unique_ptr<StopVote> stop;
@@ -748,6 +750,7 @@ std::int64_t Trainer::Impl::next_event() const {
 void Trainer::Impl::run_to(std::int64_t step) {
   stages->set_training(true);
   last_update = world.clock.now();
+  cpu_at_last_update = process_cpu_seconds();
   asynchronous() ? flow_to(step) : step_to(step);
   report.stopped = done == limit();
 }
@@ -823,6 +826,8 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   const TimePoint now = world.clock.now();
   const double seconds = Seconds(now - last_update).count();
   last_update = now;
+  const double cpu_now = process_cpu_seconds();
+  const double cpu_seconds = cpu_now - std::exchange(cpu_at_last_update, cpu_now);
   const int steps = steps_per_update();  // of the job: the other replicas had theirs
   step_seconds.push_back(seconds / steps);
   report.steps += steps;
@@ -835,6 +840,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .times = runner.take_times(),
                     .step_s = seconds,
                     .ended_s = Seconds(now.time_since_epoch()).count(),
+                    .cpu_s = cpu_seconds,
                     .samples_per_s = samples_per_s.back(),
                     .lr = rates(step),
                     .gradient_norms = stages->gradient_norms(),

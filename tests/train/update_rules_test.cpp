@@ -1,4 +1,5 @@
 // Update rules: torch.optim's numbers, and the same bits under every plan.
+#include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -258,6 +259,35 @@ TEST_F(UpdateRules, ARunGoesOnWithSharedStateAndWithout) {
     for (const std::string& name : alone->shards[0].names())
       EXPECT_TRUE(at::equal(shared->find(name)->tensor(name), alone->find(name)->tensor(name))) << name;
     for (const char* folder : {"first", "second", "alone"}) fs::remove_all(folder_ / folder);
+  }
+}
+
+/// The passes of the formula by ATen's kernels, whose vectors have fused products where the machine has them.
+TEST_F(UpdateRules, AdadeltaInTwoPassesHasTheBitsOfMany) {
+#ifdef __x86_64__
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this machine has no fused products";
+#endif
+  const LayeredModel model = wide_model();
+  const StageLayout layout =
+      *make_layout(model, uniform_plan("wide", model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2);
+  const ParameterStore store(layout, StageId(0), 3);
+  const RuleOptions options{.kind = Kind::Adadelta};
+  const auto rule = make_update_rule(options, store);
+  const double rho = value_of(options, &RuleOptions::rho), epsilon = value_of(options, &RuleOptions::epsilon);
+  const double lr = 0.0103;
+  at::manual_seed(1);
+  at::Tensor weights = store.flat_weights().clone(), expected = weights.clone();
+  at::Tensor v = at::zeros_like(weights), u = at::zeros_like(weights);
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor g = at::randn(weights.sizes()).mul_(std::pow(10.0, -step));
+    rule->apply_(weights, g.clone(), {.lr = lr});
+    v.mul_(rho).addcmul_(g, g, 1 - rho);
+    const at::Tensor s = u.add(epsilon).sqrt_().div_(v.add(epsilon).sqrt_()).mul_(g);
+    u.mul_(rho).addcmul_(s, s, 1 - rho);
+    expected.add_(s, -lr);
+    EXPECT_TRUE(weights.equal(expected)) << "step " << step;
+    EXPECT_TRUE(rule->state()[0].second.equal(v)) << "step " << step;
+    EXPECT_TRUE(rule->state()[1].second.equal(u)) << "step " << step;
   }
 }
 
