@@ -11,6 +11,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/zeros.h>
 
+#include "models/gnmt_stages.h"
 #include "models/language_models.h"
 #include "runtime/layers/attention_layers.h"
 #include "runtime/layers/recurrent_layers.h"
@@ -36,53 +37,78 @@ std::string encoder_layer(std::int64_t i) {
 
 }  // namespace
 
-/// Row r is a hypothesis of sentence `sentence_[r]`; its states are rows of the LSTMs' h and c.
-class GnmtTranslator::Decoder final : public NextWords {
+GnmtDecoder::GnmtDecoder(const GnmtTranslator& of, at::Tensor source, std::int64_t limit)
+    : of_(of), source_(std::move(source)), sentence_(at::arange(source_.size(1), at::kLong)) {
+  const std::int64_t words = limit > 0 ? std::min(limit, of.vocabulary()) : of.vocabulary();
+  for (const auto& [layer, parameters] : of.decoder_) {
+    if (layer.name != kGnmtClassifier) continue;
+    for (const at::Tensor& parameter : parameters) classifier_.push_back(parameter.narrow(0, 0, words));
+  }
+}
+
+namespace {
+
+at::Tensor forward_of(const NamedLayer& layer, const std::vector<at::Tensor>& parameters,
+                      const TensorsByName& values) {
+  std::vector<at::Tensor> inputs;
+  for (const std::string& input : layer.inputs) inputs.push_back(values.at(input));
+  return layer.layer->forward(inputs, parameters, {}, CallContext{.training = false}, nullptr);
+}
+
+}  // namespace
+
+void GnmtDecoder::encode(TensorsByName& values) {
+  values["source"] = source_;
+  for (const auto& [layer, parameters] : of_.encoder_)
+    values[layer.name] = forward_of(layer, parameters, values);
+  for (const auto& [layer, parameters] : of_.decoder_) {
+    if (layer.name == kGnmtAttention) memory_.emplace(values.at(layer.inputs[1]), source_, parameters);
+  }
+}
+
+void GnmtDecoder::step(const at::Tensor& words, TensorsByName& values) {
+  values["target"] = words;
+  for (const auto& [layer, parameters] : of_.decoder_) {
+    at::Tensor& made = values[layer.name];
+    if (layer.name == kGnmtAttention) {
+      BahdanauMemory::Look look = memory_->look(values.at(layer.inputs[0]), sentence_);
+      made = std::move(look.context);
+      values[kGnmtLooks] = std::move(look.probabilities);
+    } else if (layer.layer->kind() == "lstm") {
+      LstmState& state = states_[layer.name];
+      state = lstm_step(values.at(layer.inputs[0]), state, parameters);
+      made = state.h;
+    } else {
+      made = forward_of(layer, layer.name == kGnmtClassifier ? classifier_ : parameters, values);
+    }
+  }
+}
+
+void GnmtDecoder::reorder(const at::Tensor& from) {
+  sentence_ = sentence_.index_select(0, from);
+  for (auto& [layer, state] : states_) {
+    state.h = state.h.index_select(0, from);
+    state.c = state.c.index_select(0, from);
+  }
+}
+
+/// All layers in one process.
+class GnmtTranslator::Whole final : public NextWords {
  public:
-  Decoder(const GnmtTranslator& of, const at::Tensor& source, std::int64_t words)
-      : memory_(of.encode(source), source, of.parameters_of("decoder.att_rnn.attn")),
-        sentence_(at::arange(source.size(1), at::kLong)),
-        table_(of.parameters_of("decoder.embedder")[0]),
-        classifier_(of.parameters_of("decoder.classifier.classifier")) {
-    lstms_.push_back({of.parameters_of("decoder.att_rnn.rnn"), {}});
-    for (at::Tensor& parameter : classifier_) parameter = parameter.narrow(0, 0, words);
-    for (std::int64_t j = 0; j + 1 < of.layers_; ++j)
-      lstms_.push_back({of.parameters_of("decoder.rnn_layers." + std::to_string(j)), {}});
+  Whole(const GnmtTranslator& of, at::Tensor source, std::int64_t limit)
+      : decoder_(of, std::move(source), limit) {
+    TensorsByName values;
+    decoder_.encode(values);
   }
-
   Step step(const at::Tensor& words) override {
-    at::Tensor y = advance(lstms_[0], at::embedding(table_, words));
-    const BahdanauMemory::Look look = memory_.look(y, sentence_);
-    for (std::size_t j = 1; j < lstms_.size(); ++j) {
-      const at::Tensor out = advance(lstms_[j], at::cat({y, look.context}, 1));
-      y = j > 1 ? at::add(out, y) : out;
-    }
-    return {at::addmm(classifier_[1], y, classifier_[0].t()), look.probabilities};
+    TensorsByName values;
+    decoder_.step(words, values);
+    return {values.at(kGnmtClassifier), values.at(kGnmtLooks)};
   }
-
-  void reorder(const at::Tensor& from) override {
-    sentence_ = sentence_.index_select(0, from);
-    for (Lstm& lstm : lstms_) {
-      lstm.state.h = lstm.state.h.index_select(0, from);
-      lstm.state.c = lstm.state.c.index_select(0, from);
-    }
-  }
+  void reorder(const at::Tensor& from) override { decoder_.reorder(from); }
 
  private:
-  struct Lstm {
-    std::vector<at::Tensor> parameters;
-    LstmState state;
-  };
-  static at::Tensor advance(Lstm& lstm, const at::Tensor& x) {
-    lstm.state = lstm_step(x, lstm.state, lstm.parameters);
-    return lstm.state.h;
-  }
-
-  BahdanauMemory memory_;
-  at::Tensor sentence_;  // int64 [R]
-  at::Tensor table_;
-  std::vector<at::Tensor> classifier_;  // weight, bias
-  std::vector<Lstm> lstms_;             // the one that asks, then the others
+  GnmtDecoder decoder_;
 };
 
 /// One of the given weights, not yet read.
@@ -92,14 +118,41 @@ struct GnmtTranslator::Weight {
   std::function<at::Tensor()> read;
 };
 
-Result<GnmtTranslator> GnmtTranslator::from(const WeightFiles& files) {
-  const auto find = [&](const std::string& name) -> std::optional<Weight> {
+GnmtTranslator::FindWeight GnmtTranslator::finder(const WeightFiles& files) {
+  return [files](const std::string& name) -> std::optional<Weight> {
     const auto found = std::ranges::find_if(files, [&](const auto* file) { return file->contains(name); });
     if (found == files.end()) return std::nullopt;
     return Weight{(*found)->path(), (*found)->shape(name),
                   [file = *found, name] { return file->tensor(name); }};
   };
-  return from(find, files.empty() ? "" : files.front()->path());
+}
+
+namespace {
+
+std::string first_of(const WeightFiles& files) {
+  return files.empty() ? "" : files.front()->path();
+}
+
+bool every_layer(const std::string&) {
+  return true;
+}
+
+}  // namespace
+
+Result<GnmtTranslator> GnmtTranslator::from(const WeightFiles& files) {
+  return from(finder(files), first_of(files), every_layer);
+}
+
+Result<GnmtTranslator> GnmtTranslator::from(const WeightFiles& files,
+                                            const std::vector<std::string>& layers) {
+  return from(finder(files), first_of(files),
+              [&](const std::string& layer) { return std::ranges::find(layers, layer) != layers.end(); });
+}
+
+Result<LayeredModel> GnmtTranslator::model_of(const WeightFiles& files) {
+  Result<GnmtTranslator> none = from(files, {});
+  if (!none) return none.problems();
+  return std::move(none->model_);
 }
 
 Result<GnmtTranslator> GnmtTranslator::from(const NamedTensors& weights, const std::string& whose) {
@@ -108,10 +161,11 @@ Result<GnmtTranslator> GnmtTranslator::from(const NamedTensors& weights, const s
     if (found == weights.end()) return std::nullopt;
     return Weight{whose, found->second.sizes().vec(), [tensor = found->second] { return tensor; }};
   };
-  return from(find, whose);
+  return from(find, whose, every_layer);
 }
 
-Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::string& first) {
+Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::string& first,
+                                            const Holds& holds) {
   const std::optional<Weight> table = find(kSourceTable);
   if (!table || table->shape.size() != 2)
     return Problem{first, "has no tensor " + kSourceTable + " of two dimensions",
@@ -129,8 +183,10 @@ Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::s
                             .dropout = 0,
                             .embeddings = find(kTargetTable) ? Embeddings::Separate : Embeddings::Shared});
   Problems problems;
+  std::map<std::string, at::Tensor> read;  // a tied one once
   for (const NamedLayer& layer : made.model_.layers) {
     const std::vector<std::string> names = names_of(layer);
+    Held held{.layer = layer, .parameters = {}};
     for (std::size_t i = 0; i < names.size(); ++i) {
       const std::optional<Weight> found = find(names[i]);
       const Shape shape = layer.layer->parameters()[i].shape;
@@ -141,52 +197,47 @@ Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::s
         text << names[i] << " has shape " << c10::IntArrayRef(found->shape) << ", GNMT of " << made.hidden_
              << " units and " << made.vocabulary_ << " tokens " << c10::IntArrayRef(shape);
         problems.push_back({found->where, text.str(), "the weights are not of one model"});
-      } else if (!made.weights_.contains(names[i])) {
-        made.weights_[names[i]] = found->read().to(at::kFloat);
+      } else if (holds(layer.name)) {
+        at::Tensor& tensor = read[names[i]];
+        if (!tensor.defined()) tensor = found->read().to(at::kFloat);
+        held.parameters.push_back(tensor);
       }
     }
+    if (holds(layer.name))
+      (layer.name.starts_with(kGnmtDecoder) ? made.decoder_ : made.encoder_).push_back(std::move(held));
   }
   if (!problems.empty()) return problems;
   return made;
 }
 
-std::vector<at::Tensor> GnmtTranslator::parameters_of(const NamedLayer& layer) const {
-  std::vector<at::Tensor> tensors;
-  for (const std::string& name : names_of(layer)) tensors.push_back(weights_.at(name));
-  return tensors;
-}
-
-std::vector<at::Tensor> GnmtTranslator::parameters_of(const std::string& name) const {
-  return parameters_of(*std::ranges::find(model_.layers, name, &NamedLayer::name));
-}
-
-/// source int64 [S, B] -> [S, B, H]: the model's own layers, up to the decoder's.
-at::Tensor GnmtTranslator::encode(const at::Tensor& source) const {
-  std::map<std::string, at::Tensor> values{{"source", source}};
-  at::Tensor last;
-  for (const NamedLayer& layer : model_.layers) {
-    if (layer.name.starts_with("decoder.")) break;
-    std::vector<at::Tensor> inputs;
-    for (const std::string& input : layer.inputs) inputs.push_back(values.at(input));
-    const std::vector<at::Tensor> parameters = parameters_of(layer);
-    last = values[layer.name] =
-        layer.layer->forward(inputs, parameters, {}, CallContext{.training = false}, nullptr);
+std::int64_t GnmtTranslator::bytes() const {
+  std::map<const void*, std::int64_t> blocks;  // a tied one once
+  for (const auto* half : {&encoder_, &decoder_}) {
+    for (const Held& held : *half)
+      for (const at::Tensor& t : held.parameters)
+        blocks[t.const_data_ptr()] = static_cast<std::int64_t>(t.nbytes());
   }
-  return last;
+  std::int64_t sum = 0;
+  for (const auto& [block, bytes] : blocks) sum += bytes;
+  return sum;
+}
+
+at::Tensor gnmt_source(const std::vector<std::vector<std::uint32_t>>& sentences) {
+  std::size_t longest = 0;
+  for (const auto& sentence : sentences) longest = std::max(longest, sentence.size());
+  at::Tensor source =
+      at::zeros({static_cast<std::int64_t>(longest), static_cast<std::int64_t>(sentences.size())}, at::kLong);
+  auto* values = source.mutable_data_ptr<std::int64_t>();
+  for (std::size_t b = 0; b < sentences.size(); ++b) {
+    for (std::size_t i = 0; i < sentences[b].size(); ++i) values[i * sentences.size() + b] = sentences[b][i];
+  }
+  return source;
 }
 
 std::unique_ptr<NextWords> GnmtTranslator::begin(const std::vector<std::vector<std::uint32_t>>& sentences,
                                                  std::int64_t limit) const {
   const at::NoGradGuard no_grad;
-  std::size_t longest = 0;
-  for (const auto& sentence : sentences) longest = std::max(longest, sentence.size());
-  const auto batch = static_cast<std::int64_t>(sentences.size());
-  const at::Tensor source = at::zeros({static_cast<std::int64_t>(longest), batch}, at::kLong);
-  auto* values = source.mutable_data_ptr<std::int64_t>();
-  for (std::size_t b = 0; b < sentences.size(); ++b) {
-    for (std::size_t i = 0; i < sentences[b].size(); ++i) values[i * sentences.size() + b] = sentences[b][i];
-  }
-  return std::make_unique<Decoder>(*this, source, limit > 0 ? std::min(limit, vocabulary_) : vocabulary_);
+  return std::make_unique<Whole>(*this, gnmt_source(sentences), limit);
 }
 
 }  // namespace millrace

@@ -3,7 +3,7 @@
 namespace millrace {
 
 CommandSpec translate_spec(TranslateFlags& f) {
-  const std::string search = "Search", text = "Text";
+  const std::string search = "Search", text = "Text", ranks = "Ranks";
   CommandSpec spec{
       .command = "translate",
       .summary = "Translate text with a trained GNMT: beam search from any plan's checkpoint.",
@@ -110,9 +110,28 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::integer(f.threads, 0, 1024)},
            {.name = "ranks",
             .value = "N",
-            .help = "Processes of this host that share the sentences, each with the whole model; the same "
-                    "output for any number. Under torchrun's environment variables this is one of its ranks.",
+            .help = "Processes of this host that share the sentences, each with the whole model, or --stages "
+                    "of them together; the same output for any number. Default: as many as stages. Under "
+                    "torchrun's environment variables this is one of its ranks.",
+            .group = ranks,
             .target = into::integer(f.ranks, 1, kMostTranslateRanks)},
+           {.name = "stages",
+            .value = "N",
+            .help = "Ranks that hold the model together: runs of layers of about the same work. The same "
+                    "output for any number.",
+            .group = ranks,
+            .target = into::integer(f.stages, 1, kMostTranslateRanks)},
+           {.name = "plan",
+            .value = "FILE",
+            .help = "Instead of --stages: the stages of this plan, each on a rank of its own, once.",
+            .group = ranks,
+            .target = into::text(f.plan)},
+           {.name = "timeout",
+            .value = "SECONDS",
+            .help = "Deadline of every wait for another rank; with stages for its work on the batches that "
+                    "are under way, too.",
+            .group = ranks,
+            .target = into::duration(f.deadline, 0.001, 1e6)},
            {.name = "overwrite", .help = "Replace an output that exists.", .target = into::on(f.overwrite)},
            {.name = "format",
             .value = "text|json",
@@ -122,7 +141,9 @@ CommandSpec translate_spec(TranslateFlags& f) {
           "millrace translate --checkpoint run --input test.de --joiners -c bpe.6000 -v vocab.bpe.6000 -o "
           "hypotheses.en",
           "millrace translate --checkpoint w.safetensors --input newstest2014.tok.bpe.32000.en -v "
-          "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de"}};
+          "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de",
+          "millrace translate --checkpoint run --plan run/plan.json --input test.de --joiners -c bpe.6000 -v "
+          "vocab.bpe.6000 -o hypotheses.en"}};
   add_text_rules(spec, f.rules);
   return spec;
 }

@@ -7,12 +7,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include <ATen/Parallel.h>
 
 #include "data/language/language_datasets.h"
 #include "data/text/in_order.h"
 #include "data/text/text_inputs.h"
+#include "models/gnmt_pipeline.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -50,6 +53,36 @@ class OneCore {
  private:
   int before_;
 };
+
+/// Works on each of `parts` in one of so many threads, each on one core. Throws what goes wrong.
+template <class Part>
+void in_threads(int threads, const std::vector<Part>& parts, const std::function<void(Part)>& work) {
+  const OneCore one_core;
+  std::size_t next = 0;
+  std::vector<Part> mine(static_cast<std::size_t>(threads));
+  run_in_order(threads, {.read =
+                             [&](int thread) {
+                               if (next >= parts.size()) return false;
+                               mine[static_cast<std::size_t>(thread)] = parts[next++];
+                               return true;
+                             },
+                         .work =
+                             [&](int thread) {
+                               use_one_core();  // threads begin with a number of their own
+                               work(mine[static_cast<std::size_t>(thread)]);
+                             },
+                         .take = [](int) {}});
+}
+
+SentenceIds sources_of(const SentenceBatch& lines) {
+  SentenceIds sources;
+  for (const SourceLine* line : lines) sources.push_back(line->source);
+  return sources;
+}
+
+void put_into(const SentenceBatch& lines, std::vector<std::vector<Hypothesis>> found) {
+  for (std::size_t i = 0; i < lines.size(); ++i) lines[i]->hypotheses = std::move(found[i]);
+}
 
 // ---- hypotheses as bytes, for messages between processes of one program
 
@@ -240,29 +273,29 @@ std::vector<SentenceBatch> Translation::batches(std::vector<SourceLine>& window)
 
 void Translation::translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches,
                             int threads) const {
-  const OneCore one_core;
-  std::size_t next = 0;
-  std::vector<const SentenceBatch*> mine(static_cast<std::size_t>(threads));
-  run_in_order(threads, {.read =
-                             [&](int thread) {
-                               if (next >= batches.size()) return false;
-                               mine[static_cast<std::size_t>(thread)] = &batches[next++];
-                               return true;
-                             },
-                         .work =
-                             [&](int thread) {
-                               use_one_core();  // threads begin with a number of their own
-                               const SentenceBatch& lines = *mine[static_cast<std::size_t>(thread)];
-                               std::vector<std::vector<std::uint32_t>> sources;
-                               for (const SourceLine* line : lines) sources.push_back(line->source);
-                               const std::unique_ptr<NextWords> model = translator.begin(
-                                   sources, static_cast<std::int64_t>(languages_.target->size()));
-                               auto found =
-                                   beam_search(*model, static_cast<std::int64_t>(sources.size()), search_);
-                               for (std::size_t i = 0; i < lines.size(); ++i)
-                                 lines[i]->hypotheses = std::move(found[i]);
-                             },
-                         .take = [](int) {}});
+  std::vector<const SentenceBatch*> parts;
+  for (const SentenceBatch& batch : batches) parts.push_back(&batch);
+  in_threads<const SentenceBatch*>(threads, parts, [&](const SentenceBatch* lines) {
+    const SentenceIds sources = sources_of(*lines);
+    const std::unique_ptr<NextWords> model = translator.begin(sources, limit());
+    put_into(*lines, beam_search(*model, static_cast<std::int64_t>(sources.size()), search_));
+  });
+}
+
+void Translation::translate(const GnmtTranslator& mine, const GnmtStages& stages,
+                            std::span<const SentenceBatch> batches,
+                            std::span<const std::unique_ptr<Communicator>> lanes) const {
+  const int size = static_cast<int>(lanes.size());
+  std::vector<int> numbers(lanes.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  in_threads<int>(size, numbers, [&](int lane) {
+    const std::vector<SentenceBatch> share = share_of(batches, lane, size);
+    std::vector<SentenceIds> sources;
+    for (const SentenceBatch& lines : share) sources.push_back(sources_of(lines));
+    translate_in_stages(mine, stages, *lanes[static_cast<std::size_t>(lane)], sources,
+                        {.search = search_, .limit = limit(), .lane = lane, .lanes = size},
+                        [&](std::size_t batch, auto found) { put_into(share[batch], std::move(found)); });
+  });
 }
 
 std::string Translation::text_of(const Hypothesis& hypothesis) const {
@@ -296,19 +329,21 @@ std::string Translation::cut_note() const {
          " tokens are cut to as many (--max-source): " + cut_lines_;
 }
 
-std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int rank, int size) {
+std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int one, int size) {
   std::vector<SentenceBatch> share;
-  for (std::size_t i = static_cast<std::size_t>(rank); i < batches.size();
-       i += static_cast<std::size_t>(size))
+  for (std::size_t i = static_cast<std::size_t>(one); i < batches.size(); i += static_cast<std::size_t>(size))
     share.push_back(batches[i]);
   return share;
 }
 
-void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep) {
-  for (int rank = 0; rank < world.size() && world.size() > 1; ++rank) {
-    const std::vector<SentenceBatch> share = share_of(batches, rank, world.size());
-    const bool mine = world.rank().value == rank;
-    const std::string bytes = broadcast_text(world, mine ? packed(share, keep) : "", RankId(rank));
+void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep,
+                         int stages) {
+  const int pipelines = world.size() / stages;
+  for (int pipeline = 0; pipeline < pipelines && world.size() > 1; ++pipeline) {
+    const std::vector<SentenceBatch> share = share_of(batches, pipeline, pipelines);
+    const RankId last((pipeline + 1) * stages - 1);
+    const bool mine = world.rank() == last;
+    const std::string bytes = broadcast_text(world, mine ? packed(share, keep) : "", last);
     if (!mine) unpack(bytes, share);
   }
 }

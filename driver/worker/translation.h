@@ -14,6 +14,7 @@
 #include "data/text/segmenter.h"
 #include "data/text/text_jobs.h"
 #include "driver/cli/translate_spec.h"
+#include "models/gnmt_stages.h"
 #include "models/gnmt_translation.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/comm/communicator.h"
@@ -83,6 +84,10 @@ class Translation {
   std::vector<SentenceBatch> batches(std::vector<SourceLine>& window) const;
   /// Batches one after the other in each of so many threads, each on one core. Throws what goes wrong.
   void translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches, int threads) const;
+  /// The same over the stages of a pipeline, of which this rank holds one; each of `lanes` joins its ranks
+  /// and is used by a thread of its own. Collective over them. Only the last stage then has the hypotheses.
+  void translate(const GnmtTranslator& mine, const GnmtStages& stages, std::span<const SentenceBatch> batches,
+                 std::span<const std::unique_ptr<Communicator>> lanes) const;
   /// The line as it is written; counts it. Throws NumericError: its score is not finite.
   std::string written(const SourceLine& line);
 
@@ -91,6 +96,8 @@ class Translation {
   std::string cut_note() const;
 
  private:
+  /// Only words of the target's vocabulary are offered.
+  std::int64_t limit() const { return static_cast<std::int64_t>(languages_.target->size()); }
   bool read_line(InputLines& input, std::vector<SourceLine>& window);
   std::string text_of(const Hypothesis& hypothesis) const;
 
@@ -103,9 +110,11 @@ class Translation {
   std::string buffer_, cut_lines_;
 };
 
-/// Which batches a rank translates: every size-th, so that each has long and short ones.
-std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int rank, int size);
-/// Collective: what each rank has found for its share, on all ranks; the `keep` best of each sentence.
-void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep);
+/// Which batches one of `size` translates: every size-th, so that each has long and short ones.
+std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int one, int size);
+/// Collective: what each `stages` ranks in turn have found for their share, on all ranks; the `keep` best of
+/// each sentence.
+void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep,
+                         int stages = 1);
 
 }  // namespace millrace
