@@ -1,35 +1,18 @@
 #include "models/gnmt_translation.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/zeros.h>
 
 #include "models/gnmt_stages.h"
 #include "models/language_models.h"
-#include "runtime/layers/attention_layers.h"
-#include "runtime/layers/recurrent_layers.h"
 
 namespace millrace {
 namespace {
 
 const std::string kSourceTable = "encoder.embedder.weight", kTargetTable = "decoder.embedder.weight";
-
-/// The names of a layer's parameters in the state_dict; a tied one's is its owner's.
-std::vector<std::string> names_of(const NamedLayer& layer) {
-  std::vector<std::string> names;
-  for (const ParameterSpec& spec : layer.layer->parameters()) {
-    const auto tie = std::ranges::find(layer.tied, spec.name, [](const auto& t) { return t.first; });
-    names.push_back(tie == layer.tied.end() ? layer.parameter_name(spec) : tie->second);
-  }
-  return names;
-}
 
 std::string encoder_layer(std::int64_t i) {
   return "encoder.rnn_layers." + std::to_string(i);
@@ -45,17 +28,6 @@ GnmtDecoder::GnmtDecoder(const GnmtTranslator& of, at::Tensor source, std::int64
     for (const at::Tensor& parameter : parameters) classifier_.push_back(parameter.narrow(0, 0, words));
   }
 }
-
-namespace {
-
-at::Tensor forward_of(const NamedLayer& layer, const std::vector<at::Tensor>& parameters,
-                      const TensorsByName& values) {
-  std::vector<at::Tensor> inputs;
-  for (const std::string& input : layer.inputs) inputs.push_back(values.at(input));
-  return layer.layer->forward(inputs, parameters, {}, CallContext{.training = false}, nullptr);
-}
-
-}  // namespace
 
 void GnmtDecoder::encode(TensorsByName& values) {
   values["source"] = source_;
@@ -74,22 +46,15 @@ void GnmtDecoder::step(const at::Tensor& words, TensorsByName& values) {
       BahdanauMemory::Look look = memory_->look(values.at(layer.inputs[0]), sentence_);
       made = std::move(look.context);
       values[kGnmtLooks] = std::move(look.probabilities);
-    } else if (layer.layer->kind() == "lstm") {
-      LstmState& state = states_[layer.name];
-      state = lstm_step(values.at(layer.inputs[0]), state, parameters);
-      made = state.h;
     } else {
-      made = forward_of(layer, layer.name == kGnmtClassifier ? classifier_ : parameters, values);
+      made = step_of(layer, layer.name == kGnmtClassifier ? classifier_ : parameters, values, states_);
     }
   }
 }
 
 void GnmtDecoder::reorder(const at::Tensor& from) {
   sentence_ = sentence_.index_select(0, from);
-  for (auto& [layer, state] : states_) {
-    state.h = state.h.index_select(0, from);
-    state.c = state.c.index_select(0, from);
-  }
+  millrace::reorder(states_, from);
 }
 
 /// All layers in one process.
@@ -111,22 +76,6 @@ class GnmtTranslator::Whole final : public NextWords {
   GnmtDecoder decoder_;
 };
 
-/// One of the given weights, not yet read.
-struct GnmtTranslator::Weight {
-  std::string where;
-  Shape shape;
-  std::function<at::Tensor()> read;
-};
-
-GnmtTranslator::FindWeight GnmtTranslator::finder(const WeightFiles& files) {
-  return [files](const std::string& name) -> std::optional<Weight> {
-    const auto found = std::ranges::find_if(files, [&](const auto* file) { return file->contains(name); });
-    if (found == files.end()) return std::nullopt;
-    return Weight{(*found)->path(), (*found)->shape(name),
-                  [file = *found, name] { return file->tensor(name); }};
-  };
-}
-
 namespace {
 
 std::string first_of(const WeightFiles& files) {
@@ -140,12 +89,12 @@ bool every_layer(const std::string&) {
 }  // namespace
 
 Result<GnmtTranslator> GnmtTranslator::from(const WeightFiles& files) {
-  return from(finder(files), first_of(files), every_layer);
+  return from(finder_of(files), first_of(files), every_layer);
 }
 
 Result<GnmtTranslator> GnmtTranslator::from(const WeightFiles& files,
                                             const std::vector<std::string>& layers) {
-  return from(finder(files), first_of(files),
+  return from(finder_of(files), first_of(files),
               [&](const std::string& layer) { return std::ranges::find(layers, layer) != layers.end(); });
 }
 
@@ -156,17 +105,12 @@ Result<LayeredModel> GnmtTranslator::model_of(const WeightFiles& files) {
 }
 
 Result<GnmtTranslator> GnmtTranslator::from(const NamedTensors& weights, const std::string& whose) {
-  const auto find = [&](const std::string& name) -> std::optional<Weight> {
-    const auto found = std::ranges::find(weights, name, &NamedTensors::value_type::first);
-    if (found == weights.end()) return std::nullopt;
-    return Weight{whose, found->second.sizes().vec(), [tensor = found->second] { return tensor; }};
-  };
-  return from(find, whose, every_layer);
+  return from(finder_of(weights, whose), whose, every_layer);
 }
 
 Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::string& first,
                                             const Holds& holds) {
-  const std::optional<Weight> table = find(kSourceTable);
+  const std::optional<FoundWeight> table = find(kSourceTable);
   if (!table || table->shape.size() != 2)
     return Problem{first, "has no tensor " + kSourceTable + " of two dimensions",
                    "translating takes weights of gnmt"};
@@ -182,38 +126,23 @@ Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::s
                             .vocabulary = made.vocabulary_,
                             .dropout = 0,
                             .embeddings = find(kTargetTable) ? Embeddings::Separate : Embeddings::Shared});
-  Problems problems;
-  std::map<std::string, at::Tensor> read;  // a tied one once
-  for (const NamedLayer& layer : made.model_.layers) {
-    const std::vector<std::string> names = names_of(layer);
-    Held held{.layer = layer, .parameters = {}};
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const std::optional<Weight> found = find(names[i]);
-      const Shape shape = layer.layer->parameters()[i].shape;
-      if (!found) {
-        problems.push_back({first, "has no tensor " + names[i], "GNMT of as many layers has it"});
-      } else if (found->shape != shape) {
-        std::ostringstream text;
-        text << names[i] << " has shape " << c10::IntArrayRef(found->shape) << ", GNMT of " << made.hidden_
-             << " units and " << made.vocabulary_ << " tokens " << c10::IntArrayRef(shape);
-        problems.push_back({found->where, text.str(), "the weights are not of one model"});
-      } else if (holds(layer.name)) {
-        at::Tensor& tensor = read[names[i]];
-        if (!tensor.defined()) tensor = found->read().to(at::kFloat);
-        held.parameters.push_back(tensor);
-      }
-    }
-    if (holds(layer.name))
-      (layer.name.starts_with(kGnmtDecoder) ? made.decoder_ : made.encoder_).push_back(std::move(held));
+  Result<std::vector<HeldLayer>> layers =
+      hold_layers(made.model_, find, first,
+                  "GNMT of " + std::to_string(made.layers_) + " layers, " + std::to_string(made.hidden_) +
+                      " units and " + std::to_string(made.vocabulary_) + " tokens",
+                  holds);
+  if (!layers) return layers.problems();
+  for (HeldLayer& held : *layers) {
+    const bool decodes = held.layer.name.starts_with(kGnmtDecoder);
+    (decodes ? made.decoder_ : made.encoder_).push_back(std::move(held));
   }
-  if (!problems.empty()) return problems;
   return made;
 }
 
 std::int64_t GnmtTranslator::bytes() const {
   std::map<const void*, std::int64_t> blocks;  // a tied one once
   for (const auto* half : {&encoder_, &decoder_}) {
-    for (const Held& held : *half)
+    for (const HeldLayer& held : *half)
       for (const at::Tensor& t : held.parameters)
         blocks[t.const_data_ptr()] = static_cast<std::int64_t>(t.nbytes());
   }

@@ -11,20 +11,17 @@
 #include <vector>
 
 #include "models/beam_search.h"
-#include "runtime/checkpoint/initial_weights.h"
+#include "models/decoding_layers.h"
 #include "runtime/layers/attention_layers.h"
-#include "runtime/layers/recurrent_layers.h"
 #include "runtime/stage/layered_model.h"
 
 namespace millrace {
 
-/// Tensors by the name of the layer that made them (kGnmtLooks beside them).
-using TensorsByName = std::map<std::string, at::Tensor>;
-
 class GnmtTranslator;
 
 /// One batch of sentences in the layers that a translator holds: encoded once, then a word at a time. Rows
-/// are NextWords'. What layers of other stages have made is in `values` at a call; what these make is added.
+/// are NextWords'. What layers of other stages have made is in `values` at a call; what these make is added,
+/// the attention's probabilities as kGnmtLooks.
 /// All functions need no_grad. The translator outlives it.
 class GnmtDecoder {
  public:
@@ -38,10 +35,10 @@ class GnmtDecoder {
 
  private:
   const GnmtTranslator& of_;
-  at::Tensor source_, sentence_;             // int64 [S, B], [R]
-  std::optional<BahdanauMemory> memory_;     // where the attention is held
-  std::map<std::string, LstmState> states_;  // of the decoder's LSTMs
-  std::vector<at::Tensor> classifier_;       // weight and bias of the words below the limit
+  at::Tensor source_, sentence_;          // int64 [S, B], [R]
+  std::optional<BahdanauMemory> memory_;  // where the attention is held
+  LstmStates states_;                     // of the decoder's LSTMs
+  std::vector<at::Tensor> classifier_;    // weight and bias of the words below the limit
 };
 
 /// All layers of a GNMT, or those of a stage. Immutable when made; thread-safe.
@@ -71,19 +68,12 @@ class GnmtTranslator {
   friend class GnmtDecoder;
   class Whole;
   GnmtTranslator() = default;
-  struct Weight;
-  using FindWeight = std::function<std::optional<Weight>(const std::string& name)>;
   using Holds = std::function<bool(const std::string& layer)>;
-  static FindWeight finder(const WeightFiles& files);
   static Result<GnmtTranslator> from(const FindWeight& find, const std::string& first, const Holds& holds);
 
-  struct Held {
-    NamedLayer layer;
-    std::vector<at::Tensor> parameters;  // float32
-  };
   std::int64_t vocabulary_ = 0, layers_ = 0, hidden_ = 0;
   LayeredModel model_;
-  std::vector<Held> encoder_, decoder_;  // in the model's order
+  std::vector<HeldLayer> encoder_, decoder_;  // in the model's order
 };
 
 /// Sentences side by side, int64 [S, B], padded with 0.

@@ -5,10 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "driver/cli/translate_spec.h"
 #include "runtime/plan/plan.h"
 
 namespace millrace {
+
+struct TranslateFlags;  // driver/cli/translate_spec.h
 
 /// Who translates: `ranks` processes, `stages` of them in turn hold one model.
 struct TranslateRanks {

@@ -18,6 +18,7 @@
 
 #include "models/gnmt_pipeline.h"
 #include "models/language_models.h"
+#include "models/s2vt_captions.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/rank_threads.h"
@@ -442,6 +443,76 @@ TEST(BeamSearch, WeightsThatAreNoGnmtAreRefused) {
   EXPECT_NE(text.find("has no tensor decoder.att_rnn.attn.linear_att"), std::string::npos) << text;
   EXPECT_NE(problems_of({{"fc.weight", at::zeros({2, 2})}}).find("has no tensor encoder.embedder.weight"),
             std::string::npos);
+  std::filesystem::remove(path);
+}
+
+/// Videos of different lengths side by side, against the model's own layers over all steps of one at a time.
+TEST(Captions, AreWhatTheModelsLayersSay) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(11);
+  constexpr std::int64_t kFeatures = 5, kWords = 19;
+  const LayeredModel model =
+      s2vt_model({.frame_features = kFeatures, .features = 6, .hidden = 8, .vocabulary = kWords});
+  Weights weights;
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters())
+      weights[layer.parameter_name(spec)] = at::randn(spec.shape).mul_(0.7);
+  }
+  weights["predict.bias"].narrow(0, kEnd, 1).add_(1);
+  std::vector<at::Tensor> videos;
+  for (const std::int64_t frames : {3, 7, 1, 4, 7}) videos.push_back(at::randn({frames, kFeatures}));
+  /// Log-probabilities of what follows the frames and `words`.
+  const auto next = [&](const at::Tensor& video, const std::vector<std::uint32_t>& words) {
+    const std::int64_t frames = video.size(0), steps = frames + 1 + static_cast<std::int64_t>(words.size());
+    at::Tensor tokens = at::zeros({steps, 1}, at::kLong), shown = at::zeros({steps, 1, kFeatures});
+    shown.narrow(0, 0, frames).copy_(video.unsqueeze(1));
+    tokens[frames] = std::int64_t{kBegin};
+    for (std::size_t i = 0; i < words.size(); ++i)
+      tokens[frames + 1 + static_cast<std::int64_t>(i)] = std::int64_t{words[i]};
+    std::map<std::string, at::Tensor> values{{"frames", shown}, {"tokens", tokens}};
+    for (const NamedLayer& layer : model.layers) {
+      std::vector<at::Tensor> inputs, parameters;
+      for (const std::string& input : layer.inputs) inputs.push_back(values.at(input));
+      for (const ParameterSpec& spec : layer.layer->parameters())
+        parameters.push_back(weights.at(layer.parameter_name(spec)));
+      values[layer.name] = layer.layer->forward(inputs, parameters, {}, {.training = false}, nullptr);
+    }
+    return at::log_softmax(values.at("predict")[-1][0], 0).to(at::kDouble);
+  };
+  const auto path = std::filesystem::temp_directory_path() / ("captions-" + std::to_string(::getpid()));
+  write_safetensors(path, {weights.begin(), weights.end()});
+  const auto file = SafetensorsFile::open(path);
+  ASSERT_TRUE(file);
+  const auto captioner = S2vtCaptioner::from({&*file});
+  ASSERT_TRUE(captioner) << to_string(captioner.problems());
+  EXPECT_EQ(captioner->frame_features(), kFeatures);
+  for (const int beam : {1, 4}) {
+    const auto speaker = captioner->begin(videos);
+    const auto found = beam_search(*speaker, static_cast<std::int64_t>(videos.size()),
+                                   {.beam = beam, .longest = 8, .length_penalty = 0});
+    for (std::size_t v = 0; v < videos.size(); ++v) {
+      for (const Hypothesis& one : found[v]) {
+        double score = 0;
+        std::vector<std::uint32_t> said, words = one.words;
+        if (one.finished) words.push_back(kEnd);
+        for (const std::uint32_t word : words) {
+          const at::Tensor log_probabilities = next(videos[v], said);
+          if (beam == 1) EXPECT_EQ(log_probabilities.argmax().item<std::int64_t>(), word);
+          score += log_probabilities[word].item<double>();
+          said.push_back(word);
+        }
+        EXPECT_NEAR(one.score, score, 1e-4) << "video " << v << ", beam " << beam;
+      }
+    }
+  }
+  weights.erase("lstm2.bias_hh_l0");
+  weights["embed_encoder.bias"] = at::zeros({7});
+  write_safetensors(path, {weights.begin(), weights.end()});
+  const auto broken = SafetensorsFile::open(path);
+  const auto refused = S2vtCaptioner::from({&*broken});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(to_string(refused.problems()).find("has no tensor lstm2.bias_hh_l0"), std::string::npos);
+  EXPECT_NE(to_string(refused.problems()).find("embed_encoder.bias has shape [7]"), std::string::npos);
   std::filesystem::remove(path);
 }
 

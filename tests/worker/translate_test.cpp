@@ -266,7 +266,7 @@ TEST_F(Translate, StagesHoldTheModelTogether) {
 TEST_F(Translate, StagesThatDoNotFitAreRefused) {
   train(2);
   ok("train --model gnmt --layers 3 --hidden 16 --vocabulary " + vocabulary_size() +
-     " --stages 2 --microbatches 2 --data data:de-en --steps 1 --output-dir other");
+     " --stages 2 --microbatches 2 --data data:de-en --steps 1 --checkpoint-at-end --output-dir other");
   const auto fails = [&](const std::string& arguments, int code, const std::string& what) {
     const Ran ran = run("translate --checkpoint run --input text.de -o out.hyp " + arguments + kFlags);
     EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
