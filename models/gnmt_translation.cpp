@@ -113,7 +113,7 @@ Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::s
   const std::optional<FoundWeight> table = find(kSourceTable);
   if (!table || table->shape.size() != 2)
     return Problem{first, "has no tensor " + kSourceTable + " of two dimensions",
-                   "translating takes weights of gnmt"};
+                   "translating takes weights of gnmt, captions (--features) of s2vt"};
   GnmtTranslator made;
   made.vocabulary_ = table->shape[0];
   made.hidden_ = table->shape[1];

@@ -6,7 +6,8 @@ CommandSpec translate_spec(TranslateFlags& f) {
   const std::string search = "Search", text = "Text", ranks = "Ranks";
   CommandSpec spec{
       .command = "translate",
-      .summary = "Translate text with a trained GNMT: beam search from any plan's checkpoint.",
+      .summary = "Translate text with a trained GNMT, or say captions of videos with an S2VT: beam search from "
+                 "any plan's checkpoint.",
       .flags =
           {{.name = "checkpoint",
             .value = "PATH",
@@ -22,12 +23,16 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .value = "FILE",
             .help = "As many lines, in order; appears when all are done. -: stdout, as sentences are done.",
             .target = into::text(f.output)},
+           {.name = "features",
+            .value = "DIR",
+            .help = "Captions instead: a line of --input is a video's name, its frames' features are in "
+                    "DIR/NAME.npy, the checkpoint is of s2vt.",
+            .target = into::text(f.features)},
            {.name = "vocabulary",
             .short_name = 'v',
             .value = "FILE",
             .help = "The file that `data text encode` was given: once for both languages, or the source's "
-                    "and then "
-                    "the target's.",
+                    "and then the target's. Of captions the data's vocabulary.txt.",
             .required = true,
             .group = text,
             .repeatable = true,
@@ -40,7 +45,7 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::text(f.codes)},
            {.name = "pad-to",
             .value = "N",
-            .help = "As in `data text encode`.",
+            .help = "As in `data text encode`. Captions: 0 unless it is given.",
             .group = text,
             .target = into::integer(f.pad_to, 0, 1 << 20)},
            {.name = "detokenize",
@@ -98,7 +103,7 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::integer(f.batch, 1, 1 << 20)},
            {.name = "max-source",
             .value = "N",
-            .help = "Longer sentences are cut to so many tokens; the run says which.",
+            .help = "Longer sentences are cut to so many tokens, videos to so many frames; the run says which.",
             .group = text,
             .target = into::integer(f.max_source, 1, 1 << 20)},
            {.name = "threads",
@@ -143,7 +148,9 @@ CommandSpec translate_spec(TranslateFlags& f) {
           "millrace translate --checkpoint w.safetensors --input newstest2014.tok.bpe.32000.en -v "
           "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de",
           "millrace translate --checkpoint run --plan run/plan.json --input test.de --joiners -c bpe.6000 -v "
-          "vocab.bpe.6000 -o hypotheses.en"}};
+          "vocab.bpe.6000 -o hypotheses.en",
+          "millrace translate --checkpoint captions --features videos/features --input names -v "
+          "videos/vocabulary.txt -o said"}};
   add_text_rules(spec, f.rules);
   return spec;
 }

@@ -30,6 +30,7 @@ inline constexpr int kMostTranslateRanks = 1024;
 
 struct TranslateFlags {
   std::string checkpoint, input = "-", output = "-";
+  std::string features;  ///< folder of videos' features: captions instead of translations
   std::vector<std::string> vocabulary;
   std::string codes;
   std::int64_t pad_to = 8;

@@ -29,11 +29,14 @@ constexpr std::chrono::hours kWindowDeadline{24};
 
 /// The weights, or those of this rank's stage, and what is known of those who made them.
 struct Trained {
-  GnmtTranslator translator;
-  GnmtStages stages;        ///< empty: the whole model is here
-  std::int64_t step = -1;   ///< of a checkpoint
-  std::string fingerprint;  ///< of the whole checkpoint
+  std::optional<GnmtTranslator> translator;
+  std::optional<S2vtCaptioner> captioner;  ///< instead, with --features
+  GnmtStages stages;                       ///< empty: the whole model is here
+  std::int64_t step = -1;                  ///< of a checkpoint
+  std::string fingerprint;                 ///< of the whole checkpoint
   Settings settings;
+
+  std::int64_t vocabulary() const { return captioner ? captioner->vocabulary() : translator->vocabulary(); }
 };
 
 /// Throws CheckpointError; ConfigError: the model cannot be cut so.
@@ -45,11 +48,14 @@ Trained read_weights(const WeightFiles& files, const TranslateFlags& f, const Tr
   };
   const auto no_checkpoint = [](const std::string& text) { return CheckpointError(text); };
   const auto no_cut = [](const std::string& text) { return ConfigError(text); };
+  Trained trained;
+  if (!f.features.empty()) {
+    trained.captioner = checked(S2vtCaptioner::from(files), no_checkpoint);
+    return trained;
+  }
   if (who.stages == 1) {
-    return {.translator = checked(GnmtTranslator::from(files), no_checkpoint),
-            .stages = {},
-            .fingerprint = {},
-            .settings = {}};
+    trained.translator = checked(GnmtTranslator::from(files), no_checkpoint);
+    return trained;
   }
   const LayeredModel model = checked(GnmtTranslator::model_of(files), no_checkpoint);
   GnmtStages stages = checked(
@@ -60,8 +66,9 @@ Trained read_weights(const WeightFiles& files, const TranslateFlags& f, const Tr
            (layers.empty() ? "nothing to translate with"
                            : layers.front() + " to " + layers.back() + ", " +
                                  printed("%.1f MB of weights", 1e-6 * double(translator.bytes()))));
-  return {
-      .translator = std::move(translator), .stages = std::move(stages), .fingerprint = {}, .settings = {}};
+  trained.translator = std::move(translator);
+  trained.stages = std::move(stages);
+  return trained;
 }
 
 Trained read_checkpoint(const TranslateFlags& f, const TranslateRanks& who, int stage) {
@@ -104,9 +111,11 @@ void print_result(const TranslateFlags& f, const Trained& trained, const Transla
     std::fprintf(out, "%s\n", json.dump(1).c_str());
     return;
   }
-  std::string text = std::to_string(c.sentences) + " sentences, " + std::to_string(c.source_tokens) +
-                     " tokens (" + std::to_string(c.unknown) + " unknown) to " +
-                     std::to_string(c.target_tokens);
+  const bool videos = trained.captioner.has_value();
+  std::string text = std::to_string(c.sentences) + (videos ? " videos, " : " sentences, ") +
+                     std::to_string(c.source_tokens) +
+                     (videos ? " frames" : " tokens (" + std::to_string(c.unknown) + " unknown)") + " to " +
+                     std::to_string(c.target_tokens) + (videos ? " words" : "");
   const auto add = [&](std::int64_t count, const char* what) {
     if (count > 0) text += ", " + std::to_string(count) + " " + what;
   };
@@ -116,7 +125,7 @@ void print_result(const TranslateFlags& f, const Trained& trained, const Transla
   add(c.cut, "cut");
   add(c.unfinished, "without an end");
   if (trained.step >= 0) text += "; checkpoint of step " + std::to_string(trained.step);
-  std::fprintf(out, "%s; %.2f s, %.1f sentences/s\n", text.c_str(), seconds, rate);
+  std::fprintf(out, "%s; %.2f s, %.1f %s/s\n", text.c_str(), seconds, rate, videos ? "videos" : "sentences");
 }
 
 // The file that is being written, for the handler. Set before it, never changed then.
@@ -229,8 +238,9 @@ void translate_all(Translation& translation, const TranslateFlags& f, const Trai
     const std::vector<SentenceBatch> batches = translation.batches(window);
     const auto mine = share_of(batches, place.pipeline(), place.pipelines());
     const auto translate_mine = [&] {
-      if (place.lanes.empty()) return translation.translate(trained.translator, mine, threads);
-      translation.translate(trained.translator, trained.stages, mine, place.lanes);
+      if (trained.captioner) return translation.translate(*trained.captioner, mine, threads);
+      if (place.lanes.empty()) return translation.translate(*trained.translator, mine, threads);
+      translation.translate(*trained.translator, trained.stages, mine, place.lanes);
     };
     if (place.size() > 1) {
       const auto problem =
@@ -257,8 +267,8 @@ int translate(const TranslateFlags& f, Place& place) {
   if (!languages) return report_problems(languages.problems(), ExitCode::InputData);
   InputLines input(f.input);
   const Trained trained = read_checkpoint(f, place.who, place.stage());
-  if (const Problems problems = vocabulary_problems(
-          f, *languages, {f.checkpoint, trained.translator.vocabulary(), trained.settings});
+  if (const Problems problems =
+          vocabulary_problems(f, *languages, {f.checkpoint, trained.vocabulary(), trained.settings});
       !problems.empty())
     return report_problems(problems, ExitCode::Checkpoint);
   if (f.beam > static_cast<int>(languages->target->size()))
@@ -269,7 +279,7 @@ int translate(const TranslateFlags& f, Place& place) {
   if (place.job.size > 1) join(place, f, trained, threads);
   SteadyClock clock;
   const TimePoint start = clock.now();
-  Translation translation(f, *languages);
+  Translation translation(f, *languages, trained.captioner ? trained.captioner->frame_features() : 0);
   const auto all = [&](auto write) { translate_all(translation, f, trained, input, place, threads, write); };
   if (outputs) {
     FileWriter file(outputs->temporary(0));
