@@ -420,7 +420,7 @@ TEST_F(InStages, AStageThatFailsOrIsLateEndsTheOthers) {
     }
     for (const int other : {0, 1}) {
       const std::string& end = ends[static_cast<std::size_t>(other)];
-      EXPECT_NE(end.find(late ? "no message after 0.3 s" : "the disk is full"), std::string::npos)
+      EXPECT_NE(end.find(late ? "no message after " : "the disk is full"), std::string::npos)
           << other << ": " << end;
     }
   }

@@ -312,7 +312,7 @@ TEST_F(Translate, ALostStageEndsTheOthers) {
   };
   EXPECT_EQ(during("kill -KILL"), 137) << bytes("log");
   EXPECT_EQ(during("kill -STOP"), 5) << bytes("log");
-  EXPECT_NE(bytes("log").find("no message after 3.0 s"), std::string::npos) << bytes("log");
+  EXPECT_NE(bytes("log").find(": no message after "), std::string::npos) << bytes("log");
 }
 
 TEST_F(Translate, BucketsOfLengthsResumeAtTheSameSentence) {
