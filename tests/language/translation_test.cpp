@@ -497,7 +497,9 @@ TEST(Captions, AreWhatTheModelsLayersSay) {
         if (one.finished) words.push_back(kEnd);
         for (const std::uint32_t word : words) {
           const at::Tensor log_probabilities = next(videos[v], said);
-          if (beam == 1) EXPECT_EQ(log_probabilities.argmax().item<std::int64_t>(), word);
+          if (beam == 1) {
+            EXPECT_EQ(log_probabilities.argmax().item<std::int64_t>(), word);
+          }
           score += log_probabilities[word].item<double>();
           said.push_back(word);
         }
