@@ -13,6 +13,7 @@
 #include "driver/bleu/bleu_command.h"
 #include "driver/cli/command_support.h"
 #include "driver/launch/program_paths.h"
+#include "driver/launch/translate_launch.h"
 #include "experiments/report.h"
 #include "experiments/run_data.h"
 #include "runtime/base/files.h"
@@ -125,6 +126,13 @@ Problems wrong_flags(const Arguments& given) {
   return problems;
 }
 
+/// In this host's ranks, if it is told to; the exit code.
+int translate(std::vector<std::string> words) {
+  if (starts_translate_ranks(words)) return launch_translate(words);
+  words.insert(words.begin(), {worker_path(ComputeDevice::Cpu), "translate"});
+  return exit_code_of(std::move(words));
+}
+
 int score_run(const BleuFlags& flags, const Arguments& given) {
   const fs::path folder = *flags.run;
   const Result<RunData> run = read_run(folder.string());
@@ -140,18 +148,11 @@ int score_run(const BleuFlags& flags, const Arguments& given) {
   for (const StepFolder& checkpoint : checkpoints) {
     const std::string hypotheses =
         (folder / run_files::kHypotheses / ("step-" + std::to_string(checkpoint.step))).string();
-    std::vector<std::string> words{worker_path(ComputeDevice::Cpu),
-                                   "translate",
-                                   "--checkpoint",
-                                   checkpoint.path,
-                                   "--input",
-                                   *flags.input,
-                                   "--output",
-                                   hypotheses,
-                                   "--overwrite"};
+    std::vector<std::string> words{"--checkpoint", checkpoint.path, "--input",    *flags.input,
+                                   "--output",     hypotheses,      "--overwrite"};
     for (const std::string& word : words_of(flags.translate, ' ')) words.push_back(word);
     std::fprintf(stderr, "step %lld: ", static_cast<long long>(checkpoint.step));
-    if (const int code = exit_code_of(std::move(words)); code != 0) return code;
+    if (const int code = translate(words); code != 0) return code;
     const Result<FileScore> score = score_file(flags, given, hypotheses);
     if (!score) return exit_with(ExitCode::InputData, score.problems());
     signature = score->signature;

@@ -15,25 +15,6 @@
 namespace millrace {
 namespace {
 
-struct Beam {
-  std::vector<std::uint32_t> words;
-  double score = 0;
-  std::int64_t length = 1;  // begin
-  bool finished = false;
-  std::int64_t row = 0;  // of the model, while it goes on
-};
-
-struct Sentence {
-  std::vector<Beam> beams;
-  std::vector<std::vector<double>> coverage;  // by beam; with Compat by place
-  bool active = true;
-  bool ended = false;  // before there was no room left
-
-  bool all_finished() const {
-    return std::ranges::all_of(beams, [](const Beam& beam) { return beam.finished; });
-  }
-};
-
 struct Candidate {
   double score;
   std::size_t beam;
@@ -50,31 +31,62 @@ Likely most_likely(const at::Tensor& logits, int k) {
   return {words.contiguous(), values.sub_(at::logsumexp(logits, 1, true)).to(at::kFloat).contiguous()};
 }
 
-class Search {
+at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
+  at::Tensor result = at::empty({static_cast<std::int64_t>(numbers.size())}, at::kLong);
+  std::ranges::copy(numbers, result.mutable_data_ptr<std::int64_t>());
+  return result;
+}
+
+}  // namespace
+
+class BeamSearch::Search {
  public:
-  Search(NextWords& model, std::int64_t sentences, const BeamOptions& options)
-      : model_(model), o_(options), sentences_(static_cast<std::size_t>(sentences)) {
+  Search(std::int64_t sentences, const BeamOptions& options)
+      : o_(options), sentences_(static_cast<std::size_t>(sentences)) {
+    MILLRACE_CHECK(o_.beam > 0 && o_.longest > 0, "beam " << o_.beam);
     for (std::size_t s = 0; s < sentences_.size(); ++s)
       sentences_[s].beams = {Beam{.row = static_cast<std::int64_t>(s)}};
+    words = at::full({length_ < o_.longest ? sentences : 0}, o_.begin, at::kLong);
   }
 
-  std::vector<std::vector<Hypothesis>> run() {
-    at::Tensor words = at::full({static_cast<std::int64_t>(sentences_.size())}, o_.begin, at::kLong);
-    for (std::int64_t t = 1; t < o_.longest && words.size(0) > 0; ++t) {
-      NextWords::Step step = model_.step(words);
-      const Likely likely = most_likely(step.logits, o_.beam);
-      const at::Tensor attention = step.attention.to(at::kFloat).contiguous();
-      for (Sentence& sentence : sentences_) {
-        if (sentence.active) extend(sentence, likely, attention);
-      }
-      words = next_rows(t + 1 < o_.longest);
+  void advance(const NextWords::Step& step) {
+    const Likely likely = most_likely(step.logits, o_.beam);
+    const at::Tensor attention = step.attention.to(at::kFloat).contiguous();
+    for (Sentence& sentence : sentences_) {
+      if (sentence.active) extend(sentence, likely, attention);
     }
+    ++length_;
+    give_rows(length_ < o_.longest);
+  }
+
+  std::vector<std::vector<Hypothesis>> hypotheses() {
     std::vector<std::vector<Hypothesis>> results;
     for (Sentence& sentence : sentences_) results.push_back(hypotheses(sentence));
     return results;
   }
 
+  at::Tensor words, from;
+
  private:
+  struct Beam {
+    std::vector<std::uint32_t> words;
+    double score = 0;
+    std::int64_t length = 1;  // begin
+    bool finished = false;
+    std::int64_t row = 0;  // of the model, while it goes on
+  };
+
+  struct Sentence {
+    std::vector<Beam> beams;
+    std::vector<std::vector<double>> coverage;  // by beam; with Compat by place
+    bool active = true;
+    bool ended = false;  // before there was no room left
+
+    bool all_finished() const {
+      return std::ranges::all_of(beams, [](const Beam& beam) { return beam.finished; });
+    }
+  };
+
   /// A sentence by a word.
   void extend(Sentence& sentence, const Likely& likely, const at::Tensor& attention) {
     add_attention(sentence, attention);
@@ -124,10 +136,10 @@ class Search {
     }
   }
 
-  /// Gives rows to the beams that go on, tells the model, and returns their last words. A sentence whose
-  /// beams are all finished by the last word that there is room for counts as cut off, as in the original.
-  at::Tensor next_rows(bool room) {
-    std::vector<std::int64_t> from, last;
+  /// Gives rows to the beams that go on, if there is room for another word. A sentence whose beams are all
+  /// finished by the last word that there is room for counts as cut off, as in the original.
+  void give_rows(bool room) {
+    std::vector<std::int64_t> before, last;
     for (Sentence& sentence : sentences_) {
       if (!sentence.active) continue;
       if (sentence.all_finished()) {
@@ -135,19 +147,14 @@ class Search {
         sentence.ended = room;
       }
       for (Beam& beam : sentence.beams) {
-        if (beam.finished) continue;
-        from.push_back(beam.row);
+        if (beam.finished || !room) continue;
+        before.push_back(beam.row);
         last.push_back(beam.words.back());
-        beam.row = static_cast<std::int64_t>(from.size()) - 1;
+        beam.row = static_cast<std::int64_t>(before.size()) - 1;
       }
     }
-    const auto tensor = [](const std::vector<std::int64_t>& numbers) {
-      at::Tensor result = at::empty({static_cast<std::int64_t>(numbers.size())}, at::kLong);
-      std::ranges::copy(numbers, result.mutable_data_ptr<std::int64_t>());
-      return result;
-    };
-    if (!from.empty()) model_.reorder(tensor(from));
-    return tensor(last);
+    words = tensor_of(last);
+    from = tensor_of(before);
   }
 
   double penalised(const Beam& beam, const std::vector<double>& coverage) const {
@@ -173,18 +180,39 @@ class Search {
     return results;
   }
 
-  NextWords& model_;
-  const BeamOptions& o_;
+  BeamOptions o_;
   std::vector<Sentence> sentences_;
+  std::int64_t length_ = 1;  // of the hypotheses that go on
 };
 
-}  // namespace
+BeamSearch::BeamSearch(std::int64_t sentences, const BeamOptions& options)
+    : search_(std::make_unique<Search>(sentences, options)) {}
+BeamSearch::~BeamSearch() = default;
+BeamSearch::BeamSearch(BeamSearch&&) noexcept = default;
+BeamSearch& BeamSearch::operator=(BeamSearch&&) noexcept = default;
+
+const at::Tensor& BeamSearch::words() const {
+  return search_->words;
+}
+const at::Tensor& BeamSearch::from() const {
+  return search_->from;
+}
+void BeamSearch::advance(const NextWords::Step& step) {
+  search_->advance(step);
+}
+std::vector<std::vector<Hypothesis>> BeamSearch::hypotheses() {
+  return search_->hypotheses();
+}
 
 std::vector<std::vector<Hypothesis>> beam_search(NextWords& model, std::int64_t sentences,
                                                  const BeamOptions& options) {
-  MILLRACE_CHECK(options.beam > 0 && options.longest > 0, "beam " << options.beam);
   const at::NoGradGuard no_grad;
-  return Search(model, sentences, options).run();
+  BeamSearch search(sentences, options);
+  while (search.words().size(0) > 0) {
+    if (search.from().defined()) model.reorder(search.from());
+    search.advance(model.step(search.words()));
+  }
+  return search.hypotheses();
 }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -46,11 +47,33 @@ struct Hypothesis {
   bool finished = false;
 };
 
-/// For each sentence its hypotheses, `beam` at most, the best first. A sentence ends when all its hypotheses
+/// The search a word at a time, for whoever makes the model's steps. A sentence ends when all its hypotheses
 /// have ended; only then are they scored with the penalties:
 ///   log P / ((c + length) / (c + 1))^alpha + beta sum_i ln min(1, coverage_i), ln 0 := 0
 /// with begin and end counted in length. Equal scores: the hypothesis of the earlier beam, then the more
-/// likely word. Runs under no_grad. Needs beam <= V.
+/// likely word. Needs beam <= V.
+class BeamSearch {
+ public:
+  BeamSearch(std::int64_t sentences, const BeamOptions& options);
+  ~BeamSearch();
+  BeamSearch(BeamSearch&&) noexcept;
+  BeamSearch& operator=(BeamSearch&&) noexcept;
+
+  /// What the model's rows read next, int64 [R]; without rows the search is over.
+  const at::Tensor& words() const;
+  /// Row r goes on from what row `from()[r]` was, int64 [R]; undefined before the first step.
+  const at::Tensor& from() const;
+  /// What the rows have made of the words.
+  void advance(const NextWords::Step& step);
+  /// When it is over, once: for each sentence its hypotheses, `beam` at most, the best first.
+  std::vector<std::vector<Hypothesis>> hypotheses();
+
+ private:
+  class Search;
+  std::unique_ptr<Search> search_;
+};
+
+/// The whole search over a model. Runs under no_grad.
 std::vector<std::vector<Hypothesis>> beam_search(NextWords& model, std::int64_t sentences,
                                                  const BeamOptions& options);
 

@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-constexpr BatchNormOptions kNorm{.epsilon = 1e-3};
+constexpr BatchNormOptions kInceptionNorm{.epsilon = 1e-3};
 // torchvision draws from a normal distribution cut off at +-2: of deviation 0.1 that is never reached.
 constexpr double kDeviation = 0.1, kAuxiliaryDeviation = 0.001;
 // Mixed_6e must be 17 x 17 for the 5x5 convolution of the auxiliary classifier.
@@ -35,7 +35,7 @@ class InceptionBuilder {
                         .init = WeightInit::Normal,
                         .deviation = kDeviation}),
                 input);
-    chain_.then(name + ".bn", batch_norm2d(out, kNorm));
+    chain_.then(name + ".bn", batch_norm2d(out, kInceptionNorm));
     return made(chain_.then(name + ".relu", relu()), out);
   }
   Name pool(const Name& name, LayerPtr layer, const Name& input = {}) {

@@ -31,6 +31,7 @@ class FileWriter {
   void patch(std::int64_t offset, std::string_view bytes);  ///< overwrites what was written
   std::int64_t size() const { return written_ + static_cast<std::int64_t>(used_); }
   void commit(Durability durability = Durability::Cached);
+  const std::string& partial() const { return partial_; }  ///< what is written until then
 
  private:
   enum class Partial { Removed, Kept };

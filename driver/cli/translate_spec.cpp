@@ -3,10 +3,11 @@
 namespace millrace {
 
 CommandSpec translate_spec(TranslateFlags& f) {
-  const std::string search = "Search", text = "Text";
+  const std::string search = "Search", text = "Text", ranks = "Ranks";
   CommandSpec spec{
       .command = "translate",
-      .summary = "Translate text with a trained GNMT: beam search from any plan's checkpoint.",
+      .summary = "Translate text with a trained GNMT, or say captions of videos with an S2VT: beam search from "
+                 "any plan's checkpoint.",
       .flags =
           {{.name = "checkpoint",
             .value = "PATH",
@@ -22,12 +23,16 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .value = "FILE",
             .help = "As many lines, in order; appears when all are done. -: stdout, as sentences are done.",
             .target = into::text(f.output)},
+           {.name = "features",
+            .value = "DIR",
+            .help = "Captions instead: a line of --input is a video's name, its frames' features are in "
+                    "DIR/NAME.npy, the checkpoint is of s2vt.",
+            .target = into::text(f.features)},
            {.name = "vocabulary",
             .short_name = 'v',
             .value = "FILE",
             .help = "The file that `data text encode` was given: once for both languages, or the source's "
-                    "and then "
-                    "the target's.",
+                    "and then the target's. Of captions the data's vocabulary.txt.",
             .required = true,
             .group = text,
             .repeatable = true,
@@ -40,7 +45,7 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::text(f.codes)},
            {.name = "pad-to",
             .value = "N",
-            .help = "As in `data text encode`.",
+            .help = "As in `data text encode`. Captions: 0 unless it is given.",
             .group = text,
             .target = into::integer(f.pad_to, 0, 1 << 20)},
            {.name = "detokenize",
@@ -98,7 +103,7 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::integer(f.batch, 1, 1 << 20)},
            {.name = "max-source",
             .value = "N",
-            .help = "Longer sentences are cut to so many tokens; the run says which.",
+            .help = "Longer sentences are cut to so many tokens, videos to so many frames; the run says which.",
             .group = text,
             .target = into::integer(f.max_source, 1, 1 << 20)},
            {.name = "threads",
@@ -110,9 +115,28 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::integer(f.threads, 0, 1024)},
            {.name = "ranks",
             .value = "N",
-            .help = "Processes of this host that share the sentences, each with the whole model; the same "
-                    "output for any number. Under torchrun's environment variables this is one of its ranks.",
+            .help = "Processes of this host that share the sentences, each with the whole model, or --stages "
+                    "of them together; the same output for any number. Default: as many as stages. Under "
+                    "torchrun's environment variables this is one of its ranks.",
+            .group = ranks,
             .target = into::integer(f.ranks, 1, kMostTranslateRanks)},
+           {.name = "stages",
+            .value = "N",
+            .help = "Ranks that hold the model together: runs of layers of about the same work. The same "
+                    "output for any number.",
+            .group = ranks,
+            .target = into::integer(f.stages, 1, kMostTranslateRanks)},
+           {.name = "plan",
+            .value = "FILE",
+            .help = "Instead of --stages: the stages of this plan, each on a rank of its own, once.",
+            .group = ranks,
+            .target = into::text(f.plan)},
+           {.name = "timeout",
+            .value = "SECONDS",
+            .help = "Deadline of every wait for another rank; with stages for its work on the batches that "
+                    "are under way, too.",
+            .group = ranks,
+            .target = into::duration(f.deadline, 0.001, 1e6)},
            {.name = "overwrite", .help = "Replace an output that exists.", .target = into::on(f.overwrite)},
            {.name = "format",
             .value = "text|json",
@@ -122,7 +146,11 @@ CommandSpec translate_spec(TranslateFlags& f) {
           "millrace translate --checkpoint run --input test.de --joiners -c bpe.6000 -v vocab.bpe.6000 -o "
           "hypotheses.en",
           "millrace translate --checkpoint w.safetensors --input newstest2014.tok.bpe.32000.en -v "
-          "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de"}};
+          "vocab.bpe.32000 --preset mlperf --detokenize moses -o hypotheses.de",
+          "millrace translate --checkpoint run --plan run/plan.json --input test.de --joiners -c bpe.6000 -v "
+          "vocab.bpe.6000 -o hypotheses.en",
+          "millrace translate --checkpoint captions --features videos/features --input names -v "
+          "videos/vocabulary.txt -o said"}};
   add_text_rules(spec, f.rules);
   return spec;
 }

@@ -1,6 +1,8 @@
 // What `millrace translate` is told. LibTorch-free: `millrace` prints its --help.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +30,7 @@ inline constexpr int kMostTranslateRanks = 1024;
 
 struct TranslateFlags {
   std::string checkpoint, input = "-", output = "-";
+  std::string features;  ///< folder of videos' features: captions instead of translations
   std::vector<std::string> vocabulary;
   std::string codes;
   std::int64_t pad_to = 8;
@@ -40,8 +43,11 @@ struct TranslateFlags {
   std::int64_t max_source = 1024;
   int n_best = 0;
   Detokenize detokenize = Detokenize::None;
-  int threads = 0;  ///< of each rank; 0: all cores
-  int ranks = 1;    ///< processes of this host that share the sentences
+  int threads = 0;           ///< of each rank; 0: all cores
+  std::optional<int> ranks;  ///< processes of this host; as many as stages if it is not given
+  int stages = 1;            ///< ranks that hold the layers together
+  std::string plan;          ///< whose stages they are
+  std::chrono::milliseconds deadline{100'000};
   bool overwrite = false;
   TextRules rules;
   OutputFormat format = OutputFormat::Text;

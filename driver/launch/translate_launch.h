@@ -1,10 +1,23 @@
 // `millrace translate --ranks N` as the user types it: starts the ranks on this host. LibTorch-free.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/plan/plan.h"
+
 namespace millrace {
+
+struct TranslateFlags;  // driver/cli/translate_spec.h
+
+/// Who translates: `ranks` processes, `stages` of them in turn hold one model.
+struct TranslateRanks {
+  std::optional<Plan> plan;  ///< of --plan
+  int stages = 1, ranks = 1;
+};
+/// Reads the plan. Problems: it cannot be read; numbers that do not go together.
+Result<TranslateRanks> translate_ranks(const TranslateFlags& flags);
 
 /// True if these are arguments of `translate` for several ranks, and this process is no rank of a job: the
 /// caller must start them.

@@ -1,4 +1,7 @@
 // `millrace translate`: lines -> tokens -> beam search, a window of lines at a time -> lines.
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -8,6 +11,7 @@
 
 #include "data/files/file_writer.h"
 #include "data/text/output_files.h"
+#include "driver/launch/translate_launch.h"
 #include "driver/worker/translation.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
@@ -23,30 +27,68 @@ namespace {
 // Of a window's translation on another rank: it is work, not a message.
 constexpr std::chrono::hours kWindowDeadline{24};
 
-/// The weights, and what is known of those who made them.
+/// The weights, or those of this rank's stage, and what is known of those who made them.
 struct Trained {
-  GnmtTranslator translator;
-  std::int64_t step = -1;  ///< of a checkpoint
+  std::optional<GnmtTranslator> translator;
+  std::optional<S2vtCaptioner> captioner;  ///< instead, with --features
+  GnmtStages stages;                       ///< empty: the whole model is here
+  std::int64_t step = -1;                  ///< of a checkpoint
+  std::string fingerprint;                 ///< of the whole checkpoint
   Settings settings;
+
+  std::int64_t vocabulary() const { return captioner ? captioner->vocabulary() : translator->vocabulary(); }
 };
 
-Trained read_checkpoint(const std::string& path) {
-  std::error_code ignored;
-  const auto made = [&](const WeightFiles& files, std::int64_t step, const Settings& settings) {
-    Result<GnmtTranslator> translator = GnmtTranslator::from(files);
-    if (!translator) throw CheckpointError(to_string(translator.problems()));
-    return Trained{std::move(*translator), step, settings};
+/// Throws CheckpointError; ConfigError: the model cannot be cut so.
+Trained read_weights(const WeightFiles& files, const TranslateFlags& f, const TranslateRanks& who,
+                     int stage) {
+  const auto checked = [](auto result, auto error) {
+    if (!result) throw error(to_string(result.problems()));
+    return *std::move(result);
   };
-  if (std::filesystem::is_directory(path, ignored)) {
-    const Result<Checkpoint> checkpoint = open_checkpoint(path);
+  const auto no_checkpoint = [](const std::string& text) { return CheckpointError(text); };
+  const auto no_cut = [](const std::string& text) { return ConfigError(text); };
+  Trained trained;
+  if (!f.features.empty()) {
+    trained.captioner = checked(S2vtCaptioner::from(files), no_checkpoint);
+    return trained;
+  }
+  if (who.stages == 1) {
+    trained.translator = checked(GnmtTranslator::from(files), no_checkpoint);
+    return trained;
+  }
+  const LayeredModel model = checked(GnmtTranslator::model_of(files), no_checkpoint);
+  GnmtStages stages = checked(
+      who.plan ? gnmt_stages(model, *who.plan, f.plan) : even_gnmt_stages(model, who.stages, f.beam), no_cut);
+  const std::vector<std::string>& layers = stages[static_cast<std::size_t>(stage)];
+  GnmtTranslator translator = checked(GnmtTranslator::from(files, layers), no_checkpoint);
+  log_info("stage " + std::to_string(stage) + ": " +
+           (layers.empty() ? "nothing to translate with"
+                           : layers.front() + " to " + layers.back() + ", " +
+                                 printed("%.1f MB of weights", 1e-6 * double(translator.bytes()))));
+  trained.translator = std::move(translator);
+  trained.stages = std::move(stages);
+  return trained;
+}
+
+Trained read_checkpoint(const TranslateFlags& f, const TranslateRanks& who, int stage) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(f.checkpoint, ignored)) {
+    const Result<Checkpoint> checkpoint = open_checkpoint(f.checkpoint);
     if (!checkpoint) throw CheckpointError(to_string(checkpoint.problems()));
     WeightFiles files;
     for (const SafetensorsFile& shard : checkpoint->shards) files.push_back(&shard);
-    return made(files, checkpoint->info.step, checkpoint->info.settings);
+    Trained trained = read_weights(files, f, who, stage);
+    trained.step = checkpoint->info.step;
+    trained.fingerprint = "step " + std::to_string(trained.step) + ", " + checkpoint->manifest_sha256;
+    trained.settings = checkpoint->info.settings;
+    return trained;
   }
-  const Result<SafetensorsFile> file = SafetensorsFile::open(path);
+  const Result<SafetensorsFile> file = SafetensorsFile::open(f.checkpoint);
   if (!file) throw CheckpointError(to_string(file.problems()));
-  return made({&*file}, -1, {});
+  Trained trained = read_weights({&*file}, f, who, stage);
+  trained.fingerprint = std::to_string(file->bytes()) + " bytes";
+  return trained;
 }
 
 void print_result(const TranslateFlags& f, const Trained& trained, const TranslationCounts& c,
@@ -69,9 +111,11 @@ void print_result(const TranslateFlags& f, const Trained& trained, const Transla
     std::fprintf(out, "%s\n", json.dump(1).c_str());
     return;
   }
-  std::string text = std::to_string(c.sentences) + " sentences, " + std::to_string(c.source_tokens) +
-                     " tokens (" + std::to_string(c.unknown) + " unknown) to " +
-                     std::to_string(c.target_tokens);
+  const bool videos = trained.captioner.has_value();
+  std::string text = std::to_string(c.sentences) + (videos ? " videos, " : " sentences, ") +
+                     std::to_string(c.source_tokens) +
+                     (videos ? " frames" : " tokens (" + std::to_string(c.unknown) + " unknown)") + " to " +
+                     std::to_string(c.target_tokens) + (videos ? " words" : "");
   const auto add = [&](std::int64_t count, const char* what) {
     if (count > 0) text += ", " + std::to_string(count) + " " + what;
   };
@@ -81,28 +125,62 @@ void print_result(const TranslateFlags& f, const Trained& trained, const Transla
   add(c.cut, "cut");
   add(c.unfinished, "without an end");
   if (trained.step >= 0) text += "; checkpoint of step " + std::to_string(trained.step);
-  std::fprintf(out, "%s; %.2f s, %.1f sentences/s\n", text.c_str(), seconds, rate);
+  std::fprintf(out, "%s; %.2f s, %.1f %s/s\n", text.c_str(), seconds, rate, videos ? "videos" : "sentences");
+}
+
+// The file that is being written, for the handler. Set before it, never changed then.
+std::string& unfinished_file() {
+  static std::string path;
+  return path;
+}
+
+/// A signal that ends this process (the launcher's, where another rank has failed; Ctrl-C) leaves no half of
+/// an output.
+void remove_when_stopped(const std::string& path) {
+  unfinished_file() = path;
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    ::unlink(unfinished_file().c_str());
+    ::raise(signal);  // SA_RESETHAND: this time it ends
+  };
+  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited {};
+    const bool ignored = ::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;
+    if (!ignored) ::sigaction(signal, &action, nullptr);
+  }
 }
 
 /// The ranks that share the sentences; one alone has no others.
 struct Place {
   JobEnvironment job;
+  TranslateRanks who;
   JoinedJob joined;
+  std::vector<std::unique_ptr<Communicator>> lanes;  ///< over the stages of this rank's pipeline
   int rank() const { return job.distributed ? job.rank : 0; }
   int size() const { return joined.communicator ? job.size : 1; }
+  int stage() const { return rank() % who.stages; }
+  int pipeline() const { return rank() / who.stages; }
+  int pipelines() const { return size() / who.stages; }
 };
 
-Problems place_problems(const TranslateFlags& f, const JobEnvironment& job) {
+Problems place_problems(const TranslateFlags& f, const JobEnvironment& job, const TranslateRanks& who) {
   Problems problems;
   if (job.size > 1 && f.input == "-")
     problems.push_back({"--input", "stdin cannot be read by several ranks", "give a file"});
-  if (job.distributed && f.ranks > 1 && f.ranks != job.size)
+  if (job.distributed && f.ranks.value_or(job.size) != job.size)
     problems.push_back(
         {"--ranks",
-         std::to_string(f.ranks) + ", and this process is one of a job of " + std::to_string(job.size),
+         std::to_string(*f.ranks) + ", and this process is one of a job of " + std::to_string(job.size),
          "leave it out: the job says how many there are"});
-  if (!job.distributed && f.ranks > 1)
-    problems.push_back({"--ranks", "this program is one rank, `millrace translate` starts them", {}});
+  if (!job.distributed && who.ranks > 1)
+    problems.push_back({who.stages > 1 ? "--stages" : "--ranks",
+                        "this program is one rank, `millrace translate` starts them",
+                        {}});
+  if (job.distributed && job.size % who.stages != 0)
+    problems.push_back(
+        {"--stages", std::to_string(who.stages) + ", and the job has " + std::to_string(job.size) + " ranks",
+         "start a multiple of the stages"});
   return problems;
 }
 
@@ -112,21 +190,65 @@ int threads_of(const TranslateFlags& f, int ranks) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
 
+/// What decides the output beside weights, texts and stages.
+std::string settings_text(const TranslateFlags& f) {
+  return "--beam " + std::to_string(f.beam) + " --max-length " + std::to_string(f.max_length) +
+         " --length-penalty " + printed("%g", f.length_penalty) + " --length-constant " +
+         printed("%g", f.length_constant) + " --coverage-penalty " + printed("%g", f.coverage_penalty) +
+         " --coverage " + std::string(to_string(f.coverage)) + " --batch " + std::to_string(f.batch) +
+         " --max-source " + std::to_string(f.max_source) + " --n-best " + std::to_string(f.n_best);
+}
+
+/// Collective: what rank 0 says of `what`. Throws ConfigError on all ranks if one says something else.
+void expect_alike(Communicator& world, const std::string& what, const std::string& mine) {
+  const std::string first = broadcast_text(world, mine);
+  const auto problem = run_together(world, kWindowDeadline, "comparing " + what, [&] {
+    if (mine != first) throw ConfigError(what + " is " + mine + ", on rank 0 " + first);
+  });
+  if (problem) throw ConfigError(to_string(*problem), "all ranks must be told and find the same");
+}
+
+/// Meets the others, and sees that they translate the same in the same way.
+void join(Place& place, const TranslateFlags& f, const Trained& trained, int& threads) {
+  place.joined =
+      join_job(place.job, {.deadline = f.deadline, .purpose = "translate"}, *make_cpu_device(), {});
+  Communicator& world = *place.joined.communicator;
+  expect_alike(world, "--checkpoint " + f.checkpoint, trained.fingerprint);
+  expect_alike(world, "the search", settings_text(f));
+  std::string cut;
+  for (const auto& layers : trained.stages) cut += (layers.empty() ? "-" : layers.front()) + " ";
+  expect_alike(world, "the stages' beginning", cut);
+  if (place.who.stages == 1) return;
+  threads = std::stoi(broadcast_text(world, std::to_string(threads)));
+  std::vector<RankId> ranks;
+  for (int stage = 0; stage < place.who.stages; ++stage)
+    ranks.emplace_back(place.pipeline() * place.who.stages + stage);
+  for (int lane = 0; lane < threads; ++lane) {
+    place.lanes.push_back(world.subgroup(
+        ranks, "translate " + std::to_string(place.pipeline()) + " lane " + std::to_string(lane)));
+  }
+}
+
 /// Window after window; `write` gets the output line by line, on rank 0.
 template <class Write>
-void translate_all(Translation& translation, const TranslateFlags& f, const GnmtTranslator& translator,
+void translate_all(Translation& translation, const TranslateFlags& f, const Trained& trained,
                    InputLines& input, const Place& place, int threads, Write write) {
   const std::size_t keep = static_cast<std::size_t>(std::max(1, f.n_best));
   for (std::vector<SourceLine> window; !(window = translation.read_window(input)).empty();) {
     const std::vector<SentenceBatch> batches = translation.batches(window);
-    const auto mine = share_of(batches, place.rank(), place.size());
+    const auto mine = share_of(batches, place.pipeline(), place.pipelines());
+    const auto translate_mine = [&] {
+      if (trained.captioner) return translation.translate(*trained.captioner, mine, threads);
+      if (place.lanes.empty()) return translation.translate(*trained.translator, mine, threads);
+      translation.translate(*trained.translator, trained.stages, mine, place.lanes);
+    };
     if (place.size() > 1) {
-      const auto problem = run_together(*place.joined.communicator, kWindowDeadline, "translating",
-                                        [&] { translation.translate(translator, mine, threads); });
+      const auto problem =
+          run_together(*place.joined.communicator, kWindowDeadline, "translating", translate_mine);
       if (problem) throw Error(ExitCode::RunFailed, to_string(*problem));
-      exchange_hypotheses(*place.joined.communicator, batches, keep);
+      exchange_hypotheses(*place.joined.communicator, batches, keep, place.who.stages);
     } else {
-      translation.translate(translator, mine, threads);
+      translate_mine();
     }
     if (place.rank() != 0) continue;
     for (const SourceLine& line : window) write(translation.written(line));
@@ -144,26 +266,24 @@ int translate(const TranslateFlags& f, Place& place) {
   const Result<Languages> languages = read_languages(f);
   if (!languages) return report_problems(languages.problems(), ExitCode::InputData);
   InputLines input(f.input);
-  const Trained trained = read_checkpoint(f.checkpoint);
-  if (const Problems problems = vocabulary_problems(
-          f, *languages, {f.checkpoint, trained.translator.vocabulary(), trained.settings});
+  const Trained trained = read_checkpoint(f, place.who, place.stage());
+  if (const Problems problems =
+          vocabulary_problems(f, *languages, {f.checkpoint, trained.vocabulary(), trained.settings});
       !problems.empty())
     return report_problems(problems, ExitCode::Checkpoint);
   if (f.beam > static_cast<int>(languages->target->size()))
     return report_problems({{"--beam", "is larger than the vocabulary", "at most its size"}},
                            ExitCode::Usage);
   set_compute_threads(1, false);
-  if (place.job.size > 1)
-    place.joined = join_job(place.job, {.purpose = "translate"}, *make_cpu_device(), {});
-  const int threads = threads_of(f, place.job.size);
+  int threads = threads_of(f, place.job.size);
+  if (place.job.size > 1) join(place, f, trained, threads);
   SteadyClock clock;
   const TimePoint start = clock.now();
-  Translation translation(f, *languages);
-  const auto all = [&](auto write) {
-    translate_all(translation, f, trained.translator, input, place, threads, write);
-  };
+  Translation translation(f, *languages, trained.captioner ? trained.captioner->frame_features() : 0);
+  const auto all = [&](auto write) { translate_all(translation, f, trained, input, place, threads, write); };
   if (outputs) {
     FileWriter file(outputs->temporary(0));
+    remove_when_stopped(file.partial());
     all([&](const std::string& line) { file.write(line); });
     file.commit(Durability::Synced);
     outputs->publish();
@@ -188,9 +308,12 @@ int translate_command(const std::vector<std::string>& args) {
     if (parsed->wants_help()) return std::fputs(help_text(spec).c_str(), stdout), 0;
     Problems problems = complete(*parsed, flags);
     Result<JobEnvironment> job = read_environment();
-    append(problems, job ? place_problems(flags, *job) : job.problems());
+    Result<TranslateRanks> who = translate_ranks(flags);
+    if (!job) append(problems, job.problems());
+    if (!who) append(problems, who.problems());
+    if (job && who) append(problems, place_problems(flags, *job, *who));
     if (!problems.empty()) return report_problems(problems, ExitCode::Usage);
-    Place place{.job = *std::move(job), .joined = {}};
+    Place place{.job = *std::move(job), .who = *std::move(who), .joined = {}, .lanes = {}};
     if (place.job.distributed) {
       die_with_launcher();
       set_log_prefix("rank" + std::to_string(place.job.rank));

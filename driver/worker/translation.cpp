@@ -7,12 +7,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include <ATen/Parallel.h>
 
 #include "data/language/language_datasets.h"
 #include "data/text/in_order.h"
 #include "data/text/text_inputs.h"
+#include "models/gnmt_pipeline.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
@@ -50,6 +53,36 @@ class OneCore {
  private:
   int before_;
 };
+
+/// Works on each of `parts` in one of so many threads, each on one core. Throws what goes wrong.
+template <class Part>
+void in_threads(int threads, const std::vector<Part>& parts, const std::function<void(Part)>& work) {
+  const OneCore one_core;
+  std::size_t next = 0;
+  std::vector<Part> mine(static_cast<std::size_t>(threads));
+  run_in_order(threads, {.read =
+                             [&](int thread) {
+                               if (next >= parts.size()) return false;
+                               mine[static_cast<std::size_t>(thread)] = parts[next++];
+                               return true;
+                             },
+                         .work =
+                             [&](int thread) {
+                               use_one_core();  // threads begin with a number of their own
+                               work(mine[static_cast<std::size_t>(thread)]);
+                             },
+                         .take = [](int) {}});
+}
+
+SentenceIds sources_of(const SentenceBatch& lines) {
+  SentenceIds sources;
+  for (const SourceLine* line : lines) sources.push_back(line->source);
+  return sources;
+}
+
+void put_into(const SentenceBatch& lines, std::vector<std::vector<Hypothesis>> found) {
+  for (std::size_t i = 0; i < lines.size(); ++i) lines[i]->hypotheses = std::move(found[i]);
+}
 
 // ---- hypotheses as bytes, for messages between processes of one program
 
@@ -108,6 +141,13 @@ Problems complete(const Arguments& arguments, TranslateFlags& f) {
   if (f.vocabulary.size() > 2)
     problems.push_back({"--vocabulary", "is given " + std::to_string(f.vocabulary.size()) + " times",
                         "once for both languages, or the source's and then the target's"});
+  if (!f.features.empty()) {
+    if (!arguments.has("pad-to")) f.pad_to = 0;
+    for (const char* flag : {"codes", "stages", "plan", "joiners", "split-punctuation"}) {
+      if (arguments.has(flag))
+        problems.push_back({std::string("--") + flag, "does not go with --features", "leave it out"});
+    }
+  }
   if (f.n_best > f.beam)
     problems.push_back({"--n-best", std::to_string(f.n_best) + " of a beam of " + std::to_string(f.beam),
                         "give a larger --beam"});
@@ -154,8 +194,8 @@ Problems vocabulary_problems(const TranslateFlags& f, const Languages& languages
                           "give that of `data text encode`, and its --pad-to"});
     }
   };
-  check("source-vocabulary", *languages.source, f.vocabulary.front());
-  check("target-vocabulary", *languages.target, f.vocabulary.back());
+  if (f.features.empty()) check("source-vocabulary", *languages.source, f.vocabulary.front());
+  check(f.features.empty() ? "target-vocabulary" : "vocabulary", *languages.target, f.vocabulary.back());
   return problems;
 }
 
@@ -176,7 +216,7 @@ bool InputLines::next(std::string_view& line) {
   return true;
 }
 
-Translation::Translation(const TranslateFlags& flags, const Languages& languages)
+Translation::Translation(const TranslateFlags& flags, const Languages& languages, std::int64_t frame_features)
     : f_(flags),
       languages_(languages),
       segmenter_(languages.segmenter()),
@@ -187,7 +227,8 @@ Translation::Translation(const TranslateFlags& flags, const Languages& languages
               .coverage_penalty = f_.coverage_penalty,
               .coverage = f_.coverage == CoverageForm::Compat ? Coverage::Compat : Coverage::Exact,
               .begin = kTokens.begin,
-              .end = kTokens.end} {}
+              .end = kTokens.end},
+      frame_features_(frame_features) {}
 
 std::vector<SourceLine> Translation::read_window(InputLines& input) {
   std::vector<SourceLine> window;
@@ -199,36 +240,64 @@ std::vector<SourceLine> Translation::read_window(InputLines& input) {
 bool Translation::read_line(InputLines& input, std::vector<SourceLine>& window) {
   std::string_view text;
   if (!input.next(text)) return false;
-  SourceLine line{.number = ++line_number_, .source = {}, .hypotheses = {}};
+  SourceLine line;
+  line.number = ++line_number_;
   ++counts_.sentences;
   const auto ready = prepared(text, f_.rules, input.path(), line.number, buffer_, counts_.replaced_bytes);
-  if (ready) segmenter_->segment(*ready, line.source);
   if (!ready) ++counts_.invalid;
-  if (ready && line.source.empty()) ++counts_.empty;
-  if (!line.source.empty()) {
-    if (const auto most = static_cast<std::size_t>(f_.max_source); line.source.size() > most) {
-      if (static_cast<std::size_t>(counts_.cut) < kMostNamed)
-        cut_lines_ += (counts_.cut ? ", " : "line ") + std::to_string(line.number);
-      if (static_cast<std::size_t>(counts_.cut) == kMostNamed) cut_lines_ += ", ...";
-      ++counts_.cut;
-      line.source.resize(most);
-    }
-    counts_.source_tokens += static_cast<std::int64_t>(line.source.size());
-    counts_.unknown += std::ranges::count(line.source, languages_.source->unk());
-    line.source.insert(line.source.begin(), static_cast<std::uint32_t>(kTokens.begin));
-    line.source.push_back(static_cast<std::uint32_t>(kTokens.end));
-  }
+  if (ready && f_.features.empty()) read_sentence(*ready, line);
+  if (ready && !f_.features.empty()) read_video(*ready, input.path(), line);
+  if (ready && line.length() == 0) ++counts_.empty;
   window.push_back(std::move(line));
   return true;
+}
+
+void Translation::note_cut(std::uint64_t line) {
+  if (static_cast<std::size_t>(counts_.cut) < kMostNamed)
+    cut_lines_ += (counts_.cut ? ", " : "line ") + std::to_string(line);
+  if (static_cast<std::size_t>(counts_.cut) == kMostNamed) cut_lines_ += ", ...";
+  ++counts_.cut;
+}
+
+void Translation::read_sentence(std::string_view text, SourceLine& line) {
+  segmenter_->segment(text, line.source);
+  if (line.source.empty()) return;
+  if (const auto most = static_cast<std::size_t>(f_.max_source); line.source.size() > most) {
+    note_cut(line.number);
+    line.source.resize(most);
+  }
+  counts_.source_tokens += static_cast<std::int64_t>(line.source.size());
+  counts_.unknown += std::ranges::count(line.source, languages_.source->unk());
+  line.source.insert(line.source.begin(), static_cast<std::uint32_t>(kTokens.begin));
+  line.source.push_back(static_cast<std::uint32_t>(kTokens.end));
+}
+
+void Translation::read_video(std::string_view text, const std::string& path, SourceLine& line) {
+  const std::vector<std::string> words = words_of(std::string(text), ' ');
+  if (words.empty()) return;
+  const std::string place = path + ":" + std::to_string(line.number), &name = words.front();
+  if (words.size() > 1 || name.starts_with('.') || name.find('/') != std::string::npos)
+    throw DataError(place + ": is '" + escaped(text.substr(0, 80)) + "'",
+                    "expected the name of a video in " + f_.features);
+  const Result<VideoSourcePtr> video =
+      videos_in_files({{f_.features + "/" + name + ".npy", place}}, frame_features_);
+  if (!video) throw DataError(to_string(video.problems()));
+  line.video = *video;
+  line.frames = line.video->num_frames(0);
+  if (line.frames > f_.max_source) {
+    note_cut(line.number);
+    line.frames = f_.max_source;
+  }
+  counts_.source_tokens += line.frames;
 }
 
 std::vector<SentenceBatch> Translation::batches(std::vector<SourceLine>& window) const {
   SentenceBatch order;
   for (SourceLine& line : window) {
-    if (!line.source.empty()) order.push_back(&line);
+    if (line.length() > 0) order.push_back(&line);
   }
   std::ranges::stable_sort(order, std::ranges::greater{},
-                           [](const SourceLine* line) { return line->source.size(); });
+                           [](const SourceLine* line) { return line->length(); });
   std::vector<SentenceBatch> batches;
   const auto batch = static_cast<std::size_t>(f_.batch);
   for (std::size_t first = 0; first < order.size(); first += batch) {
@@ -238,31 +307,45 @@ std::vector<SentenceBatch> Translation::batches(std::vector<SourceLine>& window)
   return batches;
 }
 
+void Translation::search_all(const Begin& begin, std::span<const SentenceBatch> batches, int threads) const {
+  std::vector<const SentenceBatch*> parts;
+  for (const SentenceBatch& batch : batches) parts.push_back(&batch);
+  in_threads<const SentenceBatch*>(threads, parts, [&](const SentenceBatch* lines) {
+    const std::unique_ptr<NextWords> model = begin(*lines);
+    put_into(*lines, beam_search(*model, std::ssize(*lines), search_));
+  });
+}
+
 void Translation::translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches,
                             int threads) const {
-  const OneCore one_core;
-  std::size_t next = 0;
-  std::vector<const SentenceBatch*> mine(static_cast<std::size_t>(threads));
-  run_in_order(threads, {.read =
-                             [&](int thread) {
-                               if (next >= batches.size()) return false;
-                               mine[static_cast<std::size_t>(thread)] = &batches[next++];
-                               return true;
-                             },
-                         .work =
-                             [&](int thread) {
-                               use_one_core();  // threads begin with a number of their own
-                               const SentenceBatch& lines = *mine[static_cast<std::size_t>(thread)];
-                               std::vector<std::vector<std::uint32_t>> sources;
-                               for (const SourceLine* line : lines) sources.push_back(line->source);
-                               const std::unique_ptr<NextWords> model = translator.begin(
-                                   sources, static_cast<std::int64_t>(languages_.target->size()));
-                               auto found =
-                                   beam_search(*model, static_cast<std::int64_t>(sources.size()), search_);
-                               for (std::size_t i = 0; i < lines.size(); ++i)
-                                 lines[i]->hypotheses = std::move(found[i]);
-                             },
-                         .take = [](int) {}});
+  search_all([&](const SentenceBatch& lines) { return translator.begin(sources_of(lines), limit()); },
+             batches, threads);
+}
+
+void Translation::translate(const S2vtCaptioner& captioner, std::span<const SentenceBatch> batches,
+                            int threads) const {
+  const auto begin = [&](const SentenceBatch& lines) {
+    std::vector<at::Tensor> videos;
+    for (const SourceLine* line : lines) videos.push_back(line->video->read(0, line->frames));
+    return captioner.begin(videos, limit());
+  };
+  search_all(begin, batches, threads);
+}
+
+void Translation::translate(const GnmtTranslator& mine, const GnmtStages& stages,
+                            std::span<const SentenceBatch> batches,
+                            std::span<const std::unique_ptr<Communicator>> lanes) const {
+  const int size = static_cast<int>(lanes.size());
+  std::vector<int> numbers(lanes.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  in_threads<int>(size, numbers, [&](int lane) {
+    const std::vector<SentenceBatch> share = share_of(batches, lane, size);
+    std::vector<SentenceIds> sources;
+    for (const SentenceBatch& lines : share) sources.push_back(sources_of(lines));
+    translate_in_stages(mine, stages, *lanes[static_cast<std::size_t>(lane)], sources,
+                        {.search = search_, .limit = limit(), .lane = lane, .lanes = size},
+                        [&](std::size_t batch, auto found) { put_into(share[batch], std::move(found)); });
+  });
 }
 
 std::string Translation::text_of(const Hypothesis& hypothesis) const {
@@ -292,23 +375,27 @@ std::string Translation::written(const SourceLine& line) {
 
 std::string Translation::cut_note() const {
   if (counts_.cut == 0) return "";
-  return std::to_string(counts_.cut) + " sentences of more than " + std::to_string(f_.max_source) +
-         " tokens are cut to as many (--max-source): " + cut_lines_;
+  return std::to_string(counts_.cut) +
+         (f_.features.empty() ? " sentences of more than " : " videos of more than ") +
+         std::to_string(f_.max_source) + (f_.features.empty() ? " tokens" : " frames") +
+         " are cut to as many (--max-source): " + cut_lines_;
 }
 
-std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int rank, int size) {
+std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int one, int size) {
   std::vector<SentenceBatch> share;
-  for (std::size_t i = static_cast<std::size_t>(rank); i < batches.size();
-       i += static_cast<std::size_t>(size))
+  for (std::size_t i = static_cast<std::size_t>(one); i < batches.size(); i += static_cast<std::size_t>(size))
     share.push_back(batches[i]);
   return share;
 }
 
-void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep) {
-  for (int rank = 0; rank < world.size() && world.size() > 1; ++rank) {
-    const std::vector<SentenceBatch> share = share_of(batches, rank, world.size());
-    const bool mine = world.rank().value == rank;
-    const std::string bytes = broadcast_text(world, mine ? packed(share, keep) : "", RankId(rank));
+void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep,
+                         int stages) {
+  const int pipelines = world.size() / stages;
+  for (int pipeline = 0; pipeline < pipelines && world.size() > 1; ++pipeline) {
+    const std::vector<SentenceBatch> share = share_of(batches, pipeline, pipelines);
+    const RankId last((pipeline + 1) * stages - 1);
+    const bool mine = world.rank() == last;
+    const std::string bytes = broadcast_text(world, mine ? packed(share, keep) : "", last);
     if (!mine) unpack(bytes, share);
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,11 +11,14 @@
 #include <string_view>
 #include <vector>
 
+#include "data/language/video_source.h"
 #include "data/text/line_reader.h"
 #include "data/text/segmenter.h"
 #include "data/text/text_jobs.h"
 #include "driver/cli/translate_spec.h"
+#include "models/gnmt_stages.h"
 #include "models/gnmt_translation.h"
+#include "models/s2vt_captions.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/comm/communicator.h"
 
@@ -65,8 +69,12 @@ struct TranslationCounts {
 
 struct SourceLine {
   std::uint64_t number = 0;
-  std::vector<std::uint32_t> source;  // with begin and end; empty: nothing to translate
+  std::vector<std::uint32_t> source;  // with begin and end
+  VideoSourcePtr video;               // of a caption: the one that the line names
+  std::int64_t frames = 0;            // that are looked at
   std::vector<Hypothesis> hypotheses;
+
+  std::int64_t length() const { return frames + std::ssize(source); }  ///< 0: there is nothing to translate
 };
 /// Sentences that are multiplied together. Which they are decides the last bits of scores, so it depends on
 /// the lines and --batch alone, neither on threads nor on ranks.
@@ -74,8 +82,8 @@ using SentenceBatch = std::vector<SourceLine*>;
 
 class Translation {
  public:
-  /// `flags` and `languages` outlive it.
-  Translation(const TranslateFlags& flags, const Languages& languages);
+  /// `flags` and `languages` outlive it. `frame_features`: of a frame, where captions are said.
+  Translation(const TranslateFlags& flags, const Languages& languages, std::int64_t frame_features = 0);
 
   /// The next lines, in the order of the input: a window, in which batches are made. Empty: there are none.
   std::vector<SourceLine> read_window(InputLines& input);
@@ -83,6 +91,12 @@ class Translation {
   std::vector<SentenceBatch> batches(std::vector<SourceLine>& window) const;
   /// Batches one after the other in each of so many threads, each on one core. Throws what goes wrong.
   void translate(const GnmtTranslator& translator, std::span<const SentenceBatch> batches, int threads) const;
+  /// The same for captions.
+  void translate(const S2vtCaptioner& captioner, std::span<const SentenceBatch> batches, int threads) const;
+  /// Translates over the stages of a pipeline, of which this rank holds one; each of `lanes` joins its ranks
+  /// and is used by a thread of its own. Collective over them. Only the last stage then has the hypotheses.
+  void translate(const GnmtTranslator& mine, const GnmtStages& stages, std::span<const SentenceBatch> batches,
+                 std::span<const std::unique_ptr<Communicator>> lanes) const;
   /// The line as it is written; counts it. Throws NumericError: its score is not finite.
   std::string written(const SourceLine& line);
 
@@ -91,21 +105,31 @@ class Translation {
   std::string cut_note() const;
 
  private:
+  /// Only words of the target's vocabulary are offered.
+  std::int64_t limit() const { return static_cast<std::int64_t>(languages_.target->size()); }
   bool read_line(InputLines& input, std::vector<SourceLine>& window);
+  void read_sentence(std::string_view text, SourceLine& line);
+  void read_video(std::string_view name, const std::string& path, SourceLine& line);
+  void note_cut(std::uint64_t line);
+  using Begin = std::function<std::unique_ptr<NextWords>(const SentenceBatch&)>;
+  void search_all(const Begin& begin, std::span<const SentenceBatch> batches, int threads) const;
   std::string text_of(const Hypothesis& hypothesis) const;
 
   const TranslateFlags& f_;
   const Languages& languages_;
   std::unique_ptr<Segmenter> segmenter_;
   BeamOptions search_;
+  std::int64_t frame_features_;
   TranslationCounts counts_;
   std::uint64_t line_number_ = 0;
   std::string buffer_, cut_lines_;
 };
 
-/// Which batches a rank translates: every size-th, so that each has long and short ones.
-std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int rank, int size);
-/// Collective: what each rank has found for its share, on all ranks; the `keep` best of each sentence.
-void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep);
+/// Which batches one of `size` translates: every size-th, so that each has long and short ones.
+std::vector<SentenceBatch> share_of(std::span<const SentenceBatch> batches, int one, int size);
+/// Collective: what each `stages` ranks in turn have found for their share, on all ranks; the `keep` best of
+/// each sentence.
+void exchange_hypotheses(Communicator& world, std::span<const SentenceBatch> batches, std::size_t keep,
+                         int stages = 1);
 
 }  // namespace millrace

@@ -7,16 +7,21 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
-#include "models/gnmt_translation.h"
+#include "models/gnmt_pipeline.h"
 #include "models/language_models.h"
+#include "models/s2vt_captions.h"
+#include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/comm/rank_threads.h"
 
 namespace millrace {
 namespace {
@@ -257,6 +262,170 @@ TEST(BeamSearch, EqualsThePlainSearchOverTheModelsLayers) {
   std::filesystem::remove(path);
 }
 
+/// A GNMT in a file, batches of sentences of odd sizes, and what one process makes of them.
+class InStages : public ::testing::Test {
+ protected:
+  using Found = std::vector<std::vector<std::vector<Hypothesis>>>;  // by batch and sentence
+  static constexpr std::int64_t kLimit = 57;                        // of 61 words
+
+  void SetUp() override {
+    path_ = std::filesystem::temp_directory_path() / ("stages-" + std::to_string(::getpid()));
+    at::manual_seed(7);
+    const at::NoGradGuard no_grad;
+    const Weights weights = random_weights(
+        gnmt_model({.layers = 3, .hidden = 24, .vocabulary = 61, .embeddings = Embeddings::Shared}));
+    write_safetensors(path_, {weights.begin(), weights.end()});
+    file_.emplace(*SafetensorsFile::open(path_));
+    model_ = *GnmtTranslator::model_of({&*file_});
+    std::uint32_t s = 0;
+    for (const std::size_t sentences : {5u, 3u, 1u, 7u, 2u, 1u, 4u}) {
+      batches_.emplace_back();
+      for (std::size_t i = 0; i < sentences; ++i, ++s) {
+        batches_.back().push_back({kBegin});
+        for (std::uint32_t w = 0; w < 1 + (s * 7) % 9; ++w)
+          batches_.back().back().push_back(4 + (s * 11 + w * w * 5 + w) % 50);
+        batches_.back().back().push_back(kEnd);
+      }
+    }
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  Found in_one_process(const BeamOptions& search) {
+    const auto whole = GnmtTranslator::from({&*file_});
+    Found all;
+    for (const SentenceIds& batch : batches_) {
+      const auto model = whole->begin(batch, kLimit);
+      all.push_back(beam_search(*model, static_cast<std::int64_t>(batch.size()), search));
+    }
+    return all;
+  }
+
+  Found over(const GnmtStages& stages, const GnmtPipelineOptions& options) {
+    const auto ranks = make_local_communicators(static_cast<int>(stages.size()), std::chrono::seconds(60));
+    Found all(batches_.size());
+    run_as_threads(ranks, [&](Communicator& communicator) {
+      const auto stage = static_cast<std::size_t>(communicator.rank().value);
+      const auto mine = GnmtTranslator::from({&*file_}, stages[stage]);
+      translate_in_stages(*mine, stages, communicator, batches_, options, [&](std::size_t batch, auto found) {
+        EXPECT_EQ(stage + 1, stages.size());
+        all[batch] = std::move(found);
+      });
+    });
+    return all;
+  }
+
+  static void expect_same(const Found& found, const Found& expected, const std::string& what) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t b = 0; b < found.size(); ++b) {
+      ASSERT_EQ(found[b].size(), expected[b].size()) << what << ", batch " << b;
+      for (std::size_t s = 0; s < found[b].size(); ++s) {
+        ASSERT_EQ(found[b][s].size(), expected[b][s].size());
+        for (std::size_t k = 0; k < found[b][s].size(); ++k) {
+          EXPECT_EQ(found[b][s][k].words, expected[b][s][k].words) << what << ", batch " << b;
+          EXPECT_EQ(found[b][s][k].score, expected[b][s][k].score) << what;  // to the last bit
+          EXPECT_EQ(found[b][s][k].finished, expected[b][s][k].finished);
+        }
+      }
+    }
+  }
+
+  std::filesystem::path path_;
+  std::optional<SafetensorsFile> file_;
+  LayeredModel model_;
+  std::vector<SentenceIds> batches_;
+};
+
+TEST_F(InStages, TheSameHypothesesAsOneProcess) {
+  for (const BeamOptions& search : {BeamOptions{.beam = 1, .longest = 12},
+                                    {.beam = 5, .longest = 12},
+                                    {.beam = 3, .longest = 9, .coverage = Coverage::Compat},
+                                    {.beam = 4, .longest = 2}}) {
+    const Found expected = in_one_process(search);
+    for (const int stages : {1, 2, 3, 5, 12}) {
+      const auto cut = even_gnmt_stages(model_, stages, search.beam);
+      ASSERT_TRUE(cut) << to_string(cut.problems());
+      for (const int in_flight : {0, 1, 3}) {
+        expect_same(over(*cut, {.search = search, .limit = kLimit, .in_flight = in_flight}), expected,
+                    std::to_string(stages) + " stages, " + std::to_string(in_flight) + " in flight, beam " +
+                        std::to_string(search.beam));
+      }
+    }
+  }
+  batches_.clear();
+  EXPECT_TRUE(over(*even_gnmt_stages(model_, 3, 5), {}).empty());
+}
+
+/// Stages of the encoder alone, without any layer, of layers that do not follow each other, of one layer
+/// each.
+TEST_F(InStages, HoweverThePlanCutsIt) {
+  const auto plan_of = [&](const std::vector<std::vector<std::string>>& stages) {
+    Plan plan{.model = "gnmt"};
+    for (const auto& layers : stages) plan.stages.push_back({.layers = layers});
+    return plan;
+  };
+  std::vector<std::string> encoder, decoder;
+  std::vector<std::vector<std::string>> each;
+  for (const std::string& layer : model_.layer_names()) {
+    (layer.starts_with("encoder.") ? encoder : decoder).push_back(layer);
+    each.push_back({layer});
+  }
+  std::vector<std::string> reads = encoder;
+  reads.push_back("decoder.embedder");
+  const std::vector<std::string> attends{"decoder.att_rnn.rnn", "decoder.att_rnn.attn"};
+  std::vector<std::string> rest(decoder.begin() + 3, decoder.end());
+  const BeamOptions search{.beam = 3, .longest = 10};
+  const Found expected = in_one_process(search);
+  for (const auto& stages : {std::vector{encoder, decoder},
+                             {reads, attends, rest},
+                             each,
+                             {encoder, {"decoder.rnn_layers.0.dropout"}, decoder}}) {
+    const auto cut = gnmt_stages(model_, plan_of(stages), "plan.json");
+    ASSERT_TRUE(cut) << to_string(cut.problems());
+    expect_same(over(*cut, {.search = search, .limit = kLimit}), expected,
+                "plan of " + std::to_string(stages.size()));
+  }
+  const auto problems = [&](const std::vector<std::vector<std::string>>& stages) {
+    const auto cut = gnmt_stages(model_, plan_of(stages), "plan.json");
+    return cut ? std::string("none") : to_string(cut.problems());
+  };
+  EXPECT_NE(problems({encoder, rest}).find("no stage has layer decoder.embedder"), std::string::npos);
+  EXPECT_NE(problems({decoder, encoder}).find("and reads encoder.rnn_layers"), std::string::npos);
+  EXPECT_NE(problems({encoder, decoder, {"head"}}).find("the last stage is without"), std::string::npos);
+  EXPECT_FALSE(even_gnmt_stages(model_, 100, 1));
+}
+
+TEST_F(InStages, AStageThatFailsOrIsLateEndsTheOthers) {
+  const GnmtStages stages = *even_gnmt_stages(model_, 3, 5);
+  for (const bool late : {false, true}) {
+    const auto ranks = make_local_communicators(3, std::chrono::milliseconds(late ? 300 : 60'000));
+    std::array<std::string, 3> ends;
+    try {
+      run_as_threads(ranks, [&](Communicator& communicator) {
+        const int me = communicator.rank().value;
+        const auto mine = GnmtTranslator::from({&*file_}, stages[static_cast<std::size_t>(me)]);
+        try {
+          if (me == 2 && late) return;
+          int done = 0;
+          translate_in_stages(*mine, stages, communicator, batches_, {.search = {.beam = 2, .longest = 9}},
+                              [&](std::size_t, auto) {
+                                if (++done == 2) throw DataError("the disk is full");
+                              });
+        } catch (const std::exception& error) {
+          ends[static_cast<std::size_t>(me)] = error.what();
+          throw;
+        }
+      });
+      FAIL() << "it ended well";
+    } catch (const std::exception&) {
+    }
+    for (const int other : {0, 1}) {
+      const std::string& end = ends[static_cast<std::size_t>(other)];
+      EXPECT_NE(end.find(late ? "no message after " : "the disk is full"), std::string::npos)
+          << other << ": " << end;
+    }
+  }
+}
+
 TEST(BeamSearch, WeightsThatAreNoGnmtAreRefused) {
   const auto path = std::filesystem::temp_directory_path() / ("translation-" + std::to_string(::getpid()));
   const LayeredModel model = gnmt_model({.layers = 2, .hidden = 8, .vocabulary = 29});
@@ -274,6 +443,78 @@ TEST(BeamSearch, WeightsThatAreNoGnmtAreRefused) {
   EXPECT_NE(text.find("has no tensor decoder.att_rnn.attn.linear_att"), std::string::npos) << text;
   EXPECT_NE(problems_of({{"fc.weight", at::zeros({2, 2})}}).find("has no tensor encoder.embedder.weight"),
             std::string::npos);
+  std::filesystem::remove(path);
+}
+
+/// Videos of different lengths side by side, against the model's own layers over all steps of one at a time.
+TEST(Captions, AreWhatTheModelsLayersSay) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(11);
+  constexpr std::int64_t kFeatures = 5, kWords = 19;
+  const LayeredModel model =
+      s2vt_model({.frame_features = kFeatures, .features = 6, .hidden = 8, .vocabulary = kWords});
+  Weights weights;
+  for (const NamedLayer& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.layer->parameters())
+      weights[layer.parameter_name(spec)] = at::randn(spec.shape).mul_(0.7);
+  }
+  weights["predict.bias"].narrow(0, kEnd, 1).add_(1);
+  std::vector<at::Tensor> videos;
+  for (const std::int64_t frames : {3, 7, 1, 4, 7}) videos.push_back(at::randn({frames, kFeatures}));
+  /// Log-probabilities of what follows the frames and `words`.
+  const auto next = [&](const at::Tensor& video, const std::vector<std::uint32_t>& words) {
+    const std::int64_t frames = video.size(0), steps = frames + 1 + static_cast<std::int64_t>(words.size());
+    at::Tensor tokens = at::zeros({steps, 1}, at::kLong), shown = at::zeros({steps, 1, kFeatures});
+    shown.narrow(0, 0, frames).copy_(video.unsqueeze(1));
+    tokens[frames] = std::int64_t{kBegin};
+    for (std::size_t i = 0; i < words.size(); ++i)
+      tokens[frames + 1 + static_cast<std::int64_t>(i)] = std::int64_t{words[i]};
+    std::map<std::string, at::Tensor> values{{"frames", shown}, {"tokens", tokens}};
+    for (const NamedLayer& layer : model.layers) {
+      std::vector<at::Tensor> inputs, parameters;
+      for (const std::string& input : layer.inputs) inputs.push_back(values.at(input));
+      for (const ParameterSpec& spec : layer.layer->parameters())
+        parameters.push_back(weights.at(layer.parameter_name(spec)));
+      values[layer.name] = layer.layer->forward(inputs, parameters, {}, {.training = false}, nullptr);
+    }
+    return at::log_softmax(values.at("predict")[-1][0], 0).to(at::kDouble);
+  };
+  const auto path = std::filesystem::temp_directory_path() / ("captions-" + std::to_string(::getpid()));
+  write_safetensors(path, {weights.begin(), weights.end()});
+  const auto file = SafetensorsFile::open(path);
+  ASSERT_TRUE(file);
+  const auto captioner = S2vtCaptioner::from({&*file});
+  ASSERT_TRUE(captioner) << to_string(captioner.problems());
+  EXPECT_EQ(captioner->frame_features(), kFeatures);
+  for (const int beam : {1, 4}) {
+    const auto speaker = captioner->begin(videos);
+    const auto found = beam_search(*speaker, static_cast<std::int64_t>(videos.size()),
+                                   {.beam = beam, .longest = 8, .length_penalty = 0});
+    for (std::size_t v = 0; v < videos.size(); ++v) {
+      for (const Hypothesis& one : found[v]) {
+        double score = 0;
+        std::vector<std::uint32_t> said, words = one.words;
+        if (one.finished) words.push_back(kEnd);
+        for (const std::uint32_t word : words) {
+          const at::Tensor log_probabilities = next(videos[v], said);
+          if (beam == 1) {
+            EXPECT_EQ(log_probabilities.argmax().item<std::int64_t>(), word);
+          }
+          score += log_probabilities[word].item<double>();
+          said.push_back(word);
+        }
+        EXPECT_NEAR(one.score, score, 1e-4) << "video " << v << ", beam " << beam;
+      }
+    }
+  }
+  weights.erase("lstm2.bias_hh_l0");
+  weights["embed_encoder.bias"] = at::zeros({7});
+  write_safetensors(path, {weights.begin(), weights.end()});
+  const auto broken = SafetensorsFile::open(path);
+  const auto refused = S2vtCaptioner::from({&*broken});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(to_string(refused.problems()).find("has no tensor lstm2.bias_hh_l0"), std::string::npos);
+  EXPECT_NE(to_string(refused.problems()).find("embed_encoder.bias has shape [7]"), std::string::npos);
   std::filesystem::remove(path);
 }
 

@@ -1,4 +1,5 @@
 // From raw text to a trained translator: token files, profile, plan, launch.
+#include <algorithm>
 #include <span>
 
 #include "data/files/npy.h"
@@ -178,6 +179,47 @@ TEST_F(LanguageJobs, CaptionsOfVideosAreLearnedThroughStagesAndBreaks) {
   std::string printed;
   ASSERT_NO_FATAL_FAILURE(train_over_stages_and_with_a_break(told, "", printed));
   EXPECT_NE(printed.find("perplexity"), std::string::npos) << printed;
+
+  // New videos: names in, captions out, the same over ranks; scored against what is said of them.
+  std::string names = "\n", references = "\n";
+  for (int video = 0; video < 7; ++video) {
+    names += "train" + std::to_string(video % 4) + "\n";
+    references += "w1 w2\n";
+  }
+  write("names", names);
+  write("references", references);
+  const std::string say =
+      "translate --checkpoint first --features videos/features -v videos/vocabulary.txt "
+      "--batch 3 "
+      "--overwrite ";
+  const Ran said = run(say + "--input names -o said --threads 1");
+  ASSERT_EQ(said.code, 0) << said.output;
+  EXPECT_NE(said.output.find("8 videos, "), std::string::npos) << said.output;
+  EXPECT_NE(said.output.find("1 empty"), std::string::npos) << said.output;
+  EXPECT_EQ(std::ranges::count(bytes("said"), '\n'), 8) << bytes("said");
+  EXPECT_EQ(bytes("said").front(), '\n');
+  ASSERT_EQ(run(say + "--input names -o shared --ranks 2").code, 0);
+  EXPECT_EQ(bytes("shared"), bytes("said"));
+  EXPECT_EQ(run(say + "--input names -o greedy --beam 1").code, 0);
+  const Ran scored = run("bleu said references");
+  EXPECT_EQ(scored.code, 0) << scored.output;
+  const Ran all =
+      run("bleu --run first --input names references --translate='--features videos/features -v "
+          "videos/vocabulary.txt'");
+  EXPECT_EQ(all.code, 0) << all.output;
+  const auto refuses = [&](const std::string& flags, int code, const std::string& what) {
+    const Ran ran = run(say + "-o none " + flags);
+    EXPECT_EQ(ran.code, code) << ran.output;
+    EXPECT_NE(ran.output.find(what), std::string::npos) << ran.output;
+    EXPECT_FALSE(fs::exists(folder_ / "none"));
+  };
+  write("unknown", "train0\nnobody\n");
+  refuses("--input unknown", 3, "unknown:2");
+  write("away", "../train0\n");
+  refuses("--input away", 3, "away:1");
+  refuses("--input names --stages 2", 2, "--stages: does not go with --features");
+  write("few", "w0\nw1\n");
+  refuses("--input names -v few", 4, "is not the vocabulary that first was trained with");
 
   write("videos/train.captions", "train0\tw1 w2\nnobody\tw3\n");
   const Ran refused = run("train" + told.flags + " --steps 1");

@@ -216,6 +216,105 @@ TEST_F(Translate, RanksAndThreadsShareTheSentences) {
     EXPECT_FALSE(entry.path().filename().string().starts_with("none")) << entry.path();
 }
 
+TEST_F(Translate, StagesHoldTheModelTogether) {
+  train(60);
+  std::string odd = "\n\n";
+  for (int i = 0; i < 13; ++i) odd += bytes("text.de");
+  write("odd.de", odd + "Hund Hund\n");
+  write("one.de", "Der Hund sucht.");
+  write("none.de", "");
+  const auto translated = [&](const std::string& input, const std::string& flags, const std::string& ranks) {
+    ok("translate --checkpoint run --input " + input + " -o hyp --overwrite " + flags + ranks + kFlags);
+    return bytes("hyp");
+  };
+  struct Case {
+    const char* flags;
+    std::vector<const char*> ranks;
+  };
+  // More than a window of 128 batches, greedy, both presets, a cut search, n-best.
+  const Case cases[] = {
+      {"--batch 3 ",
+       {"--stages 2", "--stages 3 --threads 2", "--plan run/plan.json", "--stages 2 --ranks 4"}},
+      {"--beam 1 --batch 7 ", {"--stages 2", "--stages 3"}},
+      {"--preset pipedream ", {"--stages 2"}},
+      {"--preset mlperf --beam 3 --batch 64 ", {"--stages 3"}},
+      {"--max-length 4 --n-best 2 --max-source 3 ", {"--stages 3 --threads 3", "--stages 8"}}};
+  for (const Case& c : cases) {
+    const std::string expected = translated("odd.de", c.flags, "--threads 1");
+    for (const char* ranks : c.ranks) EXPECT_EQ(translated("odd.de", c.flags, ranks), expected) << ranks;
+  }
+  EXPECT_EQ(translated("one.de", "", "--stages 2"), translated("one.de", "", ""));
+  EXPECT_EQ(translated("none.de", "", "--stages 3"), "");
+
+  // A plan with layers of dropout, and from the whole model's weights in one file.
+  ok("train --model gnmt --layers 3 --hidden 16 --vocabulary " + vocabulary_size() +
+     " --stages 3 --microbatches 3 --microbatch 4 --data data:de-en --steps 5 --rule adam --output-dir other "
+     "--save-weights other.safetensors");
+  EXPECT_NE(bytes("other/plan.json").find("dropout"), std::string::npos);
+  const auto other = [&](const std::string& ranks) {
+    ok("translate --checkpoint other.safetensors --input odd.de -o hyp --overwrite --max-length 20 " + ranks +
+       kFlags);
+    return bytes("hyp");
+  };
+  EXPECT_EQ(other("--plan other/plan.json"), other(""));
+  // Scored as other runs are.
+  const std::string table =
+      ok("bleu --run run --input text.de text.en --translate='" + kFlags + " --beam 2 --stages 2'");
+  EXPECT_NE(table.find("60 "), std::string::npos) << table;
+}
+
+TEST_F(Translate, StagesThatDoNotFitAreRefused) {
+  train(2);
+  ok("train --model gnmt --layers 3 --hidden 16 --vocabulary " + vocabulary_size() +
+     " --stages 2 --microbatches 2 --data data:de-en --steps 1 --checkpoint-at-end --output-dir other");
+  const auto fails = [&](const std::string& arguments, int code, const std::string& what) {
+    const Ran ran = run("translate --checkpoint run --input text.de -o out.hyp " + arguments + kFlags);
+    EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
+    EXPECT_NE(ran.output.find(what), std::string::npos) << what << " not in\n" << ran.output;
+    for (const auto& entry : fs::directory_iterator(folder_))
+      EXPECT_FALSE(entry.path().filename().string().starts_with("out.hyp")) << entry.path();
+  };
+  write("bad.json", "{\"stages\": 3}");
+  fails("--stages 2 --plan run/plan.json", 2, "--stages: does not go with --plan");
+  fails("--plan none.json", 2, "none.json");
+  fails("--plan bad.json", 2, "bad.json");
+  fails("--stages 3 --ranks 4", 2, "--ranks: 4 cannot share out 3 stages");
+  fails("--stages 100", 2, "--stages: 100 of a model of");
+  EXPECT_EQ(run("translate --checkpoint run --stages 2 <text.de" + kFlags).code, 2);
+  // The other run's model has a layer more.
+  const Ran more =
+      run("translate --checkpoint other --plan run/plan.json --input text.de -o out.hyp" + kFlags);
+  EXPECT_EQ(more.code, 2) << more.output;
+  EXPECT_NE(more.output.find("no stage has layer encoder.rnn_layers.2"), std::string::npos) << more.output;
+}
+
+/// Rank 1 is killed, or stops, in the middle: the others end, and nothing is left of the output.
+TEST_F(Translate, ALostStageEndsTheOthers) {
+  train(2);
+  std::string all;
+  for (int i = 0; i < 3000; ++i) all += bytes("text.de");
+  write("long.de", all);
+  const auto during = [&](const std::string& what) {
+    // Rank 0 has begun to write when all have met.
+    const std::string script =
+        "cd " + folder_.string() +
+        "; " MILLRACE_BIN_DIR
+        "/millrace translate --checkpoint run --stages 3 --timeout 3 --input long.de -o "
+        "lost.hyp" +
+        kFlags +
+        ">log 2>&1 & job=$!; for i in $(seq 600); do ls lost.hyp* >/dev/null 2>&1 && break; sleep 0.1; "
+        "done; " +
+        what + " $(pgrep -P $job | sed -n 2p); wait $job";
+    const int status = std::system(("timeout 60 bash -c '" + script + "'").c_str());
+    for (const auto& entry : fs::directory_iterator(folder_))
+      EXPECT_FALSE(entry.path().filename().string().starts_with("lost.hyp")) << entry.path();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(during("kill -KILL"), 137) << bytes("log");
+  EXPECT_EQ(during("kill -STOP"), 5) << bytes("log");
+  EXPECT_NE(bytes("log").find(": no message after "), std::string::npos) << bytes("log");
+}
+
 TEST_F(Translate, BucketsOfLengthsResumeAtTheSameSentence) {
   const std::string common =
       "train --model gnmt --layers 2 --hidden 16 --vocabulary " + vocabulary_size() +
