@@ -11,6 +11,7 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
   return StageMemory{
       .parameters = space.parameters(a, b),
       .lowered = space.lowered(a, b),
+      .loaded = options_.costs.loaded_ahead * space.fields(a, b),
       .saved = space.saved(a, b),
       .incoming = sure && s > 0 ? std::max<Bytes>(0, space.next_bytes(a)) : 0,
       .outgoing = sure && s + 1 < layout.stages() ? std::max<Bytes>(0, space.next_bytes(b)) : 0,
