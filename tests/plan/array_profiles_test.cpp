@@ -154,7 +154,7 @@ TEST(ArrayProfiles, WrongTurnsAreNamed) {
             std::string::npos);
   EXPECT_NE(problems_with([](LayerGraph& p) { p.turns[1].model = "vgg"; }).find("turns[1]"),
             std::string::npos);
-  EXPECT_NE(problems_with([](LayerGraph& p) { p.turns[0].turns = {p.turns[1]}; }).find("has turns itself"),
+  EXPECT_NE(problems_with([](LayerGraph& p) { p.turns[0].turns = {p.turns[0]}; }).find("has turns itself"),
             std::string::npos);
 }
 
