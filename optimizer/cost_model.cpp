@@ -207,7 +207,14 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 Bytes StageMemory::total() const {
   const Bytes weights =
       saturating_product(saturating_product(saturating_sum(parameters, lowered), versions), arrays);
-  return saturating_sum(saturating_sum(weights, once()), saturating_product(stash(), stashed));
+  const Bytes kept = std::max(saturating_product(stash(), stashed), saturating_sum(stash(), reduced));
+  return saturating_sum(saturating_sum(weights, once()), kept);
+}
+
+Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) {
+  if (replicas < 2) return 0;
+  const auto chunks = static_cast<Bytes>(replicas);
+  return replicas == 2 ? parameters : std::min(parameters, bucket_bytes) / chunks * (chunks - 1);
 }
 
 Bytes StageMemory::once() const {
@@ -707,6 +714,7 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
       memory.loaded += options_.loaded_ahead * graph_.nodes[i].field_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
     }
+    memory.reduced = reduced_bytes(memory.parameters, stages[s].ranks.size(), options_.bucket_bytes);
   }
   return result;
 }
@@ -724,7 +732,8 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
     memory.open_backwards = counts.open_backwards[s];
     peaks.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
-    bytes.state_bytes.push_back(static_cast<double>(memory.once()) / options_.arrays);  // of each
+    bytes.state_bytes.push_back(static_cast<double>(saturating_sum(memory.once(), memory.reduced)) /
+                                options_.arrays);  // of each
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
   }
   if (!shape.has_chunks()) return peaks;

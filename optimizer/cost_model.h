@@ -147,10 +147,17 @@ struct StageMemory {
   int open_backwards = 1;
   bool recompute = false;
   int arrays = 1;  ///< with parameters, gradients and rule state of their own
+  /// What all-reduces of an array receive. They are under way beside the last microbatch only.
+  Bytes reduced = 0;
   Bytes total() const;
   Bytes stash() const;  ///< of one microbatch
   Bytes once() const;   ///< neither by version nor by microbatch
 };
+
+/// What a rank receives of the gradients of `parameters` bytes while they are summed over `replicas`: of two
+/// all of them, since their buckets are under way at the same time; of more, whose buckets go one after the
+/// other, the chunks of one.
+Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes);
 
 /// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedules).
 class CostModel {

@@ -22,7 +22,8 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
       .rule_shards = options_.costs.shards_of(layout.ranks[s]),
       .open_backwards = layout.stash.open_backwards[s],
       .recompute = recompute,
-      .arrays = options_.costs.arrays}
+      .arrays = options_.costs.arrays,
+      .reduced = reduced_bytes(space.parameters(a, b), layout.ranks[s].size(), options_.costs.bucket_bytes)}
       .total();
 }
 
