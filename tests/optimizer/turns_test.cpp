@@ -111,6 +111,22 @@ TEST(Turns, ThePlannerTakesTheBetterOfTheTwoRanks) {
   EXPECT_NE(to_string(asynchronous.problems()).find("trained in turns"), std::string::npos);
 }
 
+/// What all-reduces receive, and the batches that are loaded ahead.
+TEST(Memory, BatchesAheadAndWhatAllReducesReceiveCount) {
+  LayerGraph graph{.model = "one"};
+  graph.nodes = {
+      {.name = "layer", .forward_s = 1, .parameter_bytes = 1000, .field_bytes = 7, .saved_bytes = 10}};
+  const auto peak = [&](int ranks, int microbatches) {
+    Plan plan{.model = "one", .schedule = ScheduleKind::OneFOneB, .microbatches = microbatches};
+    plan.stages.push_back({.layers = {"layer"}});
+    for (int r = 0; r < ranks; ++r) plan.stages[0].ranks.emplace_back(r);
+    return predict(plan, graph, cluster_of(ranks), {.rule_copies = 2}).stages[0].peak_bytes;
+  };
+  EXPECT_EQ(peak(1, 2), 4 * 1000 + 8 * 7 + 10);
+  EXPECT_EQ(peak(2, 2), 4 * 1000 + 8 * 7 + 10 + 1000);
+  EXPECT_EQ(peak(4, 4), 4 * 1000 + 8 * 7 + 10 + 750);
+}
+
 /// Three jobs as arrays of two and of one: unequal arrays in one round.
 TEST(Turns, ArraysOfJobsTakeThemToo) {
   LayerGraph graph = generator_and_discriminator();
