@@ -82,11 +82,13 @@ Result<Simulation> simulation_of(const RunData& run, int microbatches) {
   if (is_asynchronous(run)) microbatches = (microbatches + of_step - 1) / of_step * of_step;
   PipelineShape shape = shape_of(plan, microbatches);
   ScheduleCosts costs;
+  std::vector<ScheduleCosts> turns;
   if (run.profile && validate(plan, *run.profile).empty()) {
-    const CostModel model(*run.profile, cluster);
+    CostModel model(*run.profile, cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
     shape = model.shape_of(stages, microbatches);
     costs = model.costs_of(stages, shape, plan.schedule);
+    turns = model.turn_costs(stages, shape, plan.schedule);
   } else {
     if (!has_predicted_times(plan))
       return no_simulation("the plan predicts no times (one that millrace plan makes of a profile does)");
@@ -95,10 +97,12 @@ Result<Simulation> simulation_of(const RunData& run, int microbatches) {
   shape.update_every = shape_of(plan).update_every;
   shape.arrays = plan.arrays;
   shape.microbatches *= plan.arrays;
-  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
+  Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered, run.schedule);
   if (!schedule) return schedule.problems();
   if (Problems problems = check(*schedule, shape, Transport::Buffered); !problems.empty()) return problems;
-  return simulate(*schedule, shape, costs, {.host = ports_of(cluster)});
+  SimulationOptions options{.host = ports_of(cluster)};
+  if (!turns.empty()) *schedule = in_turns(*schedule, shape, options, std::move(turns));
+  return simulate(*schedule, shape, costs, options);
 }
 
 const char* bar_kind(SpanKind kind) {

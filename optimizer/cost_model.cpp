@@ -207,16 +207,24 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 Bytes StageMemory::total() const {
   const Bytes weights =
       saturating_product(saturating_product(saturating_sum(parameters, lowered), versions), arrays);
-  return saturating_sum(saturating_sum(weights, once()), saturating_product(stash(), stashed));
+  const Bytes kept = std::max(saturating_product(stash(), stashed), saturating_sum(stash(), reduced));
+  return saturating_sum(saturating_sum(weights, once()), kept);
+}
+
+Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) {
+  if (replicas < 2) return 0;
+  const auto chunks = static_cast<Bytes>(replicas);
+  return replicas == 2 ? parameters : std::min(parameters, bucket_bytes) / chunks * (chunks - 1);
 }
 
 Bytes StageMemory::once() const {
   const Bytes state = saturating_product(parameters, rule_copies);
-  const Bytes gradients_and_state = saturating_product(
-      saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0)), arrays);
+  const Bytes of_arrays = saturating_product(
+      saturating_sum(saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0)), loaded),
+      arrays);
   const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
   const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
-  return saturating_sum(saturating_sum(gradients_and_state, recomputed), saturating_sum(messages, workspace));
+  return saturating_sum(saturating_sum(of_arrays, recomputed), saturating_sum(messages, workspace));
 }
 
 Bytes StageMemory::stash() const {
@@ -308,7 +316,12 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
   Borders borders;
   borders.incoming.assign(stages.size(), 0);
   borders.outgoing.assign(stages.size(), 0);
-  std::vector<PlanCrossing> sent;  // by producer and stage
+  struct Sent {
+    StageId from, to;
+    const std::string* tensor;
+    Bytes bytes, back;
+  };
+  std::vector<Sent> sent;  // by tensor and stage
   for (std::size_t e = 0; e < producers_edges_.size();) {
     const int producer = graph_.edges[producers_edges_[e]].producer;
     const std::size_t first = sent.size();
@@ -317,24 +330,29 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
       const LayerEdge& edge = graph_.edges[producers_edges_[e]];
       const StageId to(stage_of[edge.consumer]);
       if (to == from) continue;
-      const auto known = std::find_if(sent.begin() + static_cast<std::ptrdiff_t>(first), sent.end(),
-                                      [&](const PlanCrossing& c) { return c.to == to; });
+      const Bytes back = edge.gradient_bytes.value_or(edge.bytes);
+      const auto known =
+          std::find_if(sent.begin() + static_cast<std::ptrdiff_t>(first), sent.end(),
+                       [&](const Sent& one) { return one.to == to && *one.tensor == edge.tensor; });
       if (known == sent.end()) {
-        sent.push_back({from, to, edge.bytes});
+        sent.push_back({from, to, &edge.tensor, edge.bytes, back});
       } else {
         known->bytes = std::max(known->bytes, edge.bytes);
+        known->back = std::max(known->back, back);
       }
     }
   }
-  std::stable_sort(sent.begin(), sent.end(), [](const PlanCrossing& a, const PlanCrossing& b) {
+  std::stable_sort(sent.begin(), sent.end(), [](const Sent& a, const Sent& b) {
     return std::pair(a.from.value, a.to.value) < std::pair(b.from.value, b.to.value);
   });
-  for (const PlanCrossing& one : sent) {
+  for (const Sent& one : sent) {
     if (borders.crossings.empty() || borders.crossings.back().from != one.from ||
         borders.crossings.back().to != one.to) {
       borders.crossings.push_back({one.from, one.to, 0});
+      borders.back.push_back(0);
     }
     borders.crossings.back().bytes += one.bytes;
+    borders.back.back() += one.back;
     borders.incoming[static_cast<std::size_t>(one.to.value)] += one.bytes;
     borders.outgoing[static_cast<std::size_t>(one.from.value)] += one.bytes;
   }
@@ -437,10 +455,19 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     const auto crossing =
         std::find_if(borders.crossings.begin(), borders.crossings.end(),
                      [&](const PlanCrossing& c) { return c.from == link.from && c.to == link.to; });
-    const Bytes bytes = crossing == borders.crossings.end() ? 0 : crossing->bytes;
-    costs.transfer.push_back(
-        message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches));
+    // In a turn nothing may go over a border one way.
+    const auto seconds = [&](Bytes bytes) {
+      if (bytes == 0 && !graph_.turn.empty()) return -1.0;
+      return message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches);
+    };
+    const Bytes there = crossing == borders.crossings.end() ? 0 : crossing->bytes;
+    const Bytes back = crossing == borders.crossings.end()
+                           ? 0
+                           : borders.back[static_cast<std::size_t>(crossing - borders.crossings.begin())];
+    costs.transfer.push_back(seconds(there));
+    costs.transfer_back.push_back(back == there ? costs.transfer.back() : seconds(back));
   }
+  if (costs.transfer_back == costs.transfer) costs.transfer_back.clear();
   charge_copies(kind, stages, costs);
   if (options_.clips_norm) charge_norms(kind, stages, costs);
   return costs;
@@ -471,24 +498,43 @@ void CostModel::charge_norms(ScheduleKind kind, const std::vector<CutStage>& sta
   costs.agreement = AllReduceCost(cluster_, conditions_.host, ranks).seconds(exchanged);
 }
 
+std::vector<std::unique_ptr<CostModel::Part>> CostModel::parts_of(
+    std::vector<LayerGraph> graphs, std::map<std::string, std::vector<LayerGraph>> of_kinds) const {
+  std::vector<std::unique_ptr<Part>> parts;
+  for (std::size_t i = 0; i < graphs.size(); ++i) {
+    Part& part = *parts.emplace_back(std::make_unique<Part>());
+    part.graph = std::move(graphs[i]);
+    CostOptions options = options_;
+    // Of a kind that was measured with other parts only the whole is known.
+    for (auto& [name, profile] : options.profiles)
+      if (of_kinds[name].size() == graphs.size()) profile = std::move(of_kinds[name][i]);
+    part.model = std::make_unique<CostModel>(part.graph, cluster_, std::move(options));
+  }
+  return parts;
+}
+
 std::vector<ScheduleCosts> CostModel::microbatch_costs(const std::vector<CutStage>& stages,
                                                        const PipelineShape& shape, ScheduleKind kind) {
   if (of_microbatches_.empty()) {
     std::map<std::string, std::vector<LayerGraph>> of_kinds;
     for (const auto& [name, profile] : options_.profiles) of_kinds[name] = profile.by_microbatch();
-    std::vector<LayerGraph> graphs = graph_.by_microbatch();
-    for (std::size_t b = 0; b < graphs.size(); ++b) {
-      OfMicrobatch& one = *of_microbatches_.emplace_back(std::make_unique<OfMicrobatch>());
-      one.graph = std::move(graphs[b]);
-      CostOptions options = options_;
-      // Of a kind that was measured with other microbatches only the means are known.
-      for (auto& [name, profile] : options.profiles)
-        if (of_kinds[name].size() == graphs.size()) profile = std::move(of_kinds[name][b]);
-      one.model = std::make_unique<CostModel>(one.graph, cluster_, std::move(options));
-    }
+    of_microbatches_ = parts_of(graph_.by_microbatch(), std::move(of_kinds));
   }
   std::vector<ScheduleCosts> costs;
   for (const auto& one : of_microbatches_) costs.push_back(one->model->costs_of(stages, shape, kind));
+  return costs;
+}
+
+std::vector<ScheduleCosts> CostModel::turn_costs(const std::vector<CutStage>& stages,
+                                                 const PipelineShape& shape, ScheduleKind kind) {
+  if (is_asynchronous(kind)) return {};  // no model is trained so
+  if (of_turns_.empty() && !graph_.turns.empty()) {
+    std::map<std::string, std::vector<LayerGraph>> of_kinds;
+    for (const auto& [name, profile] : options_.profiles) of_kinds[name] = profile.turns;
+    of_turns_ = parts_of(graph_.turns, std::move(of_kinds));
+  }
+  std::vector<ScheduleCosts> costs;
+  for (const auto& one : of_turns_) costs.push_back(one->model->costs_of(stages, shape, kind));
   return costs;
 }
 
@@ -543,11 +589,19 @@ Result<const Schedule*> CostModel::prepared(ScheduleKind kind, const PipelineSha
   return &prepared_.back().schedule;
 }
 
-Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs) {
-  const Result<const Schedule*> schedule = prepared(kind, shape, costs);
+Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape, const StepCosts& costs) {
+  const Result<const Schedule*> schedule = prepared(kind, shape, costs.all);
   if (!schedule) return schedule.problems();
-  for (const auto& actions : (*schedule)->ranks) simulated_actions_ += static_cast<long>(actions.size());
-  return simulate(**schedule, shape, costs, conditions_);
+  const auto simulated = [&](const Schedule& list, const PipelineShape& of,
+                             const SimulationOptions& options) {
+    for (const auto& actions : list.ranks) simulated_actions_ += static_cast<long>(actions.size());
+    return simulate(list, of, costs.all, options);
+  };
+  if (costs.turns.empty()) return simulated(**schedule, shape, conditions_);
+  PipelineShape whole = shape;
+  SimulationOptions options = conditions_;
+  const Schedule step = in_turns(**schedule, whole, options, costs.turns);
+  return simulated(step, whole, options);
 }
 
 Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape) {
@@ -585,7 +639,7 @@ Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& sha
   return stashes_.emplace(std::move(key), std::move(counts)).first->second;
 }
 
-Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
+Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, const StepCosts& costs,
                                        Simulation* last) {
   const int microbatches = shape.microbatches;
   const auto simulated = [&](int length) -> Result<double> {
@@ -608,6 +662,7 @@ Result<double> CostModel::step_seconds(ScheduleKind kind, PipelineShape shape, c
 double CostModel::length_share(ScheduleKind kind, const std::vector<CutStage>& stages, PipelineShape shape,
                                const ScheduleCosts& costs) {
   constexpr int kMostSteps = 64;
+  if (!graph_.turns.empty()) return 1;
   SimulationOptions options = conditions_;
   options.microbatch_costs = microbatch_costs(stages, shape, kind);
   const auto measured = static_cast<int>(options.microbatch_costs.size());
@@ -656,8 +711,10 @@ std::vector<StageMemory> CostModel::memory_of(const std::vector<CutStage>& stage
     for (int i : stages[s].nodes) {
       memory.parameters += graph_.nodes[i].parameter_bytes;
       memory.lowered += graph_.nodes[i].lowered_bytes;
+      memory.loaded += options_.loaded_ahead * graph_.nodes[i].field_bytes;
       memory.saved += graph_.nodes[i].saved_bytes;
     }
+    memory.reduced = reduced_bytes(memory.parameters, stages[s].ranks.size(), options_.bucket_bytes);
   }
   return result;
 }
@@ -675,7 +732,8 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
     memory.open_backwards = counts.open_backwards[s];
     peaks.push_back(memory.total());
     bytes.weight_bytes.push_back(static_cast<double>(saturating_sum(memory.parameters, memory.lowered)));
-    bytes.state_bytes.push_back(static_cast<double>(memory.once()) / options_.arrays);  // of each
+    bytes.state_bytes.push_back(static_cast<double>(saturating_sum(memory.once(), memory.reduced)) /
+                                options_.arrays);  // of each
     bytes.stash_bytes.push_back(static_cast<double>(memory.stash()));
   }
   if (!shape.has_chunks()) return peaks;
@@ -709,10 +767,11 @@ Result<std::vector<Bytes>> CostModel::peaks(ScheduleKind kind, int microbatches,
 Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
                                          const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
-  const ScheduleCosts costs = costs_of(stages, shape, kind);
+  const StepCosts step_costs = this->step_costs(stages, shape, kind);
+  const ScheduleCosts& costs = step_costs.all;
   StepEstimate estimate;
   Simulation simulation;
-  const Result<double> step = step_seconds(kind, shape, costs, &simulation);
+  const Result<double> step = step_seconds(kind, shape, step_costs, &simulation);
   if (!step) return step.problems();
   estimate.step_s = *step;
   Borders borders = borders_of(stages);
@@ -728,6 +787,9 @@ Result<StepEstimate> CostModel::estimate(ScheduleKind kind, int microbatches,
     estimate.backward_s.push_back(costs.backward_input[s] + costs.backward_weight[s]);
   }
   estimate.reduce_s = costs.reduce;
+  if (!step_costs.turns.empty()) std::ranges::fill(estimate.reduce_s, 0);
+  for (const ScheduleCosts& turn : step_costs.turns)
+    std::ranges::transform(turn.reduce, estimate.reduce_s, estimate.reduce_s.begin(), std::plus());
   estimate.update_s = costs.update;
   for (std::size_t s = 0; s < costs.norm.size(); ++s) estimate.update_s[s] += costs.norm[s];
   estimate.crossings = std::move(borders.crossings);
@@ -751,29 +813,40 @@ double CostModel::busiest_rank_s(ScheduleKind kind, int microbatches,
 Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
                                            const std::vector<CutStage>& stages) {
   const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
-  ScheduleCosts costs = costs_of(stages, shape, kind);
-  const ScheduleCosts all_costs = costs;
+  StepCosts costs = step_costs(stages, shape, kind);
+  const ScheduleCosts all_costs = costs.all;
   StepBreakdown parts;
   double before = 0;
-  const auto without = [&](std::vector<double>* term, double& part) -> Problems {
-    if (term != nullptr) std::fill(term->begin(), term->end(), 0);
-    if (term == &costs.update) costs.norm.clear();  // a part of it, and of the waiting for it
+  using Term = std::vector<double> ScheduleCosts::*;
+  const auto leave_out = [](ScheduleCosts& from, Term term) {
+    const auto clear = [](std::vector<double>& all) {
+      for (double& seconds : all) seconds = std::min(seconds, 0.0);  // below 0: nothing is sent
+    };
+    clear(from.*term);
+    if (term == &ScheduleCosts::transfer) clear(from.transfer_back);
+    if (term == &ScheduleCosts::update) from.norm.clear();  // a part of it, and of the waiting for it
+  };
+  const auto without = [&](Term term, double& part) -> Problems {
+    if (term != nullptr) {
+      leave_out(costs.all, term);
+      for (ScheduleCosts& turn : costs.turns) leave_out(turn, term);
+    }
     const Result<double> step = step_seconds(kind, shape, costs, nullptr);
     if (!step) return step.problems();
     part = term == nullptr ? *step : before - *step;
     before = *step;
     return {};
   };
-  for (auto& [term, part] :
-       std::vector<std::pair<std::vector<double>*, double*>>{{nullptr, &parts.step_s},
-                                                             {&costs.transfer, &parts.transfer_s},
-                                                             {&costs.reduce, &parts.reduce_s},
-                                                             {&costs.update, &parts.update_s}}) {
+  for (const auto& [term, part] :
+       std::vector<std::pair<Term, double*>>{{nullptr, &parts.step_s},
+                                             {&ScheduleCosts::transfer, &parts.transfer_s},
+                                             {&ScheduleCosts::reduce, &parts.reduce_s},
+                                             {&ScheduleCosts::update, &parts.update_s}}) {
     if (Problems problems = without(term, *part); !problems.empty()) return problems;
   }
   parts.lengths_s = parts.step_s * (length_share(kind, stages, shape, all_costs) - 1);
   parts.step_s += parts.lengths_s;
-  const std::map<int, double> busy = busy_seconds(kind, microbatches, stages, costs);
+  const std::map<int, double> busy = busy_seconds(kind, microbatches, stages, costs.all);
   double busiest = 0;
   double rate = 0;
   for (const auto& [rank, seconds] : busy) {

@@ -31,6 +31,7 @@ constexpr auto names_of(ReduceModel) {
 struct CostOptions {
   ReduceModel reduce = ReduceModel::Overlapped;
   Bytes bucket_bytes = 4 * kMiB;  ///< ExecutorOptions::bucket_bytes of the runtime
+  int loaded_ahead = 8;           ///< LoaderOptions::prefetch of the data: batches that wait for their turn
   int rule_copies = 1;            ///< parameter-sized tensors that the update rule keeps: RuleMemory
   bool share_rule_state = false;  ///< ZeRO-1: replicas share them. The time is as without
   bool clips_norm = false;  ///< train --clip-norm, of the whole model or in asynchronous ones of a stage
@@ -128,12 +129,13 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 
 /// What a rank of a stage holds. `incoming` and `outgoing`: bytes of the tensors that cross its borders for
 /// one microbatch. (parameters + lowered) x versions + parameters x (gradients + rule copies) + the stash + 2
-/// (incoming + outgoing) for messages in flight. The stash of a microbatch: saved + incoming; with recompute
-/// incoming only, and `saved` for each backward that is under way (one, unless the schedule splits
-/// backwards).
+/// (incoming + outgoing) for messages in flight + what was loaded ahead. The stash of a microbatch: saved +
+/// incoming; with recompute incoming only, and `saved` for each backward that is under way (one, unless the
+/// schedule splits backwards).
 struct StageMemory {
   Bytes parameters = 0;
   Bytes lowered = 0;  ///< copies of them in a lower precision, with each version
+  Bytes loaded = 0;   ///< batches that were loaded ahead, of an array
   Bytes saved = 0;
   Bytes incoming = 0;
   Bytes outgoing = 0;
@@ -145,10 +147,17 @@ struct StageMemory {
   int open_backwards = 1;
   bool recompute = false;
   int arrays = 1;  ///< with parameters, gradients and rule state of their own
+  /// What all-reduces of an array receive. They are under way beside the last microbatch only.
+  Bytes reduced = 0;
   Bytes total() const;
   Bytes stash() const;  ///< of one microbatch
   Bytes once() const;   ///< neither by version nor by microbatch
 };
+
+/// What a rank receives of the gradients of `parameters` bytes while they are summed over `replicas`: of two
+/// all of them, since their buckets are under way at the same time; of more, whose buckets go one after the
+/// other, the chunks of one.
+Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes);
 
 /// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedules).
 class CostModel {
@@ -161,11 +170,15 @@ class CostModel {
   void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
   /// `kind` says which pass of the last backward the all-reduces overlap, and whose updates copy the weights.
+  /// Of a model that is trained in turns the sums over them.
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                          ScheduleKind kind) const;
+  /// Of each turn, for in_turns (simulate.h); empty if there are none.
+  std::vector<ScheduleCosts> turn_costs(const std::vector<CutStage>& stages, const PipelineShape& shape,
+                                        ScheduleKind kind);
   /// How much longer a step takes with the profile's microbatches, each as long as it is in each stage and in
   /// their order, than with as many that all take the mean: in a pipeline a long one makes others wait. 1
-  /// where all are alike. `costs`: those of the stages.
+  /// where all are alike, and of turns, which have the means. `costs`: those of the stages.
   double length_share(ScheduleKind kind, const std::vector<CutStage>& stages, PipelineShape shape,
                       const ScheduleCosts& costs);
   /// The hosts whose ports messages share.
@@ -209,6 +222,13 @@ class CostModel {
   /// What the stages cost with each of the profile's microbatches.
   std::vector<ScheduleCosts> microbatch_costs(const std::vector<CutStage>& stages, const PipelineShape& shape,
                                               ScheduleKind kind);
+  struct StepCosts {
+    ScheduleCosts all;
+    std::vector<ScheduleCosts> turns;
+  };
+  StepCosts step_costs(const std::vector<CutStage>& stages, const PipelineShape& shape, ScheduleKind kind) {
+    return {costs_of(stages, shape, kind), turn_costs(stages, shape, kind)};
+  }
   struct Sheet {
     std::vector<double> forward, backward_input, backward_weight;  // by node
     double loss_s = 0;
@@ -225,6 +245,7 @@ class CostModel {
   /// Tensors over the borders of the stages.
   struct Borders {
     std::vector<PlanCrossing> crossings;
+    std::vector<Bytes> back;                // by crossing: of gradients
     std::vector<Bytes> incoming, outgoing;  // by stage
   };
   void make_sheets();
@@ -238,8 +259,8 @@ class CostModel {
   Bytes workspace_of(std::vector<int> nodes) const;
   std::vector<Bytes> peaks_under(const Schedule* schedule, const PipelineShape& shape,
                                  const std::vector<CutStage>& stages, const StashCounts& counts);
-  Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const ScheduleCosts& costs);
-  Result<double> step_seconds(ScheduleKind kind, PipelineShape shape, const ScheduleCosts& costs,
+  Result<Simulation> run(ScheduleKind kind, const PipelineShape& shape, const StepCosts& costs);
+  Result<double> step_seconds(ScheduleKind kind, PipelineShape shape, const StepCosts& costs,
                               Simulation* last);
 
   const LayerGraph& graph_;
@@ -255,12 +276,15 @@ class CostModel {
   std::string graph_fingerprint_, cluster_fingerprint_;  // empty: not asked for yet
   std::map<std::vector<int>, StashCounts> stashes_;      // by kind, microbatches, replicas
   long simulated_actions_ = 0;
-  /// A model of each of the profile's microbatches; made when first asked for.
-  struct OfMicrobatch {
+  /// A part of what the profile says: a microbatch of its own length, or a turn.
+  struct Part {
     LayerGraph graph;
     std::unique_ptr<CostModel> model;
   };
-  std::vector<std::unique_ptr<OfMicrobatch>> of_microbatches_;
+  /// `of_kinds`: the same of the profiles of kinds of devices, where they have as many.
+  std::vector<std::unique_ptr<Part>> parts_of(std::vector<LayerGraph> graphs,
+                                              std::map<std::string, std::vector<LayerGraph>> of_kinds) const;
+  std::vector<std::unique_ptr<Part>> of_microbatches_, of_turns_;  // made when first asked for
 };
 
 /// What the cost model says of any plan (also one written by hand): fills the predictions of a copy.

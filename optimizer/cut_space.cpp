@@ -126,6 +126,7 @@ CutSpace::CutSpace(const CostModel& model)
       compute_(model.num_sheets(), {0.0}),
       parameters_{0},
       lowered_{0},
+      fields_{0},
       saved_{0} {}
 
 void CutSpace::push_state(const CostModel& model, int node) {
@@ -137,6 +138,7 @@ void CutSpace::push_state(const CostModel& model, int node) {
   }
   parameters_.push_back(parameters_.back() + layer.parameter_bytes);
   lowered_.push_back(lowered_.back() + layer.lowered_bytes);
+  fields_.push_back(fields_.back() + layer.field_bytes);
   saved_.push_back(saved_.back() + layer.saved_bytes);
 }
 
@@ -231,7 +233,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   // Sums in one order never fall when layers are added, so sorting puts a state behind all it contains.
   struct Sums {
     std::vector<double> forward, backward;
-    Bytes parameters = 0, lowered = 0, saved = 0;
+    Bytes parameters = 0, lowered = 0, fields = 0, saved = 0;
     int size = 0;
   };
   const int sheets = model.num_sheets();
@@ -247,6 +249,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       }
       sum.parameters += graph.nodes[node].parameter_bytes;
       sum.lowered += graph.nodes[node].lowered_bytes;
+      sum.fields += graph.nodes[node].field_bytes;
       sum.saved += graph.nodes[node].saved_bytes;
       ++sum.size;
     }
@@ -265,6 +268,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
   space.order_ = order;
   space.parameters_.clear();
   space.lowered_.clear();
+  space.fields_.clear();
   space.saved_.clear();
   const std::vector<Bytes> bytes = tensor_bytes(graph);
   for (int k = 0; k < sheets; ++k) {
@@ -280,6 +284,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
     }
     space.parameters_.push_back(sums[i].parameters);
     space.lowered_.push_back(sums[i].lowered);
+    space.fields_.push_back(sums[i].fields);
     space.saved_.push_back(sums[i].saved);
     Bytes live = 0;
     for (std::size_t at = 0; at < layers; ++at) {

@@ -33,6 +33,7 @@ class CutSpace {
   double compute_s(int sheet, int a, int b) const { return compute_[sheet][b] - compute_[sheet][a]; }
   Bytes parameters(int a, int b) const { return parameters_[b] - parameters_[a]; }
   Bytes lowered(int a, int b) const { return lowered_[b] - lowered_[a]; }
+  Bytes fields(int a, int b) const { return fields_[b] - fields_[a]; }
   Bytes saved(int a, int b) const { return saved_[b] - saved_[a]; }
   /// Bytes that every cut at `b` sends to the next stage, at least: the tensor from the layer before to the
   /// layer behind in a linear space. -1 if there is none: the next stage need not wait for this one.
@@ -55,8 +56,8 @@ class CutSpace {
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete: by state, bits are positions of order_
   std::vector<std::vector<bool>> inside_;            // complete: [a][b]
-  std::vector<std::vector<double>> forward_, backward_, compute_;  // by sheet, by state
-  std::vector<Bytes> parameters_, lowered_, saved_, next_, live_;  // by state
+  std::vector<std::vector<double>> forward_, backward_, compute_;           // by sheet, by state
+  std::vector<Bytes> parameters_, lowered_, fields_, saved_, next_, live_;  // by state
   // [k][i]: the most of workspace + saved up to there, of 2^k layers from the i-th on. Empty: none needs any.
   std::vector<std::vector<Bytes>> workspaces_;
 };

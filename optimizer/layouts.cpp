@@ -295,8 +295,8 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     layout.hops.push_back(links_between(cluster, layout.ranks[s], layout.ranks[s + 1]));
   if (layout.chunks > 1) share_stash(kind, shape, layout);
   // Fill and drain pass the whole of the earlier stages only where a backward is one action.
-  const bool fills =
-      chain && layout.chunks == 1 && (kind == ScheduleKind::OneFOneB || kind == ScheduleKind::GPipe);
+  const bool fills = chain && model.graph().turns.empty() && layout.chunks == 1 &&
+                     (kind == ScheduleKind::OneFOneB || kind == ScheduleKind::GPipe);
   layout.floor_s = model.num_sheets() > 1 ? 0
                    : fills                ? compute_s / (1 - left)
                                           : compute_s / (rate / layout.chunks);

@@ -25,6 +25,13 @@ double step_in_a_run(const Plan& plan, CostModel& model) {
   if (!schedule) return plan.predicted_step_s;
   const std::vector<CutStage> stages = model.stages_of(plan);
   const ScheduleCosts costs = model.costs_of(stages, shape, plan.schedule);
+  std::vector<ScheduleCosts> turns = model.turn_costs(stages, shape, plan.schedule);
+  if (!turns.empty()) {
+    PipelineShape whole = shape;
+    SimulationOptions options = model.conditions();
+    const Schedule step = in_turns(*schedule, whole, options, std::move(turns));
+    return steady_step(step, whole, costs, options);
+  }
   return steady_step(*schedule, shape, costs, model.conditions()) *
          model.length_share(plan.schedule, stages, shape, costs);
 }

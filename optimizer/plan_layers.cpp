@@ -707,6 +707,12 @@ Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, cons
   if (layers == 0) problems.push_back({"profile", "has no layers", "profile a model with layers"});
   if (ranks < 1) problems.push_back({"cluster", "has no ranks", "give --ranks N"});
   if (options.microbatches < 0) problems.push_back({"--microbatches", "is below 0", "0 chooses"});
+  if (!graph.turns.empty() && options.schedule && is_asynchronous(*options.schedule)) {
+    problems.push_back({"--schedule",
+                        to_string(*options.schedule) + " never flushes, and " + graph.model +
+                            " is trained in turns, each of which needs the weights of the one before",
+                        "a schedule that flushes"});
+  }
   if (options.stages < 0) problems.push_back({"--stages", "is below 0", "0 chooses"});
   if (options.stages > layers) {
     problems.push_back(

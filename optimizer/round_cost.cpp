@@ -32,10 +32,12 @@ double seconds_of(const Action& a, const ScheduleCosts& costs, const std::vector
     default:
       break;
   }
+  const std::vector<double>& transfer =
+      a.op == Op::SendGradient && !costs.transfer_back.empty() ? costs.transfer_back : costs.transfer;
   const auto link = std::ranges::find_if(links, [&](const StageLink& one) {
     return (one.from == a.stage && one.to == a.peer_stage) || (one.to == a.stage && one.from == a.peer_stage);
   });
-  return link == links.end() ? -1 : costs.transfer[static_cast<std::size_t>(link - links.begin())];
+  return link == links.end() ? -1 : transfer[static_cast<std::size_t>(link - links.begin())];
 }
 
 }  // namespace
@@ -108,31 +110,39 @@ Result<RoundCost> RoundCosts::of_equal_arrays(const Plan& plan, int jobs, int ar
 
 /// Flushing schedules: an asynchronous one has a single array.
 Result<RoundCost> RoundCosts::of_unequal_arrays(const Plan& plan, const std::vector<int>& sizes) {
-  std::map<int, ScheduleCosts> costs;  // by size
+  std::map<int, std::vector<ScheduleCosts>> costs;  // by size, then of each turn; without turns one
   PipelineShape shape;
   SimulationOptions options;
   for (const int size : sizes) {
     if (costs.contains(size)) continue;
     const Result<SizedModel*> sized = of(size, 1);
     if (!sized) return sized.problems();
-    const CostModel& model = *(*sized)->model;
+    CostModel& model = *(*sized)->model;
     const std::vector<CutStage> stages = model.stages_of(plan);
     shape = model.shape_of(stages, plan.microbatches);
-    costs.emplace(size, model.costs_of(stages, shape, plan.schedule));
+    std::vector<ScheduleCosts>& own = costs[size];
+    own = model.turn_costs(stages, shape, plan.schedule);
+    if (own.empty()) own.push_back(model.costs_of(stages, shape, plan.schedule));
     options = model.conditions();
   }
-  shape.arrays = static_cast<int>(sizes.size());
-  shape.microbatches = plan.microbatches * shape.arrays;
-  const Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
+  const auto arrays = static_cast<int>(sizes.size());
+  shape.arrays = arrays;
+  shape.microbatches = plan.microbatches * arrays;
+  Result<Schedule> schedule = schedule_of(plan, shape, Transport::Buffered);
   if (!schedule) return schedule.problems();
+  const std::vector<ScheduleCosts>& first = costs.at(sizes.front());
+  if (first.size() > 1) *schedule = in_turns(*schedule, shape, options, first);
   const std::vector<StageLink> links = shape.all_links();
   for (const auto& actions : schedule->ranks) {
     std::vector<double>& own = options.own_seconds.emplace_back();
-    for (const Action& a : actions)
-      own.push_back(
-          seconds_of(a, costs.at(sizes[static_cast<std::size_t>(shape.array_of(a.microbatch))]), links));
+    for (const Action& a : actions) {
+      const int at = shape.array_of(a.microbatch);
+      own.push_back(seconds_of(
+          a, costs.at(sizes[static_cast<std::size_t>(at % arrays)])[static_cast<std::size_t>(at / arrays)],
+          links));
+    }
   }
-  const Simulation simulation = simulate(*schedule, shape, costs.at(sizes.front()), options);
+  const Simulation simulation = simulate(*schedule, shape, first.front(), options);
   return RoundCost{.step_s = simulation.makespan, .idle = mean(simulation.bubble_fraction)};
 }
 

@@ -11,6 +11,7 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
   return StageMemory{
       .parameters = space.parameters(a, b),
       .lowered = space.lowered(a, b),
+      .loaded = options_.costs.loaded_ahead * space.fields(a, b),
       .saved = space.saved(a, b),
       .incoming = sure && s > 0 ? std::max<Bytes>(0, space.next_bytes(a)) : 0,
       .outgoing = sure && s + 1 < layout.stages() ? std::max<Bytes>(0, space.next_bytes(b)) : 0,
@@ -21,7 +22,8 @@ Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, in
       .rule_shards = options_.costs.shards_of(layout.ranks[s]),
       .open_backwards = layout.stash.open_backwards[s],
       .recompute = recompute,
-      .arrays = options_.costs.arrays}
+      .arrays = options_.costs.arrays,
+      .reduced = reduced_bytes(space.parameters(a, b), layout.ranks[s].size(), options_.costs.bucket_bytes)}
       .total();
 }
 

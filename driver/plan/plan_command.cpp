@@ -443,8 +443,9 @@ int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const Clust
   if (!flags.rule_given && profile.rule_state_bytes > 0) {
     Bytes parameters = 0;
     for (const LayerNode& node : profile.nodes) parameters += node.parameter_bytes;
+    // A rule keeps whole copies, and a little more where parameters are small: they begin at round places.
     options.costs.rule_copies =
-        static_cast<int>((profile.rule_state_bytes + parameters - 1) / std::max<Bytes>(1, parameters));
+        static_cast<int>((profile.rule_state_bytes + parameters / 2) / std::max<Bytes>(1, parameters));
   }
   Result<JobsAnswer> answer = plan_jobs(profile, cluster, options, jobs);
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());

@@ -222,7 +222,8 @@ int simulate_subject(const SimulateFlags& flags, const SimulationSubject& subjec
   const Result<Schedule> schedule = schedule_of(subject);
   if (!schedule) return exit_with(ExitCode::Usage, schedule.problems());
   for (const std::string& note : subject.notes)
-    std::fprintf(stderr, "note: %s: %s\n", flags.schedule_file->c_str(), note.c_str());
+    std::fprintf(stderr, "note: %s: %s\n",
+                 flags.schedule_file.value_or(flags.plan.value_or("simulate")).c_str(), note.c_str());
   if (Problems problems = write_csv(flags, subject, *schedule); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   const Simulation simulation = simulate(*schedule, subject.shape, subject.costs, subject.options);

@@ -161,6 +161,20 @@ void read_bytes_of_plan(const Plan& plan, SimulationSubject& subject) {
   }
 }
 
+/// The step's list once for each turn of a model that is trained in turns.
+Problems run_in_turns(std::vector<ScheduleCosts> turns, SimulationSubject& subject) {
+  if (subject.options.transport == Transport::Rendezvous)
+    return {
+        {"--sends", "rendezvous is not simulated of a model that is trained in turns", "overlap or block"}};
+  Result<Schedule> schedule =
+      subject.schedule ? std::move(*subject.schedule) : make_schedule(subject.kind, subject.shape);
+  if (!schedule) return schedule.problems();
+  subject.notes.push_back("trained in " + std::to_string(turns.size()) + " turns: the microbatches pass " +
+                          std::to_string(turns.size()) + " times");
+  subject.schedule = in_turns(*schedule, subject.shape, subject.options, std::move(turns));
+  return {};
+}
+
 /// `shape` is one array's.
 PipelineShape with_arrays(PipelineShape shape, int arrays) {
   shape.arrays = arrays;
@@ -188,12 +202,15 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
   if (given.has("microbatches"))
     microbatches = only(flags.microbatches, "--microbatches", "give one number", problems);
   if (!problems.empty()) return problems;
+  std::vector<ScheduleCosts> turns;
   if (graph != nullptr) {
-    const CostModel model(*graph, *cluster);
+    CostModel model(*graph, *cluster);
     const std::vector<CutStage> stages = model.stages_of(plan);
     subject.shape = with_arrays(model.shape_of(stages, microbatches), plan.arrays);
     subject.costs = model.costs_of(stages, subject.shape, plan.schedule);
+    turns = model.turn_costs(stages, subject.shape, plan.schedule);
     for (const StageMemory& memory : model.memory_of(stages)) {
+      if (!turns.empty()) break;  // weights are those of all turns
       subject.options.weight_bytes.push_back(static_cast<double>(memory.parameters + memory.lowered));
       subject.options.state_bytes.push_back(static_cast<double>(memory.once()));
       subject.options.stash_bytes.push_back(static_cast<double>(memory.stash()));
@@ -212,6 +229,8 @@ Result<SimulationSubject> subject_of(const SimulateFlags& flags, const Arguments
     if (!named) return named.problems();
     subject.schedule = *std::move(named);
   }
+  if (!turns.empty()) problems = run_in_turns(std::move(turns), subject);
+  if (!problems.empty()) return problems;
   return subject;
 }
 

@@ -20,20 +20,27 @@
 namespace millrace {
 namespace {
 
-void print_table(const LayerGraph& graph) {
-  std::printf("%-28s %-16s %10s %10s %10s %12s %12s\n", "layer", "kind", "forward", "grad in", "grad w",
-              "parameters", "output");
+void print_total(const std::string& of, const LayerGraph& graph) {
   double forward = 0, input = 0, weight = 0;
   for (const LayerNode& n : graph.nodes) {
-    std::printf("%-28s %-16s %8.3fms %8.3fms %8.3fms %9.3fMiB %9.3fMiB\n", n.name.c_str(), n.kind.c_str(),
-                n.forward_s * 1e3, n.backward_input_s * 1e3, n.backward_weight_s * 1e3,
-                double(n.parameter_bytes) / kMiB, double(n.activation_bytes) / kMiB);
     forward += n.forward_s;
     input += n.backward_input_s;
     weight += n.backward_weight_s;
   }
-  std::printf("total: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
-              forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+  std::printf("%s: forward %.3f ms, backward %.3f + %.3f ms, loss %.3f ms for one microbatch of %d\n",
+              of.c_str(), forward * 1e3, input * 1e3, weight * 1e3, graph.loss_s * 1e3, graph.microbatch);
+}
+
+void print_table(const LayerGraph& graph) {
+  std::printf("%-28s %-16s %10s %10s %10s %12s %12s\n", "layer", "kind", "forward", "grad in", "grad w",
+              "parameters", "output");
+  for (const LayerNode& n : graph.nodes) {
+    std::printf("%-28s %-16s %8.3fms %8.3fms %8.3fms %9.3fMiB %9.3fMiB\n", n.name.c_str(), n.kind.c_str(),
+                n.forward_s * 1e3, n.backward_input_s * 1e3, n.backward_weight_s * 1e3,
+                double(n.parameter_bytes) / kMiB, double(n.activation_bytes) / kMiB);
+  }
+  print_total("total", graph);
+  for (const LayerGraph& turn : graph.turns) print_total("turn " + turn.turn, turn);
   if (const std::string lengths = graph.lengths_text(); !lengths.empty())
     std::printf("holds for microbatches of %s: means over %zu of them\n", lengths.c_str(),
                 graph.microbatches.size());
@@ -43,7 +50,7 @@ void print_table(const LayerGraph& graph) {
               graph.measured.ranks == 1 ? "" : "s", graph.measured.blocks, graph.measured.spread * 100);
 }
 
-/// Times as the mean over the ranks that measured at once, those of arrays too. Collective.
+/// Times as the mean over the ranks that measured at once, those of turns and arrays too. Collective.
 void take_mean(LayerGraph& graph, Communicator& communicator) {
   std::vector<double*> values{&graph.loss_s, &graph.update_s_per_byte, &graph.update_copy_s_per_byte,
                               &graph.data_s, &graph.measured.spread};
@@ -62,6 +69,7 @@ void take_mean(LayerGraph& graph, Communicator& communicator) {
   communicator.all_reduce(sums, "times of the layers")->wait();
   for (std::size_t i = 0; i < values.size(); ++i) *values[i] = sum[i] / communicator.size();
   graph.measured.ranks = communicator.size();
+  for (LayerGraph& turn : graph.turns) take_mean(turn, communicator);
   for (LayerGraph& array : graph.arrays) take_mean(array, communicator);
 }
 

@@ -446,14 +446,25 @@ struct Datasets {
   std::shared_ptr<const Dataset> train, test;  ///< the first
 };
 
-Result<Datasets> open_datasets(const TrainSpec& spec) {
+/// The data sets of a run that are open: rounds and readers of one seed share theirs.
+using OpenDatasets = std::map<std::pair<DataSplit, std::uint64_t>, std::shared_ptr<const Dataset>>;
+
+Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
   Datasets sets;
+  const auto set_of = [&](DataSplit split, std::size_t reader) -> Result<std::shared_ptr<const Dataset>> {
+    const DatasetOptions options = dataset_options(spec, split, reader);
+    const auto known = open.find({split, options.seed});
+    if (known != open.end()) return known->second;
+    auto made = make_dataset(options, spec.own.datasets);
+    if (made) open.emplace(std::pair(split, options.seed), *made);
+    return made;
+  };
   for (std::size_t reader = 0; reader < spec.readers(); ++reader) {
-    auto train = make_dataset(dataset_options(spec, DataSplit::Train, reader), spec.own.datasets);
+    auto train = set_of(DataSplit::Train, reader);
     if (!train) return train.problems();
     sets.trains.push_back(*train);
     if (!spec.evaluate) continue;
-    auto test = make_dataset(dataset_options(spec, DataSplit::Test, reader), spec.own.datasets);
+    auto test = set_of(DataSplit::Test, reader);
     if (!test) return test.problems();
     sets.tests.push_back(*test);
   }
@@ -487,25 +498,23 @@ LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0) {
   return options;
 }
 
-/// Whether the data's microbatches, of some hundred steps, are as long as those that the plan was made for.
-void compare_lengths(TrainSpec& spec, const Datasets& sets) {
+/// Whether the data's microbatches, of some hundred steps, are as long as those that the plan was made for:
+/// what is otherwise, for the user.
+std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& sets) {
   constexpr std::int64_t kMostSteps = 256;
   PlannedFor run = spec.pipeline.planned_for;
-  if (run.lengths.empty()) return;
+  if (run.lengths.empty()) return {};
   LoaderOptions options = loader_options(spec);
   options.workers = 0;
   const auto source = make_loader(sets.train, options);
-  if (!source) return;  // said where it is trained on
+  if (!source) return {};  // said where it is trained on
   LayerGraph seen;
   for (const Dimension& dimension : spec.alone.dimensions) seen.dimensions.push_back(dimension.name);
   const std::int64_t steps = std::min(kMostSteps, steps_per_epoch(*sets.train, options));
   for (std::int64_t at = 0; at < steps * options.microbatches_per_step; ++at)
     seen.microbatches.push_back({.lengths = (*source)->extent(at).lengths});
   run.lengths = seen.length_ranges();
-  for (const std::string& note : compare(spec.pipeline.planned_for, run).notes) {
-    spec.plan_notes.push_back(spec.plan + ": " + note);
-    predicts_nothing(spec.pipeline);
-  }
+  return compare(spec.pipeline.planned_for, run).notes;
 }
 
 /// What the jobs of an array read, each its own: fields of job 0, then those of job 1, ...
@@ -1102,9 +1111,9 @@ Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& 
 }
 
 /// The data sets, and what follows from how much there is.
-Status open_data(Round& round) {
+Status open_data(Round& round, OpenDatasets& open) {
   TrainSpec& spec = round.spec;
-  Result<Datasets> sets = open_datasets(spec);
+  Result<Datasets> sets = open_datasets(spec, open);
   if (!sets) return sets.problems();
   const std::int64_t steps = steps_per_epoch(*sets->train, loader_options(spec));
   spec.steps_per_epoch = steps;
@@ -1123,7 +1132,6 @@ Status open_data(Round& round) {
       spec.options.checkpoint_every = steps;
   }
   if (const Status text = open_bleu_text(spec, *sets); !text) return text;
-  compare_lengths(spec, *sets);
   // Ranks must see the same data, and a run that is resumed the data that it began with.
   spec.options.settings.emplace_back("data", sets->train->fingerprint());
   for (const auto& setting : sets->train->recorded()) spec.options.settings.push_back(setting);
@@ -1200,10 +1208,16 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     }
     if (const Status outputs = check_outputs(rounds.flags, job->rank); !outputs)
       return report_problems(outputs.problems(), ExitCode::Usage);
+    OpenDatasets open;
     for (Round& round : rounds.all) {
-      if (const Status opened = open_data(round); !opened)
+      if (const Status opened = open_data(round, open); !opened)
         return report_problems(opened.problems(), ExitCode::InputData);
     }
+    // Rounds read data of one kind: the first says how long it is.
+    const std::vector<std::string> other_lengths = compare_lengths(first, rounds.all.front().sets);
+    for (const std::string& note : other_lengths) first.plan_notes.push_back(first.plan + ": " + note);
+    if (!other_lengths.empty())
+      for (Round& round : rounds.all) predicts_nothing(round.spec.pipeline);
     if (job->rank == 0) log_notes(first, rounds.all.front().sets);
     if (const Status resumed = go_on(rounds); !resumed)
       return report_problems(resumed.problems(), ExitCode::Checkpoint);

@@ -12,11 +12,14 @@
 #include "runtime/base/error.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/plan_rounds.h"
 
 namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kPlanKey = "plan";  // of the journal
 
 /// A process to run, and the jobs in it.
 struct Task {
@@ -45,6 +48,7 @@ class Runner {
   SweepResults run(int& stopped) {
     SweepResults results;
     try {
+      if (spec_.plan) keep_plan();
       if (spec_.has(SweepMode::Fused)) array_ = spec_.array > 0 ? spec_.array : spec_.num_jobs;
       if (spec_.measures) find_largest(results);
       if (spec_.results) {
@@ -79,8 +83,31 @@ class Runner {
     const std::vector<std::string> layers(spec_.unfused.begin(), spec_.unfused.begin() + unfused);
     Result<JobSpec> made =
         mode == SweepMode::Fused ? fused_job(spec_.job, settings, layers) : spec_.job.with(settings.front());
+    return checked(std::move(made));
+  }
+  static JobSpec checked(Result<JobSpec> made) {
     if (!made) throw ConfigError(to_string(made.problems()));
     return *std::move(made);
+  }
+
+  /// As it was when the sweep began: rounds that are done are of that plan.
+  void keep_plan() {
+    const std::string file = folder("plan.json");
+    if (!journal_.find(kPlanKey)) {
+      say(spec_.plan->reasons);
+      if (const Status written = spec_.plan->plan.save(file); !written)
+        throw ConfigError(to_string(written.problems()));
+      keep(kPlanKey, Json::object({{"rounds", jobs_of_rounds(spec_.plan->plan.rounds)},
+                                   {"jobs_at_once", jobs_at_once(spec_.plan->plan)},
+                                   {"predicted_step_s", spec_.plan->plan.predicted_step_s},
+                                   {"reasons", spec_.plan->reasons}}));
+    }
+    planned_ = planned_job(spec_.job, file);
+  }
+  static int jobs_at_once(const Plan& plan) {
+    int most = 1;
+    for (const PlanRound& round : plan.rounds) most = std::max(most, round.jobs);
+    return most;
   }
 
   // ---- results
@@ -88,7 +115,8 @@ class Runner {
 
   void train_all(SweepMode mode, SweepResults& results) {
     std::vector<Task> tasks;
-    const int per_task = mode == SweepMode::Fused ? array_ : 1;
+    const bool planned = mode == SweepMode::Fused && planned_;
+    const int per_task = planned ? spec_.num_jobs : mode == SweepMode::Fused ? array_ : 1;
     for (int first = 0; first < spec_.num_jobs; first += per_task) {
       Task task;
       for (int job = first; job < std::min(spec_.num_jobs, first + per_task); ++job) task.jobs.push_back(job);
@@ -100,7 +128,9 @@ class Runner {
           (mode == SweepMode::Fused
                ? " array " + std::to_string(index) + " of " + std::to_string(task.jobs.size()) + " jobs"
                : " job " + std::to_string(first) + " " + settings_text(spec_.settings(first)));
-      task.job = job_of(task.jobs, mode);
+      task.job = planned
+                     ? checked(fused_job(*planned_, all_settings(spec_.varied, spec_.seed, spec_.num_jobs)))
+                     : job_of(task.jobs, mode);
       prepare_results(task);
       tasks.push_back(std::move(task));
     }
@@ -120,8 +150,9 @@ class Runner {
     set_flag(task.job, "output-dir", at);
     // One that was killed on its way goes on from its newest checkpoint.
     std::error_code ignored;
-    if (!done(task.key) && fs::exists(fs::path(at) / run_files::kCheckpoints / "latest", ignored) &&
-        !journal_.find(task.key)) {
+    const bool begun = fs::exists(fs::path(at) / run_files::kCheckpoints / "latest", ignored) ||
+                       fs::exists(fs::path(at) / "round0" / run_files::kPlan, ignored);
+    if (!done(task.key) && begun && !journal_.find(task.key)) {
       set_flag(task.job, "resume", at);
       task.leftovers = Leftovers::Keep;
     }
@@ -291,6 +322,8 @@ class Runner {
         results.largest.emplace_back(mode, static_cast<int>(number_of(*record, "jobs")));
       } else if (!m.sizes.empty()) {
         results.largest.emplace_back(mode, m.sizes.back());
+      } else if (mode == SweepMode::Fused && planned_) {
+        results.largest.emplace_back(mode, jobs_at_once(spec_.plan->plan));
       } else {
         const int largest = search_largest(mode, limit);
         keep(key, Json::object({{"jobs", largest}}));
@@ -437,7 +470,8 @@ class Runner {
   Journal& journal_;
   Failed failed_;
   RunPool pool_;
-  int array_ = 0;  // jobs of an array at most
+  int array_ = 0;                    // jobs of an array at most
+  std::optional<SweptJob> planned_;  // by the plan of the sweep
 };
 
 }  // namespace

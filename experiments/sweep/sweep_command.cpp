@@ -20,6 +20,7 @@ void print_dry_run(const SweepSpec& spec) {
   std::printf("; output in %s\n", spec.output_dir.c_str());
   for (int job = 0; job < spec.num_jobs; ++job)
     std::printf("job %d: %s\n", job, settings_text(spec.settings(job)).c_str());
+  if (spec.plan) std::printf("%s", spec.plan->reasons.c_str());
   if (!spec.measures) return;
   const MeasureSpec& m = spec.measure;
   std::printf("measured: %d epochs of %lld steps, the first %d not counted, %d times\n", m.epochs,

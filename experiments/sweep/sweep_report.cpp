@@ -45,19 +45,25 @@ class SweepPage {
       : spec_(spec), results_(results), curves_(curves_of(results, precision_of(spec))) {}
 
   std::string html() const {
-    return html_page({.title = spec_.name,
-                      .body = header() + tiles() + speedup_card() + partial_card() + losses_card() +
-                              kernels_card() + counters_card() + jobs_card() + failures_card(),
-                      .footer =
-                          "Written by millrace sweep. Throughput: samples of all processes after the "
-                          "warm-up epochs over the time from the earliest kept start to the latest stop.",
-                      .data = {}});
+    return html_page(
+        {.title = spec_.name,
+         .body = header() + tiles() + plan_card() + speedup_card() + partial_card() + losses_card() +
+                 kernels_card() + counters_card() + jobs_card() + failures_card(),
+         .footer = "Written by millrace sweep. Throughput: samples of all processes after the "
+                   "warm-up epochs over the time from the earliest kept start to the latest stop.",
+         .data = {}});
   }
 
  private:
   std::string header() const {
     return "<header><h1>" + escape_xml(spec_.name) + "</h1><p>" + escape_xml(spec_.output_dir) +
            "</p></header>";
+  }
+
+  std::string plan_card() const {
+    if (!spec_.plan) return "";
+    return html_card("Planned", "How the fused jobs are divided into arrays and rounds, and why (plan.json).",
+                     "<pre>" + escape_xml(spec_.plan->reasons) + "</pre>");
   }
 
   std::string tiles() const {

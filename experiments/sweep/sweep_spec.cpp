@@ -1,6 +1,7 @@
 #include "experiments/sweep/sweep_spec.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "driver/cli/flag_target.h"
@@ -62,6 +63,21 @@ MeasureSpec read_measure(const Json& json, int num_jobs, Problems& problems) {
                "give more epochs");
   in.finish();
   return m;
+}
+
+/// {profile: FILE, ranks: N, memory: SIZE}
+SweepPlanSpec read_plan(const Json& json, const std::string& file, Problems& problems) {
+  SweepPlanSpec plan;
+  ObjectReader in(json, problems);
+  plan.profile = in.string("profile");
+  std::error_code ignored;
+  const auto beside = std::filesystem::path(file).parent_path() / plan.profile;
+  if (!std::filesystem::exists(plan.profile, ignored) && std::filesystem::exists(beside, ignored))
+    plan.profile = beside.string();
+  plan.ranks = in.whole("ranks", 1, 1024, 1);
+  plan.memory = read_memory(in, "memory");
+  in.finish();
+  return plan;
 }
 
 std::vector<SweepMode> read_modes(ObjectReader& in, Problems& problems) {
@@ -136,6 +152,9 @@ Result<SweepSpec> load_sweep(const std::string& path) {
   if (!in.has("at_once")) spec.at_once = 0;
   spec.array = in.whole("array", 1, kMostJobs, 1);
   if (!in.has("array")) spec.array = 0;
+  if (const Json* plan = in.optional_object("plan")) spec.plan_from = read_plan(*plan, path, problems);
+  if (spec.plan_from && spec.array > 0)
+    in.problem("array", "array and plan both divide the jobs", "leave one of them out");
   spec.results = in.boolean("results", true);
   if (const Json* measure = in.any("measure")) {
     spec.measures = true;
@@ -148,6 +167,7 @@ Result<SweepSpec> load_sweep(const std::string& path) {
   };
   needs("at_once", SweepMode::Concurrent);
   needs("array", SweepMode::Fused);
+  needs("plan", SweepMode::Fused);
   needs("unfused", SweepMode::Fused);
   if (in.has("unfused") && !spec.measures)
     in.problem("unfused", "unfused is a curve that is measured, and there is no measure section", {});
@@ -158,6 +178,12 @@ Result<SweepSpec> load_sweep(const std::string& path) {
       in, spec.varied, [&] { return spec.num_jobs; }, spec.has(SweepMode::Fused), "sweep", problems);
   in.finish();
   if (!problems.empty()) return problems;
+  if (spec.plan_from) {
+    Result<SweepPlan> plan =
+        plan_sweep(*spec.plan_from, spec.job, all_settings(spec.varied, spec.seed, spec.num_jobs));
+    if (!plan) return plan.problems();
+    spec.plan = *std::move(plan);
+  }
   spec.set_identity(*json);
   return spec;
 }

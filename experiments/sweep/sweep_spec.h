@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "experiments/sweep/sweep_plan.h"
 #include "experiments/sweep/swept_file.h"
 #include "runtime/base/choices.h"
 
@@ -37,9 +39,11 @@ struct SweepSpec : SweptFile {
   Varied varied;
   int num_jobs = 1;
   std::vector<SweepMode> modes{SweepMode::Serial};
-  int at_once = 0;      ///< concurrent: processes for the results; 0: as cores are there for
-  int array = 0;        ///< fused: jobs of an array at most; 0: all
-  bool results = true;  ///< train every job to its end
+  int at_once = 0;  ///< concurrent: processes for the results; 0: as cores are there for
+  int array = 0;    ///< fused: jobs of an array at most; 0: all
+  std::optional<SweepPlanSpec> plan_from;  ///< fused: the planner divides the jobs
+  std::optional<SweepPlan> plan;           ///< what it says
+  bool results = true;                     ///< train every job to its end
   bool measures = false;
   MeasureSpec measure;
   std::vector<std::string>

@@ -73,6 +73,19 @@ Result<JobSpec> SweptJob::with(const JobSettings& settings) const {
   return job_from(job, source_, {}, ask);
 }
 
+SweptJob SweptJob::replaced(const std::vector<std::string>& without,
+                            const std::pair<std::string, std::string>& added) const {
+  SweptJob made = *this;
+  made.job_ = Json::object();
+  for (const auto& [key, value] : job_.members()) {
+    const std::string flag = flag_name(key);
+    if (flag != added.first && std::ranges::find(without, flag) == without.end())
+      made.job_.append_member(key, value);
+  }
+  made.job_.append_member(added.first, added.second);
+  return made;
+}
+
 void set_flag(JobSpec& job, const std::string& flag, const std::optional<std::string>& text) {
   const auto found = std::ranges::find(job.train, flag, &std::pair<std::string, std::string>::first);
   if (found == job.train.end()) {

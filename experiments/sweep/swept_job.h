@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/launch/job_spec.h"
@@ -22,6 +23,9 @@ class SweptJob {
 
   /// A setting replaces what the job says. Problems name the setting's place.
   Result<JobSpec> with(const JobSettings& settings) const;
+  /// Without keys that are flags of `without`, and with `added`.
+  SweptJob replaced(const std::vector<std::string>& without,
+                    const std::pair<std::string, std::string>& added) const;
   /// The job as it was read.
   const Json& json() const { return job_; }
   const std::string& source() const { return source_; }

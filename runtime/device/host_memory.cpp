@@ -44,7 +44,7 @@ class HostAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
-    void* data = take(size_class(bytes));
+    void* data = take(size_class(bytes), static_cast<std::int64_t>(bytes));
     return {data, data, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::release; }
@@ -69,14 +69,13 @@ class HostAllocator final : public c10::Allocator {
   /// Stands in front of every block, in a cache line of its own.
   struct Header {
     int size_class;
-    int asked;  ///< size class of the tensor that has it: what counts as live
+    std::int64_t asked;  ///< bytes of the tensor that has it: what counts as live
   };
   static Header& header_of(void* data) {
     return *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlignment);
   }
 
-  void* take(int index) {
-    const auto bytes = static_cast<std::int64_t>(class_bytes(index));
+  void* take(int index, std::int64_t bytes) {
     {
       std::lock_guard lock(mutex_);
       memory_.live += bytes;
@@ -87,7 +86,7 @@ class HostAllocator final : public c10::Allocator {
         void* data = blocks.back();
         blocks.pop_back();
         memory_.cached -= static_cast<std::int64_t>(class_bytes(larger));
-        header_of(data).asked = index;
+        header_of(data).asked = bytes;
         return data;
       }
     }
@@ -97,7 +96,7 @@ class HostAllocator final : public c10::Allocator {
       memory_.live -= bytes;
       throw std::bad_alloc();
     }
-    new (block) Header{index, index};
+    new (block) Header{index, bytes};
     return static_cast<char*>(block) + kAlignment;
   }
 
@@ -111,7 +110,7 @@ class HostAllocator final : public c10::Allocator {
     const auto bytes = static_cast<std::int64_t>(class_bytes(index));
     {
       std::lock_guard lock(mutex_);
-      memory_.live -= static_cast<std::int64_t>(class_bytes(header_of(data).asked));
+      memory_.live -= header_of(data).asked;
       if (memory_.cached + bytes <= memory_.peak + kCachedBytes) {
         memory_.cached += bytes;
         free_[static_cast<std::size_t>(index)].push_back(data);

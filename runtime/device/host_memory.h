@@ -5,11 +5,11 @@
 
 namespace millrace {
 
-/// Bytes of CPU tensors (rounded up to block sizes).
+/// Bytes of CPU tensors, as they were asked for: the blocks that hold them are up to an eighth larger.
 struct HostMemory {
   std::int64_t live = 0;
   std::int64_t peak = 0;    ///< most that was live at once
-  std::int64_t cached = 0;  ///< freed by tensors, kept for the next ones
+  std::int64_t cached = 0;  ///< of blocks: freed by tensors, kept for the next ones
 };
 
 /// From now on CPU tensors of this process come from blocks that are kept when freed: a pipeline asks for the

@@ -36,8 +36,8 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
          {&LayerNode::forward_s, &LayerNode::backward_input_s, &LayerNode::backward_weight_s})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
     for (Bytes LayerNode::*value :
-         {&LayerNode::parameter_bytes, &LayerNode::lowered_bytes, &LayerNode::activation_bytes,
-          &LayerNode::saved_bytes, &LayerNode::workspace_bytes})
+         {&LayerNode::parameter_bytes, &LayerNode::lowered_bytes, &LayerNode::field_bytes,
+          &LayerNode::activation_bytes, &LayerNode::saved_bytes, &LayerNode::workspace_bytes})
       made.nodes[n].*value = at(a.nodes[n].*value, b.nodes[n].*value);
     auto& each = made.nodes[n].of_microbatches;
     each.resize(std::min(each.size(), b.nodes[n].of_microbatches.size()));
@@ -49,10 +49,13 @@ LayerGraph between(const LayerGraph& a, const LayerGraph& b, int jobs) {
   }
   for (std::size_t e = 0; e < a.edges.size(); ++e) {
     made.edges[e].bytes = at(a.edges[e].bytes, b.edges[e].bytes);
+    if (a.edges[e].gradient_bytes && b.edges[e].gradient_bytes)
+      made.edges[e].gradient_bytes = at(*a.edges[e].gradient_bytes, *b.edges[e].gradient_bytes);
     auto& each = made.edges[e].of_microbatches;
     each.resize(std::min(each.size(), b.edges[e].of_microbatches.size()));
     for (std::size_t m = 0; m < each.size(); ++m) each[m] = at(each[m], b.edges[e].of_microbatches[m]);
   }
+  for (std::size_t t = 0; t < a.turns.size(); ++t) made.turns[t] = between(a.turns[t], b.turns[t], jobs);
   return made;
 }
 
@@ -90,56 +93,95 @@ Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs) {
   return made;
 }
 
-std::vector<LayerGraph> array_profiles_from(const Json& list, const std::string& name, Problems& problems) {
-  std::vector<LayerGraph> arrays;
+std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where, Problems& problems) {
+  std::vector<LayerGraph> profiles;
   for (std::size_t i = 0; i < list.items().size(); ++i) {
-    Result<LayerGraph> one =
-        LayerGraph::parse(list.items()[i].dump(), name + ", arrays[" + std::to_string(i) + "]");
+    Result<LayerGraph> one = LayerGraph::parse(list.items()[i].dump(), where + "[" + std::to_string(i) + "]");
     if (one)
-      arrays.push_back(*std::move(one));
+      profiles.push_back(*std::move(one));
     else
       append(problems, one.problems());
   }
-  return arrays;
+  return profiles;
 }
 
-Json array_profiles_json(const std::vector<LayerGraph>& arrays) {
+Json profiles_json(const std::vector<LayerGraph>& profiles) {
   Json list = Json::array();
-  for (const LayerGraph& array : arrays) list.push_back(*parse_json(array.to_json(), "profile"));
+  for (const LayerGraph& one : profiles) list.push_back(*parse_json(one.to_json(), "profile"));
   return list;
 }
 
-Problems array_profile_problems(const LayerGraph& profile, const std::string& name) {
+namespace {
+
+constexpr const char* kMeasuredAlike = "`millrace profile` measures all of them alike";
+
+/// `inner` is of the same model, measured alike.
+void compare(const LayerGraph& inner, const LayerGraph& profile, const std::string& where,
+             Problems& problems) {
+  const auto differs = [&](const std::string& what, const std::string& has, const std::string& expected) {
+    problems.push_back({where, what + " is " + has + ", the profile's is " + expected, kMeasuredAlike});
+  };
+  if (inner.model != profile.model) differs("model", inner.model, profile.model);
+  if (inner.device != profile.device) differs("device", inner.device, profile.device);
+  if (inner.precision != profile.precision) differs("precision", inner.precision, profile.precision);
+  if (inner.microbatch != profile.microbatch)
+    differs("microbatch", std::to_string(inner.microbatch), std::to_string(profile.microbatch));
+  if (!inner.arrays.empty()) problems.push_back({where, "has arrays itself", "one list of all sizes"});
+  const bool same_layers =
+      std::ranges::equal(inner.nodes, profile.nodes, {}, &LayerNode::name, &LayerNode::name);
+  const bool same_edges =
+      std::ranges::equal(inner.edges, profile.edges, [](const LayerEdge& a, const LayerEdge& b) {
+        return a.producer == b.producer && a.consumer == b.consumer && a.tensor == b.tensor;
+      });
+  if (!same_layers || !same_edges)
+    problems.push_back({where, "has other layers or tensors than the profile", kMeasuredAlike});
+}
+
+void check_turns(const LayerGraph& profile, const std::string& name, Problems& problems) {
+  for (std::size_t t = 0; t < profile.turns.size(); ++t) {
+    const LayerGraph& turn = profile.turns[t];
+    const std::string where = name + ", turns[" + std::to_string(t) + "]";
+    compare(turn, profile, where, problems);
+    if (!turn.turns.empty()) problems.push_back({where, "has turns itself", "one list of all turns"});
+    if (!turn.microbatches.empty())
+      problems.push_back({where, "has microbatches of several lengths", "a turn has their means"});
+    if (turn.jobs != profile.jobs)
+      problems.push_back(
+          {where,
+           "is of " + std::to_string(turn.jobs) + " jobs, the profile of " + std::to_string(profile.jobs),
+           kMeasuredAlike});
+  }
+  if (profile.turns.empty() || !problems.empty()) return;
+  for (std::size_t n = 0; n < profile.nodes.size(); ++n) {
+    const LayerNode& node = profile.nodes[n];
+    Bytes trained = 0;
+    for (const LayerGraph& turn : profile.turns) trained += turn.nodes[n].parameter_bytes;
+    if (trained == node.parameter_bytes) continue;
+    problems.push_back({name + ", turns",
+                        "train " + std::to_string(trained) + " bytes of parameters of layer " + node.name +
+                            ", which has " + std::to_string(node.parameter_bytes),
+                        "each layer is trained by one turn"});
+  }
+}
+
+}  // namespace
+
+Problems inner_profile_problems(const LayerGraph& profile, const std::string& name) {
   Problems problems;
+  check_turns(profile, name, problems);
   int before = profile.jobs;
   for (std::size_t i = 0; i < profile.arrays.size(); ++i) {
     const LayerGraph& array = profile.arrays[i];
     const std::string where = name + ", arrays[" + std::to_string(i) + "]";
-    const auto differs = [&](const std::string& what, const std::string& has, const std::string& expected) {
-      problems.push_back({where, what + " is " + has + ", the profile's is " + expected,
-                          "`millrace profile --jobs` measures all of them alike"});
-    };
     if (array.jobs <= before) {
       problems.push_back(
           {where, "is of " + std::to_string(array.jobs) + " jobs, after one of " + std::to_string(before),
            "arrays are in order of their jobs, each once"});
     }
     before = array.jobs;
-    if (array.model != profile.model) differs("model", array.model, profile.model);
-    if (array.device != profile.device) differs("device", array.device, profile.device);
-    if (array.precision != profile.precision) differs("precision", array.precision, profile.precision);
-    if (array.microbatch != profile.microbatch)
-      differs("microbatch", std::to_string(array.microbatch), std::to_string(profile.microbatch));
-    if (!array.arrays.empty()) problems.push_back({where, "has arrays itself", "one list of all sizes"});
-    const bool same_layers =
-        std::ranges::equal(array.nodes, profile.nodes, {}, &LayerNode::name, &LayerNode::name);
-    const bool same_edges =
-        std::ranges::equal(array.edges, profile.edges, [](const LayerEdge& a, const LayerEdge& b) {
-          return a.producer == b.producer && a.consumer == b.consumer && a.tensor == b.tensor;
-        });
-    if (!same_layers || !same_edges)
-      problems.push_back({where, "has other layers or tensors than the profile",
-                          "`millrace profile --jobs` measures all of them alike"});
+    compare(array, profile, where, problems);
+    if (!std::ranges::equal(array.turns, profile.turns, {}, &LayerGraph::turn, &LayerGraph::turn))
+      problems.push_back({where, "has other turns than the profile", kMeasuredAlike});
   }
   return problems;
 }

@@ -1,4 +1,5 @@
-// What a profile knows of job arrays: the same model measured with several jobs, and what lies between.
+// The profiles in a profile: of job arrays, the same model measured with several jobs, and what lies between;
+// of the turns of a step.
 #pragma once
 
 #include <string>
@@ -20,10 +21,11 @@ bool is_measured(const LayerGraph& profile, int jobs);
 Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs);
 
 // Of the file: LayerGraph::parse and to_json.
-std::vector<LayerGraph> array_profiles_from(const Json& list, const std::string& name, Problems& problems);
-Json array_profiles_json(const std::vector<LayerGraph>& arrays);
-/// Arrays of another model, microbatch, precision or device, with other layers, not in order, or with arrays
-/// of their own.
-Problems array_profile_problems(const LayerGraph& profile, const std::string& name);
+/// `where`: of the list, "profile.json, arrays".
+std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where, Problems& problems);
+Json profiles_json(const std::vector<LayerGraph>& profiles);
+/// Arrays or turns of another model, microbatch, precision or device, with other layers, or with arrays or
+/// turns of their own; arrays that are not in order; a layer whose parameters not exactly one turn trains.
+Problems inner_profile_problems(const LayerGraph& profile, const std::string& name);
 
 }  // namespace millrace

@@ -18,14 +18,15 @@ namespace {
 
 constexpr const char* kFormat = "millrace-profile-1";
 constexpr const char* kFormatOfArrays = "millrace-profile-2";  // with what is known of job arrays
+constexpr const char* kFormatOfTurns = "millrace-profile-3";   // and of turns
 
 /// Sums over layers must not wrap, and stay exact in a double.
 bool too_many_bytes(const LayerGraph& graph) {
-  Bytes sums[5] = {};
+  Bytes sums[6] = {};
   for (const LayerNode& n : graph.nodes) {
-    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes, n.workspace_bytes,
-                             n.lowered_bytes};
-    for (int i = 0; i < 5; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
+    const Bytes of_node[] = {n.parameter_bytes, n.activation_bytes, n.saved_bytes,
+                             n.workspace_bytes, n.lowered_bytes,    n.field_bytes};
+    for (int i = 0; i < 6; ++i) sums[i] = saturating_sum(sums[i], of_node[i]);
   }
   Bytes edges = 0;
   for (const LayerEdge& e : graph.edges) edges = saturating_sum(edges, e.bytes);
@@ -66,6 +67,7 @@ LayerNode node_from(const Json& json, Problems& problems) {
                  .backward_weight_s = in.within("backward_weight_s", 0, kMostLayerSeconds),
                  .parameter_bytes = in.size("parameter_bytes", 0),
                  .lowered_bytes = in.size("lowered_bytes", 0),
+                 .field_bytes = in.size("field_bytes", 0),
                  .activation_bytes = in.size("activation_bytes", 0),
                  .saved_bytes = in.size("saved_bytes", 0),
                  .workspace_bytes = in.size("workspace_bytes", 0)};
@@ -123,8 +125,11 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   Problems problems;
   ObjectReader in(*json, problems);
   const std::string format = in.string("format");
-  if (format != kFormat && format != kFormatOfArrays && json->is_object()) {
-    in.problem("format", "is '" + format + "', expected '" + kFormat + "' or '" + kFormatOfArrays + "'",
+  const std::string formats[] = {kFormat, kFormatOfArrays, kFormatOfTurns};
+  if (std::ranges::find(formats, format) == std::end(formats) && json->is_object()) {
+    in.problem("format",
+               "is '" + format + "', expected '" + kFormat + "', '" + kFormatOfArrays + "' or '" +
+                   kFormatOfTurns + "'",
                "make profiles with `millrace profile`");
   }
   LayerGraph graph{.model = in.string("model"),
@@ -137,11 +142,16 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
                    .sync_batch_norm = in.boolean("sync_batch_norm", false),
                    .norm_s_per_byte = in.within("norm_s_per_byte", 0, 1, 0),
                    .data_s = in.within("data_s", 0, kMostLayerSeconds, 0)};
-  if (format == kFormatOfArrays) {
+  if (format != kFormat) {
     graph.jobs = in.whole("jobs", 1, kMostFileArrays, 1);
     graph.rule_state_bytes = in.size("rule_state_bytes", 0);
     if (const Json* arrays = in.optional_array("arrays"))
-      graph.arrays = array_profiles_from(*arrays, name, problems);
+      graph.arrays = profiles_from(*arrays, name + ", arrays", problems);
+  }
+  if (format == kFormatOfTurns) {
+    graph.turn = in.string("turn", "");
+    if (const Json* turns = in.optional_array("turns"))
+      graph.turns = profiles_from(*turns, name + ", turns", problems);
   }
   if (const Json* measured = in.optional_object("measured"))
     graph.measured = measured_from(*measured, problems);
@@ -172,6 +182,7 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
       }
       check_count(*all, made.of_microbatches.size(), graph, problems);
     }
+    if (const Bytes back = e.size("gradient_bytes", -1); back >= 0) made.gradient_bytes = back;
     e.finish();
     for (const std::string& end : {from, to}) {
       if (!index.contains(end))
@@ -186,7 +197,7 @@ Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& n
   if (problems.empty() && too_many_bytes(graph))
     problems.push_back({layers->where(), "the bytes of all layers add up to more than 8 PiB",
                         "sizes are bytes of one microbatch"});
-  if (problems.empty()) problems = array_profile_problems(graph, name);
+  if (problems.empty()) problems = inner_profile_problems(graph, name);
   if (!problems.empty()) return problems;
   if (auto order = graph.topological_order(); !order) return Problem{name, to_string(order.problems()), {}};
   return graph;
@@ -211,6 +222,7 @@ std::string LayerGraph::to_json() const {
                                    {"saved_bytes", n.saved_bytes},
                                    {"workspace_bytes", n.workspace_bytes}}));
     if (n.lowered_bytes > 0) layers.items().back()["lowered_bytes"] = n.lowered_bytes;
+    if (n.field_bytes > 0) layers.items().back()["field_bytes"] = n.field_bytes;
     if (n.of_microbatches.empty()) continue;
     Json all = Json::array();
     for (const LayerSeconds& one : n.of_microbatches) {
@@ -225,13 +237,17 @@ std::string LayerGraph::to_json() const {
                                       {"to", nodes[e.consumer].name},
                                       {"tensor", e.tensor},
                                       {"bytes", e.bytes}}));
+    if (e.gradient_bytes) edge_list.items().back()["gradient_bytes"] = *e.gradient_bytes;
     if (e.of_microbatches.empty()) continue;
     Json all = Json::array();
     for (const Bytes bytes : e.of_microbatches) all.push_back(bytes);
     edge_list.items().back()["microbatches"] = std::move(all);
   }
   const bool of_arrays = jobs > 1 || !arrays.empty() || rule_state_bytes > 0;
-  Json json = Json::object({{"format", of_arrays ? kFormatOfArrays : kFormat},
+  const bool of_turns = !turns.empty() || !turn.empty();
+  Json json = Json::object({{"format", of_turns    ? kFormatOfTurns
+                                       : of_arrays ? kFormatOfArrays
+                                                   : kFormat},
                             {"model", model},
                             {"microbatch", microbatch},
                             {"device", device},
@@ -242,6 +258,7 @@ std::string LayerGraph::to_json() const {
   if (sync_batch_norm) json["sync_batch_norm"] = true;
   if (norm_s_per_byte > 0) json["norm_s_per_byte"] = norm_s_per_byte;
   if (data_s > 0) json["data_s"] = data_s;
+  if (!turn.empty()) json["turn"] = turn;
   if (jobs > 1) json["jobs"] = jobs;
   if (rule_state_bytes > 0) json["rule_state_bytes"] = rule_state_bytes;
   if (measured.blocks > 0) {
@@ -261,7 +278,8 @@ std::string LayerGraph::to_json() const {
   }
   json["layers"] = std::move(layers);
   json["edges"] = std::move(edge_list);
-  if (!arrays.empty()) json["arrays"] = array_profiles_json(arrays);
+  if (!turns.empty()) json["turns"] = profiles_json(turns);
+  if (!arrays.empty()) json["arrays"] = profiles_json(arrays);
   return json.dump(1) + "\n";
 }
 

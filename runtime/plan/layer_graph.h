@@ -1,6 +1,7 @@
 // The profile of a model: layers, the tensors between them, and what each costs for one microbatch.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct LayerNode {
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
   Bytes lowered_bytes = 0;     ///< of a version's copy of them in a lower precision
+  Bytes field_bytes = 0;       ///< of the batch that it reads; of the last layer, and that the heads read
   Bytes activation_bytes = 0;  ///< output
   Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
   Bytes workspace_bytes = 0;   ///< at most during its backward, what it saved aside: gradients, temporaries
@@ -40,7 +42,8 @@ struct LayerEdge {
   int consumer = -1;
   std::string tensor;
   Bytes bytes = 0;
-  std::vector<Bytes> of_microbatches{};  ///< by LayerGraph::microbatches; empty: all have `bytes`
+  std::vector<Bytes> of_microbatches{};   ///< by LayerGraph::microbatches; empty: all have `bytes`
+  std::optional<Bytes> gradient_bytes{};  ///< what comes back; none: `bytes`
 };
 
 /// How a profile was measured.
@@ -91,6 +94,12 @@ struct LayerGraph {
   /// The same model measured as arrays of more jobs, fewer first. They have none of their own. More about
   /// them: array_profiles.h.
   std::vector<LayerGraph> arrays;
+  /// Of a model that is trained in turns (runtime/stage/turns.h): what each of them costs, in their order;
+  /// the profile's times are sums over them, what a layer keeps and works in the most of any.
+  /// `parameter_bytes` of layers that a turn does not train are 0, so are tensors that it does not make. They
+  /// have no turns, no arrays and no microbatches of their own.
+  std::vector<LayerGraph> turns;
+  std::string turn;  ///< of a turn its name
   Measured measured;
   std::vector<std::string> dimensions;  ///< what the model's microbatches differ in; empty: nothing
   /// As they follow each other in steps. Times, and the bytes of edges and activations, are means over them;

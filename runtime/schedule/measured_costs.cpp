@@ -283,6 +283,14 @@ class Averages {
   std::int64_t first_ = 0, last_ = 0;
 };
 
+/// Whether a step ends in several updates of a stage, as those of models do that are trained in turns.
+bool updates_again(const std::vector<Span>& spans) {
+  std::set<std::tuple<std::int64_t, int, std::int64_t>> seen;
+  return std::ranges::any_of(spans, [&](const Span& span) {
+    return span.kind == SpanKind::Update && !seen.emplace(span.step, span.stage, span.microbatch).second;
+  });
+}
+
 }  // namespace
 
 Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shape,
@@ -294,6 +302,9 @@ Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shap
       std::ranges::any_of(plan.stages, [](const PlanStage& stage) { return stage.ranks.size() > 1; }))
     return Problem{"", "a step of a replicated stage is a minibatch of each replica",
                    "one rank for each stage"};
+  if (updates_again(spans_by_rank.front()))
+    return Problem{"", "the model is trained in turns, and a trace does not say whose an action was",
+                   "compare the predicted step with the measured one"};
   return Averages(plan, shape, spans_by_rank).run();
 }
 

@@ -41,7 +41,7 @@ struct MeasuredCosts {
 };
 
 /// `spans_by_rank` of the ranks of `plan`, on one clock (one host). Problem: fewer than three traced steps,
-/// ranks without a trace, a stage without a computation.
+/// ranks without a trace, a stage without a computation, a model that is trained in turns.
 Result<MeasuredCosts> measured_costs(const Plan& plan, const PipelineShape& shape,
                                      const std::vector<std::vector<Span>>& spans_by_rank);
 

@@ -182,6 +182,8 @@ struct ScheduleCosts {
   std::vector<double> reduce;    ///< exposed part; empty: 0
   std::vector<double> update;    ///< empty: 0
   std::vector<double> transfer;  ///< by link; empty: 0
+  /// Likewise of the gradients that come back; empty: as much.
+  std::vector<double> transfer_back{};
   /// Where gradients are clipped by the norm of all of them: a pass over those of the stage before its
   /// update. Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such
   /// norm.

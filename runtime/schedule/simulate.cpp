@@ -112,12 +112,11 @@ class Simulator {
     double computing = 0;  // of it, forwards and backwards
     double first_start = kNotYet;
     double last_end = -kNotYet;
-    double last_backward = 0;    // start of the newest backward: where an overlapped reduce may begin
-    std::size_t posted_to = 0;   // rendezvous: end of the exchange that is under way
-    std::size_t unfinished = 0;  // transfers of it
-    int held = 0;                // stages; counted when the first norm is asked for
-    double norm = 0;             // of all of them
-    int may_update = 0;          // stages, since all ranks have agreed
+    double last_backward = 0;         // start of the newest backward: where an overlapped reduce may begin
+    std::size_t posted_to = 0;        // rendezvous: end of the exchange that is under way
+    std::size_t unfinished = 0;       // transfers of it
+    std::vector<std::size_t> stages;  // that it holds; looked up when the first norm is asked for
+    int may_update = 0;               // of them, since all ranks have agreed
     Wires wires;
   };
   struct Barrier {
@@ -152,7 +151,14 @@ class Simulator {
 
   const ScheduleCosts& costs_of(MicrobatchId microbatch) const {
     const auto& all = options_.microbatch_costs;
-    return all.empty() ? costs_ : all[static_cast<std::size_t>(microbatch.value) % all.size()];
+    const std::int64_t run = std::max(1, options_.microbatches_of_each);
+    return all.empty() ? costs_ : all[static_cast<std::size_t>(microbatch.value / run) % all.size()];
+  }
+
+  double transfer_of(const Action& send, std::size_t link) const {
+    const ScheduleCosts& costs = costs_of(send.microbatch);
+    const bool back = send.op == Op::SendGradient && !costs.transfer_back.empty();
+    return cost(back ? costs.transfer_back : costs.transfer, link);
   }
 
   double duration(std::size_t r, const Action& a) const {
@@ -174,7 +180,7 @@ class Simulator {
         seconds = cost(costs.backward_weight, s);
         break;
       default:
-        seconds = cost(costs_.update, s);
+        seconds = cost(costs.update, s);
     }
     return seconds * at_or(options_.slowdown, r, 1) *
            noise(s * 16 + static_cast<std::uint64_t>(a.op), static_cast<std::uint64_t>(a.microbatch.value));
@@ -204,7 +210,7 @@ class Simulator {
         }
       } else if (a.op == Op::Reduce) {
         if (!reduce(r, a)) return;
-      } else if (a.op == Op::Update && !costs_.norm.empty() && !agree(r)) {
+      } else if (a.op == Op::Update && !costs_.norm.empty() && !agree(r, costs_of(a.microbatch))) {
         return;
       } else {
         compute(r, a);
@@ -242,8 +248,7 @@ class Simulator {
     if (from == to) return {time, time};
     const std::size_t link = messages_.link_of(message);
     const double bandwidth = cost(options_.bandwidth, link);
-    double seconds = cost(costs_of(send.microbatch).transfer, link) +
-                     (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
+    double seconds = transfer_of(send, link) + (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
     seconds *= noise(15, message);
     if (const double own = own_seconds(from, place); own >= 0) seconds = own;
     double& free = ranks_[from].wires.free(send.peer.value);
@@ -343,7 +348,7 @@ class Simulator {
         std::max(barrier.first_ready, rank.last_backward + (rank.time - rank.last_backward) / buckets);
     barrier.waiting.push_back(r);
     if (barrier.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return false;
-    double seconds = cost(costs_.reduce, index(a.stage)) *
+    double seconds = cost(costs_of(a.microbatch).reduce, index(a.stage)) *
                      noise(index(a.stage) * 16 + static_cast<std::uint64_t>(Op::Reduce),
                            static_cast<std::uint64_t>(barrier.count));
     if (const double own = own_seconds(r, rank.at); own >= 0) seconds = own;
@@ -361,25 +366,25 @@ class Simulator {
 
   /// Before the first update of a step: the norms of the rank's stages, then a wait for all other ranks. True
   /// if the rank may update.
-  bool agree(std::size_t r) {
+  bool agree(std::size_t r, const ScheduleCosts& costs) {
     Rank& rank = ranks_[r];
-    if (rank.held == 0) {
-      for (std::size_t s = 0; s < shape_.ranks_of_stage.size(); ++s) {
-        if (!std::ranges::count(shape_.ranks_of_stage[s], RankId(static_cast<int>(r)))) continue;
-        ++rank.held;
-        rank.norm += cost(costs_.norm, s);
-      }
+    if (rank.stages.empty()) {
+      for (std::size_t s = 0; s < shape_.ranks_of_stage.size(); ++s)
+        if (std::ranges::count(shape_.ranks_of_stage[s], RankId(static_cast<int>(r))))
+          rank.stages.push_back(s);
     }
     if (rank.may_update > 0) return --rank.may_update, true;
-    rank.time += rank.norm;
-    rank.busy += rank.norm;
+    double norm = 0;
+    for (const std::size_t s : rank.stages) norm += cost(costs.norm, s);
+    rank.time += norm;
+    rank.busy += norm;
     agreement_.time = std::max(agreement_.time, rank.time);
     agreement_.waiting.push_back(r);
     if (agreement_.waiting.size() < ranks_.size()) return false;
     const Barrier met = std::exchange(agreement_, {});
     for (std::size_t member : met.waiting) {
-      ranks_[member].time = met.time + costs_.agreement;
-      ranks_[member].may_update = ranks_[member].held;
+      ranks_[member].time = met.time + costs.agreement;
+      ranks_[member].may_update = static_cast<int>(ranks_[member].stages.size());
       if (member != r) ready_.push_back(member);
     }
     return --rank.may_update, true;

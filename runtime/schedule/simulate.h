@@ -36,9 +36,10 @@ struct SimulationOptions {
 
   double jitter = 0;       ///< sigma of a log-normal factor (mean 1) on each computation and transfer
   std::uint64_t seed = 0;  ///< the same work gets the same noise under every schedule
-  /// By microbatch, over and over: what its computations and messages cost (microbatches of other lengths).
-  /// Empty: all are alike.
+  /// By microbatch, over and over: what its computations and messages cost, and the update that it is the
+  /// last one of (microbatches of other lengths, turns). Empty: all are alike.
   std::vector<ScheduleCosts> microbatch_costs;
+  int microbatches_of_each = 1;  ///< so many in a row have the same
   std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
 
   /// Seconds of single actions, by rank and place in its list, instead of their costs: of a computation, an
@@ -67,6 +68,12 @@ double steady_step(const Schedule& schedule, const PipelineShape& shape, const S
 /// A flushing schedule `steps` times over, each rank's list after itself; `shape` gets the microbatches of
 /// all (those of a step rounded up to whole turns of all replicas: each step begins with the first replica).
 Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps);
+
+/// A step of a model that is trained in turns (runtime/stage/turns.h): each rank's list once for each of
+/// `turns`, which are what a turn costs, without a barrier between them, and without messages whose transfer
+/// is negative there: nobody sends or waits. `shape` and `options` are made fit.
+Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOptions& options,
+                  std::vector<ScheduleCosts> turns);
 
 /// Bytes of each rank at its fullest, by the order of its list: weights of all live versions, state, stash.
 std::vector<double> peak_bytes_of(const Schedule& schedule, const PipelineShape& shape,

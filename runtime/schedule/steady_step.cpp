@@ -1,5 +1,6 @@
 // What a step costs when one follows the other.
 #include <algorithm>
+#include <vector>
 
 #include "runtime/base/check.h"
 #include "runtime/schedule/simulate.h"
@@ -29,6 +30,33 @@ Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps)
     }
   }
   return repeated;
+}
+
+Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOptions& options,
+                  std::vector<ScheduleCosts> turns) {
+  const auto count = static_cast<int>(turns.size());
+  Schedule all = repeat_steps(schedule, shape, count);
+  const int of_each = shape.microbatches / count;
+  const std::vector<StageLink> links = shape.all_links();
+  const auto not_sent = [&](const Action& a) {
+    if (!is_transfer(a.op)) return false;
+    const ScheduleCosts& costs = turns[static_cast<std::size_t>(a.microbatch.value / of_each)];
+    const bool back = a.op == Op::SendGradient || a.op == Op::RecvGradient;
+    const std::vector<double>& seconds =
+        back && !costs.transfer_back.empty() ? costs.transfer_back : costs.transfer;
+    const auto link = static_cast<std::size_t>(
+        std::ranges::find_if(links,
+                             [&](const StageLink& one) {
+                               return (one.from == a.stage && one.to == a.peer_stage) ||
+                                      (one.to == a.stage && one.from == a.peer_stage);
+                             }) -
+        links.begin());
+    return link < seconds.size() && seconds[link] < 0;
+  };
+  for (auto& actions : all.ranks) std::erase_if(actions, not_sent);
+  options.microbatch_costs = std::move(turns);
+  options.microbatches_of_each = of_each;
+  return all;
 }
 
 double steady_step(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,

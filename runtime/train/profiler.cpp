@@ -321,11 +321,41 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
   return bytes;
 }
 
+/// Of the fields that a layer reads, the last one with the heads.
+std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
+  std::vector<std::set<int>> read(layout.reads.size());
+  const auto add = [&](std::set<int>& into, const std::vector<int>& all) {
+    for (const int t : all)
+      if (layout.tensors[static_cast<std::size_t>(t)].field >= 0) into.insert(t);
+  };
+  for (std::size_t l = 0; l < read.size(); ++l) add(read[l], layout.reads[l]);
+  for (const std::vector<int>& head : layout.head_reads) add(read.back(), head);
+  std::vector<Bytes> bytes;
+  for (const std::set<int>& fields : read) {
+    Bytes& sum = bytes.emplace_back();
+    for (const int t : fields) sum += tensors[static_cast<std::size_t>(t)];
+  }
+  return bytes;
+}
+
+/// Whether layer `l` reads `tensor` in a turn, and whether its gradient comes back.
+struct InTurn {
+  bool there = false, back = false;
+};
+InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor) {
+  for (const int t : turn.reads[l]) {
+    const ModelTensor& read = turn.tensors[static_cast<std::size_t>(t)];
+    if (read.name == tensor) return {.there = true, .back = read.wants_gradient};
+  }
+  return {};
+}
+
 /// What goes over a border on each side of which a layer is, in a step; the mean over the microbatches, and
-/// of each where lengths differ. Of turns the half of what goes there and back in all of them together: some
-/// send no gradient. Of a job array the tensors "NAME@0", "NAME@1", ... are one edge.
+/// of each where lengths differ; what of it goes there and back in `turn`, if that is given. Of a job array
+/// the tensors "NAME@0", "NAME@1", ... are one edge.
 std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
-                                const std::vector<std::vector<Bytes>>& of_each) {
+                                const std::vector<std::vector<Bytes>>& of_each,
+                                const StageLayout* turn = nullptr) {
   const bool array = layout.model.jobs() > 1;
   std::vector<LayerEdge> edges;
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
@@ -338,14 +368,10 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
                      array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name,
                      mean[static_cast<std::size_t>(t)]};
       if (!of_each.empty()) edge.of_microbatches = of_each[static_cast<std::size_t>(t)];
-      if (!layout.turns.empty()) {
-        Bytes ways = 0;
-        for (const StageLayout& turn : layout.turns) {
-          const auto there = std::ranges::find(turn.tensors, tensor.name, &ModelTensor::name);
-          if (there != turn.tensors.end()) ways += 1 + there->wants_gradient;
-        }
-        edge.bytes = edge.bytes * ways / 2;
-        for (Bytes& bytes : edge.of_microbatches) bytes = bytes * ways / 2;
+      if (turn != nullptr) {
+        const InTurn ways = in_turn(*turn, l, tensor.name);
+        edge.gradient_bytes = ways.back ? edge.bytes : 0;
+        if (!ways.there) edge.bytes = 0;
       }
       const auto known = std::find_if(edges.begin() + first, edges.end(), [&](const LayerEdge& e) {
         return array && e.producer == edge.producer && e.tensor == edge.tensor;
@@ -355,6 +381,7 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
         continue;
       }
       known->bytes += edge.bytes;
+      if (edge.gradient_bytes) *known->gradient_bytes += *edge.gradient_bytes;
       for (std::size_t m = 0; m < edge.of_microbatches.size(); ++m)
         known->of_microbatches[m] += edge.of_microbatches[m];
     }
@@ -367,6 +394,33 @@ double spread_of(const Samples& totals) {
   const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
   const double middle = median(totals);
   return middle > 0 ? (*most - *least) / 2 / middle : 0;
+}
+
+/// What turn `t` costs of what `whole` says of all.
+LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::string& name,
+                   const std::vector<BatchSamples>& samples, const Pass& pass) {
+  LayerGraph graph = whole;
+  graph.turn = name;
+  graph.turns.clear();
+  graph.dimensions.clear();
+  graph.microbatches.clear();
+  std::vector<BatchSeconds> each;
+  for (const BatchSamples& batch : samples) each.push_back(seconds_of(batch));
+  graph.loss_s = mean(each, [](const BatchSeconds& batch) { return batch.loss; });
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    LayerNode& node = graph.nodes[i];
+    const auto seconds = [&](double LayerSeconds::*phase) {
+      return mean(each, [&](const BatchSeconds& batch) { return batch.layers[i].*phase; });
+    };
+    node.forward_s = seconds(&LayerSeconds::forward);
+    node.backward_input_s = seconds(&LayerSeconds::backward_input);
+    node.backward_weight_s = seconds(&LayerSeconds::backward_weight);
+    if (turn.model.layers[i].frozen) node.parameter_bytes = 0;
+    node.saved_bytes = pass.saved_bytes[i];
+    node.workspace_bytes = pass.workspace_bytes[i];
+    node.of_microbatches.clear();
+  }
+  return graph;
 }
 
 }  // namespace
@@ -493,6 +547,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   for (Bytes& bytes : mean_bytes) bytes /= static_cast<Bytes>(batches.timed.size());
   const std::vector<BatchSeconds> each = seconds_of_each(samples);
   const std::vector<Bytes> mean_outputs = output_bytes(layout, mean_bytes);
+  const std::vector<Bytes> fields = field_bytes(layout, tensor_bytes(layout, longest.extent));
   if (!model.dimensions.empty()) {
     for (const Dimension& dimension : model.dimensions) graph.dimensions.push_back(dimension.name);
     for (std::size_t b = 0; b < each.size(); ++b)
@@ -521,6 +576,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
                            .lowered_bytes = lowered_bytes(layout, layer),
+                           .field_bytes = fields[i],
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),
                            .workspace_bytes = most(&Pass::workspace_bytes, i)});
@@ -532,6 +588,12 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   updates.write_to(graph);
   graph.jobs = model.jobs();
   graph.measured = {.ranks = 1, .blocks = options.blocks, .spread = spread_of(totals)};
+  std::vector<LayerGraph> of_turns;
+  for (std::size_t t = 0; t < layout.turns.size(); ++t) {
+    of_turns.push_back(turn_of(graph, layout.turns[t], model.turns[t].name, samples[t], *passes[t]));
+    of_turns.back().edges = edges_of(layout, mean_bytes, {}, turns[t]);
+  }
+  graph.turns = std::move(of_turns);
   return graph;
 }
 

@@ -41,9 +41,9 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 /// waited for: kernels of `device` do not overlap. Runs on the calling thread with its intra-op threads.
 /// Throws ConfigError if the shapes do not fit. Times and bytes of messages are means over `batches.timed`,
 /// and of each of them where lengths differ; memory is that of the longest. Of a model that is trained in
-/// turns (turns.h) times are those of all turns together, memory that of the one with the most, and a border
-/// has half of what all turns send there and back. Of a job array
-/// (stage/fuse.h) all jobs together; its kernels are chosen before anything counts.
+/// turns (turns.h) times are those of all turns together and memory that of the one with the most, for each
+/// layer; LayerGraph::turns has each by itself. Of a job array (stage/fuse.h) all jobs together; its kernels
+/// are chosen before anything counts.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 

@@ -83,7 +83,8 @@ std::vector<Division> every_division(int jobs, int most) {
 }
 
 /// What a rank of a stage holds, said once more: weights, gradients and rule state of all arrays, the most
-/// microbatches that 1F1B has under way, messages twice.
+/// microbatches that 1F1B has under way or one beside what all-reduces of two replicas (of three: of a
+/// bucket) receive, messages twice.
 Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector<CutStage>& stages,
               const PipelineShape& shape, int copies) {
   const Schedule schedule = *make_schedule(ScheduleKind::OneFOneB, shape);
@@ -100,8 +101,13 @@ Bytes peak_of(const LayerGraph& graph, const CostModel& model, const std::vector
     for (const RankId rank : stages[s].ranks)
       stashed = std::max(stashed, peaks.stash[static_cast<std::size_t>(rank.value)]);
     const Bytes in = memories[s].incoming, out = memories[s].outgoing;
-    most = std::max(most, parameters * (2 + copies) * shape.arrays + (saved + in) * stashed + 2 * (in + out) +
-                              memories[s].workspace);
+    const auto replicas = static_cast<Bytes>(stages[s].ranks.size());
+    const Bytes reduced = replicas == 2  ? parameters
+                          : replicas > 2 ? std::min(parameters, 4 * kMiB) / replicas * (replicas - 1)
+                                         : 0;
+    const Bytes kept = std::max((saved + in) * stashed, saved + in + reduced);
+    most = std::max(most,
+                    parameters * (2 + copies) * shape.arrays + kept + 2 * (in + out) + memories[s].workspace);
   }
   return most;
 }

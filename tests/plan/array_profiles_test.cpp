@@ -70,7 +70,7 @@ TEST(ArrayProfiles, WrongFilesAreNamedByPlaceAndReason) {
   EXPECT_NE(problems_of(replaced(text, "millrace-profile-2", "millrace-profile-1", 0)).find("arrays"),
             std::string::npos);
   EXPECT_NE(
-      problems_of(replaced(text, "millrace-profile-2", "millrace-profile-3", 0)).find("millrace-profile-3"),
+      problems_of(replaced(text, "millrace-profile-2", "millrace-profile-9", 0)).find("millrace-profile-9"),
       std::string::npos);
   const std::string order = problems_of(replaced(text, "\"jobs\": 4", "\"jobs\": 2", 0));
   EXPECT_NE(order.find("arrays[1]"), std::string::npos) << order;
@@ -100,6 +100,62 @@ TEST(ArrayProfiles, BetweenSizesCostsLieOnALine) {
   ASSERT_FALSE(five);
   EXPECT_NE(to_string(five.problems()).find("--jobs 1,2,4,5"), std::string::npos)
       << to_string(five.problems());
+}
+
+/// A generator and a discriminator, as arrays of one and two jobs.
+LayerGraph profile_in_turns() {
+  const auto with_turns = [](int jobs) {
+    LayerGraph graph = profile_of(jobs);
+    for (const int trained : {1, 0}) {
+      LayerGraph turn = profile_of(jobs);
+      turn.turn = trained == 1 ? "discriminator" : "generator";
+      turn.nodes[static_cast<std::size_t>(1 - trained)].parameter_bytes = 0;
+      turn.nodes[0].field_bytes = 7;
+      turn.edges[0].gradient_bytes = trained == 1 ? 0 : 55 * jobs;
+      graph.turns.push_back(std::move(turn));
+    }
+    return graph;
+  };
+  LayerGraph graph = with_turns(1);
+  graph.arrays = {with_turns(3)};
+  return graph;
+}
+
+TEST(ArrayProfiles, TurnsAreKeptInTheFileAndLieOnALineToo) {
+  const LayerGraph profile = profile_in_turns();
+  const std::string text = profile.to_json();
+  EXPECT_NE(text.find("\"millrace-profile-3\""), std::string::npos);
+  const LayerGraph read = LayerGraph::parse(text, "profile.json").value();
+  EXPECT_EQ(read.to_json(), text);
+  ASSERT_EQ(read.turns.size(), 2u);
+  EXPECT_EQ(read.turns[1].turn, "generator");
+  EXPECT_EQ(read.turns[0].edges[0].gradient_bytes, 0);
+  EXPECT_EQ(read.turns[0].nodes[0].field_bytes, 7);
+  EXPECT_FALSE(read.edges[0].gradient_bytes);
+  const LayerGraph two = profile_of_array(profile, 2).value();
+  ASSERT_EQ(two.turns.size(), 2u);
+  EXPECT_NEAR(two.turns[0].nodes[0].forward_s, 1.2e-3, 1e-12);
+  EXPECT_EQ(two.turns[0].nodes[0].parameter_bytes, 0);
+  EXPECT_EQ(two.turns[0].nodes[1].parameter_bytes, 800);
+  EXPECT_EQ(two.turns[1].edges[0].gradient_bytes, 110);
+}
+
+TEST(ArrayProfiles, WrongTurnsAreNamed) {
+  const auto problems_with = [](auto change) {
+    LayerGraph profile = profile_in_turns();
+    change(profile);
+    return problems_of(profile.to_json());
+  };
+  EXPECT_NE(problems_with([](LayerGraph& p) {
+              p.turns[0].nodes[0].parameter_bytes = 400;
+            }).find("train 800 bytes of parameters of layer fc0, which has 400"),
+            std::string::npos);
+  EXPECT_NE(problems_with([](LayerGraph& p) { p.arrays[0].turns.pop_back(); }).find("arrays[0]"),
+            std::string::npos);
+  EXPECT_NE(problems_with([](LayerGraph& p) { p.turns[1].model = "vgg"; }).find("turns[1]"),
+            std::string::npos);
+  EXPECT_NE(problems_with([](LayerGraph& p) { p.turns[0].turns = {p.turns[0]}; }).find("has turns itself"),
+            std::string::npos);
 }
 
 Plan plan_with(std::vector<PlanRound> rounds, int arrays) {

@@ -3,6 +3,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/plan/layer_graph.h"
+#include "runtime/plan/plan.h"
 #include "tests/data/jpeg_maker.h"
 #include "tests/worker/job_fixture.h"
 
@@ -51,9 +52,9 @@ TEST_F(DcganJobs, ProcessesGiveTheBytesOfOneProcess) {
   EXPECT_TRUE(bytes("one.safetensors") == bytes("rest.safetensors"));
 }
 
-/// Times of both turns: each convolution of the discriminator runs three times, the generator's twice, and
-/// only that of the generator's turn has a backward.
-TEST_F(DcganJobs, AProfileCountsBothTurns) {
+/// Each convolution of the discriminator runs twice in its own turn and once in the generator's, where it
+/// gets no gradient of its weights; the generator's has a backward in its own turn alone.
+TEST_F(DcganJobs, AProfileHasEachTurnAndAPlanRunsThem) {
   const Ran profiled = run(
       "profile --model dcgan --image-size 16 --latent 8 --generator-features 4 --discriminator-features 4 "
       "--microbatch 2 --out profile.json --threads 1");
@@ -67,19 +68,54 @@ TEST_F(DcganJobs, AProfileCountsBothTurns) {
       EXPECT_GT(node.backward_weight_s, 0) << node.name;
     }
   }
-  std::map<std::string, Bytes> edges;
-  for (const LayerEdge& edge : graph->edges) edges[edge.tensor] = edge.bytes;
-  const Bytes image = 2 * 3 * 16 * 16 * 4;
-  // The images: there in both turns, back in one. A score of real ones: there and back in one turn.
-  EXPECT_EQ(edges.at("generator.main.7"), image * 3 / 2);
-  EXPECT_EQ(edges.at("discriminator.main.1.real"), 2 * 4 * 8 * 8 * 4);
-  EXPECT_EQ(edges.at("discriminator.main.1.fake"), 2 * 2 * 4 * 8 * 8 * 4);
+  ASSERT_EQ(graph->turns.size(), 2u);
+  EXPECT_EQ(graph->turns[0].turn, "discriminator");
+  EXPECT_EQ(graph->turns[1].turn, "generator");
+  for (std::size_t n = 0; n < graph->nodes.size(); ++n) {
+    const LayerNode& whole = graph->nodes[n];
+    for (std::size_t t = 0; t < 2; ++t) {
+      const LayerNode& node = graph->turns[t].nodes[n];
+      const bool trained = node.name.starts_with(graph->turns[t].turn);
+      EXPECT_EQ(node.parameter_bytes, trained ? whole.parameter_bytes : 0) << node.name;
+      if (whole.parameter_bytes > 0) {
+        EXPECT_EQ(node.backward_weight_s > 0, trained) << node.name;
+      }
+      if (t == 0 && node.name.starts_with("generator.")) {
+        EXPECT_EQ(node.backward_input_s, 0) << node.name;
+      }
+    }
+    EXPECT_NEAR(whole.forward_s, graph->turns[0].nodes[n].forward_s + graph->turns[1].nodes[n].forward_s,
+                1e-9 + 1e-6 * whole.forward_s);
+  }
+  // The images go there in both turns and back in the generator's; the scores of real ones only in the other.
+  const auto ways = [&](std::size_t turn, const std::string& tensor) {
+    for (const LayerEdge& edge : graph->turns[turn].edges)
+      if (edge.tensor == tensor) return std::pair(edge.bytes, edge.gradient_bytes.value());
+    return std::pair(Bytes{-1}, Bytes{-1});
+  };
+  const Bytes image = 2 * 3 * 16 * 16 * 4, scores = 2 * 4 * 8 * 8 * 4;
+  EXPECT_EQ(ways(0, "generator.main.7"), std::pair(image, Bytes{0}));
+  EXPECT_EQ(ways(1, "generator.main.7"), std::pair(image, image));
+  EXPECT_EQ(ways(0, "discriminator.main.1.real"), std::pair(scores, scores));
+  EXPECT_EQ(ways(1, "discriminator.main.1.real"), std::pair(Bytes{0}, Bytes{0}));
+  EXPECT_EQ(ways(1, "discriminator.main.1.fake"), std::pair(scores, scores));
+  EXPECT_EQ(graph->nodes.front().field_bytes, image) << "the noise follows the images' number";
   const Ran planned = run("plan --profile profile.json --ranks 2 --out plan.json");
   ASSERT_EQ(planned.code, 0) << planned.output;
   const Ran trained =
       run("train --model dcgan --image-size 16 --latent 8 --generator-features 4 --discriminator-features 4 "
           "--microbatch 2 --plan plan.json --steps 2 --data images --no-evaluation --threads 1");
   EXPECT_EQ(trained.code, 0) << trained.output;
+  // The simulator runs the same turns.
+  const Ran simulated = run("simulate --plan plan.json --profile profile.json --format json");
+  ASSERT_EQ(simulated.code, 0) << simulated.output;
+  EXPECT_NE(simulated.output.find("the microbatches pass 2 times"), std::string::npos) << simulated.output;
+  const std::string json = simulated.output.substr(simulated.output.find('{'));
+  EXPECT_NEAR(parse_json(json, "simulated")->find("makespan_s")->as_double(),
+              Plan::load((folder_ / "plan.json").string())->predicted_step_s, 1e-9);
+  const Ran asynchronous = run("plan --profile profile.json --ranks 2 --schedule pipedream");
+  EXPECT_EQ(asynchronous.code, 2) << asynchronous.output;
+  EXPECT_NE(asynchronous.output.find("trained in turns"), std::string::npos) << asynchronous.output;
 }
 
 TEST_F(DcganJobs, WhatItCannotDoIsRefused) {

@@ -11,6 +11,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/plan.h"
 #include "tests/worker/job_fixture.h"
 
 namespace millrace {
@@ -216,6 +217,57 @@ TEST_F(SweepJobs, FusedIsSerialBitForBitWithItsCurves) {
   EXPECT_EQ(wrong.code, 2);
   EXPECT_NE(wrong.output.find("'linear9' matches no layer"), std::string::npos) << wrong.output;
   EXPECT_FALSE(fs::exists(folder_ / "wrong")) << "nothing was begun";
+}
+
+/// Five jobs where a rank has memory for two: rounds on two stages, each job with the bits of its own run.
+TEST_F(SweepJobs, ThePlannerDividesTheJobsIntoRounds) {
+  const std::string model = "--model mlp --width 32 --depth 2 --classes 10 --microbatch 4 ";
+  ASSERT_EQ(
+      run("profile " + model + "--jobs 2,4 --rule adam --repetitions 1 --blocks 1 --out profile.json").code,
+      0);
+  ASSERT_EQ(run("plan --profile profile.json --ranks 2 --microbatches 2 --jobs 1 --out one.json").code, 0);
+  Bytes peak = 0;
+  for (const PlanStage& stage : Plan::load((folder_ / "one.json").string())->stages)
+    peak = std::max(peak, stage.peak_bytes);
+  const auto sweep = [&](const std::string& more, Bytes memory) {
+    return "job: {model: mlp, width: 32, depth: 2, classes: 10, data: 'synthetic:128', steps: 6, rule: adam, "
+           "microbatches: 2, kernels: loop, " +
+           more + "}\nlists: {lr: [0.1, 0.2, 0.05, 0.01, 0.02], seed: [1, 2, 3, 4, 5]}\n" +
+           "modes: [serial, fused]\nplan: {profile: profile.json, ranks: 2, memory: " +
+           std::to_string(memory) + "}\n";
+  };
+  write("sweep.yaml", sweep("microbatch: 4", peak * 5 / 2));
+  const Ran ran = run("sweep sweep.yaml -o out");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  for (const char* says : {"5 jobs in", "chosen: arrays of", "do not fit the memory"})
+    EXPECT_NE(ran.output.find(says), std::string::npos) << ran.output;
+  const Plan plan = Plan::load((folder_ / "out/plan.json").string()).value();
+  EXPECT_EQ(plan.num_jobs(), 5);
+  EXPECT_GT(plan.rounds.size(), 1u) << ran.output;
+  EXPECT_NE(bytes("out/journal.jsonl").find("\"reasons\""), std::string::npos);
+  EXPECT_TRUE(fs::exists(folder_ / "out/results/fused/array0/round1/summary.json"));
+  const Rows results = table("out/results.csv");
+  ASSERT_EQ(results.size(), 10u) << ran.output;
+  for (std::size_t i = 0; i < 5; ++i) {
+    for (const char* cell : {"job", "lr", "exit_code", "final_loss", "loss"})
+      EXPECT_EQ(results[i].at(cell), results[i + 5].at(cell)) << cell;
+  }
+  // Again: nothing is planned or trained a second time.
+  const Ran again = run("sweep sweep.yaml -o out");
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(again.output.find("chosen: arrays of"), std::string::npos) << again.output;
+
+  // What the profile was not measured for, and what fits nowhere, before anything runs.
+  write("other.yaml", sweep("microbatch: 8", peak * 5 / 2));
+  const Ran other = run("sweep other.yaml -o other");
+  EXPECT_EQ(other.code, 2) << other.output;
+  EXPECT_NE(other.output.find("measured with microbatch 4, the job trains with 8"), std::string::npos)
+      << other.output;
+  write("small.yaml", sweep("microbatch: 4", 1000));
+  const Ran small = run("sweep small.yaml -o small");
+  EXPECT_EQ(small.code, 2) << small.output;
+  EXPECT_NE(small.output.find("no plan fits"), std::string::npos) << small.output;
+  EXPECT_FALSE(fs::exists(folder_ / "small"));
 }
 
 TEST_F(SweepJobs, FusedHyperbandJoinsSurvivorsAndGivesTheBitsOfSerial) {
