@@ -6,8 +6,9 @@ CommandSpec translate_spec(TranslateFlags& f) {
   const std::string search = "Search", text = "Text", ranks = "Ranks";
   CommandSpec spec{
       .command = "translate",
-      .summary = "Translate text with a trained GNMT, or say captions of videos with an S2VT: beam search from "
-                 "any plan's checkpoint.",
+      .summary =
+          "Translate text with a trained GNMT, or say captions of videos with an S2VT: beam search from "
+          "any plan's checkpoint.",
       .flags =
           {{.name = "checkpoint",
             .value = "PATH",
@@ -103,7 +104,8 @@ CommandSpec translate_spec(TranslateFlags& f) {
             .target = into::integer(f.batch, 1, 1 << 20)},
            {.name = "max-source",
             .value = "N",
-            .help = "Longer sentences are cut to so many tokens, videos to so many frames; the run says which.",
+            .help =
+                "Longer sentences are cut to so many tokens, videos to so many frames; the run says which.",
             .group = text,
             .target = into::integer(f.max_source, 1, 1 << 20)},
            {.name = "threads",

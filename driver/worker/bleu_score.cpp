@@ -47,9 +47,8 @@ Problems read_translate_flags(const ScoreFlags& flags, TranslateFlags& request) 
   const CommandSpec spec = translate_spec(request);
   const Result<Arguments> parsed = parse_arguments(spec, words);
   Problems problems = parsed ? complete(*parsed, request) : parsed.problems();
-  for (const char* flag :
-       {"output", "overwrite", "n-best", "format", "threads", "ranks", "stages", "plan", "timeout",
-                           "features"}) {
+  for (const char* flag : {"output", "overwrite", "n-best", "format", "threads", "ranks", "stages", "plan",
+                           "timeout", "features"}) {
     if (parsed && parsed->has(flag))
       problems.push_back({std::string("--") + flag, "does not go with a run that trains", "leave it out"});
   }

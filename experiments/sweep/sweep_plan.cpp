@@ -5,6 +5,7 @@
 
 #include "driver/plan/jobs_report.h"
 #include "optimizer/plan_jobs.h"
+#include "runtime/base/numbers.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {
@@ -60,7 +61,8 @@ Result<SweepPlan> plan_sweep(const SweepPlanSpec& spec, const SweptJob& job,
   if (!first) return first.problems();
   if (Problems problems = differences(*profile, *first, spec.profile); !problems.empty()) return problems;
   PlannerOptions options{.microbatches = kMicrobatches, .memory_per_rank = spec.memory};
-  if (const std::string* count = first->find("microbatches")) options.microbatches = std::stoi(*count);
+  if (const std::string* count = first->find("microbatches"))
+    options.microbatches = number_of<int>(*count).value_or(kMicrobatches);  // what is none, train refuses
   if (const std::string* named = first->find("schedule")) {
     const Result<ScheduleKind> kind = parse_schedule_kind(*named, "schedule");
     if (!kind) return kind.problems();

@@ -15,7 +15,7 @@ namespace millrace {
 struct LayerStep {
   const NamedLayer* named = nullptr;
   const Layer* layer = nullptr;
-  const MultiLayer* multi = nullptr;        ///< the same, if it has several outputs
+  const MultiLayer* multi = nullptr;       ///< the same, if it has several outputs
   const CarriesState* carrying = nullptr;  ///< the same, if it goes on where it ended
   std::size_t num_carried = 0;
   int index = 0;                     ///< in the model
