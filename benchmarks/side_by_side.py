@@ -20,11 +20,11 @@ def checked(words, folder, name):
 
 
 def write_job(folder, keys):
-    """A job file of flags that are the same for all; returns its path."""
+    """A job file of flags that are the same for all but those that are None; returns its path."""
     job = os.path.join(folder, "job.yaml")
     keys = {"momentum": 0, "threads": 1, "no-evaluation": "true", "trace-steps": 0, "print-every": 1000, "overwrite": "true", **keys}
     with open(job, "w") as file:
-        file.writelines(f"{key}: {value}\n" for key, value in keys.items())
+        file.writelines(f"{key}: {value}\n" for key, value in keys.items() if value is not None)
     return job
 
 
