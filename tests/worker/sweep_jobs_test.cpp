@@ -226,9 +226,10 @@ TEST_F(SweepJobs, ThePlannerDividesTheJobsIntoRounds) {
       run("profile " + model + "--jobs 2,4 --rule adam --repetitions 1 --blocks 1 --out profile.json").code,
       0);
   ASSERT_EQ(run("plan --profile profile.json --ranks 2 --microbatches 2 --jobs 1 --out one.json").code, 0);
+  const Result<Plan> one = Plan::load((folder_ / "one.json").string());
+  ASSERT_TRUE(one);
   Bytes peak = 0;
-  for (const PlanStage& stage : Plan::load((folder_ / "one.json").string())->stages)
-    peak = std::max(peak, stage.peak_bytes);
+  for (const PlanStage& stage : one->stages) peak = std::max(peak, stage.peak_bytes);
   const auto sweep = [&](const std::string& more, Bytes memory) {
     return "job: {model: mlp, width: 32, depth: 2, classes: 10, data: 'synthetic:128', steps: 6, rule: adam, "
            "microbatches: 2, kernels: loop, " +
