@@ -1,7 +1,6 @@
 #include "experiments/sweep/sweep_plan.h"
 
 #include <algorithm>
-#include <set>
 
 #include "driver/plan/jobs_report.h"
 #include "optimizer/plan_jobs.h"
@@ -21,16 +20,11 @@ bool is_on(const JobSpec& job, const char* flag) {
 
 /// Parameter-sized tensors that the job's rule keeps.
 int rule_copies_of(const JobSpec& job) {
-  const std::string* given = job.find("rule");
-  const std::string rule = given ? *given : to_string(RuleOptions{}.kind);
-  std::string name = rule;
-  if (is_on(job, "amsgrad")) name += "+amsgrad";
-  if (is_on(job, "centered")) name += "+centered";
-  if (is_on(job, "momentum")) name = rule == "sgd" ? "momentum" : name + "+momentum";
-  int copies = 0;
-  for (const RuleMemory& memory : rule_memories())
-    if (memory.name == rule || memory.name == name) copies = std::max(copies, memory.tensors);
-  return copies;
+  RuleOptions rule{.amsgrad = is_on(job, "amsgrad"), .centered = is_on(job, "centered")};
+  if (const std::string* named = job.find("rule"))
+    rule.kind = value_named<UpdateRuleKind>(*named).value_or(rule.kind);
+  if (const std::string* momentum = job.find("momentum")) rule.momentum = number_of<double>(*momentum);
+  return static_cast<int>(states_of(rule).size());
 }
 
 /// What the profile was measured with must be what the job trains.
