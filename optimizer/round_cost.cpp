@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "runtime/plan/array_profiles.h"
+#include "runtime/schedule/message.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
@@ -14,7 +15,7 @@ double mean(const std::vector<double>& values) {
 }
 
 /// What `a` takes with `costs`.
-double seconds_of(const Action& a, const ScheduleCosts& costs, const std::vector<StageLink>& links) {
+double seconds_of(const Action& a, const ScheduleCosts& costs, const MessageIndex& messages) {
   const auto s = static_cast<std::size_t>(a.stage.value);
   switch (a.op) {
     case Op::Forward:
@@ -32,12 +33,8 @@ double seconds_of(const Action& a, const ScheduleCosts& costs, const std::vector
     default:
       break;
   }
-  const std::vector<double>& transfer =
-      a.op == Op::SendGradient && !costs.transfer_back.empty() ? costs.transfer_back : costs.transfer;
-  const auto link = std::ranges::find_if(links, [&](const StageLink& one) {
-    return (one.from == a.stage && one.to == a.peer_stage) || (one.to == a.stage && one.from == a.peer_stage);
-  });
-  return link == links.end() ? -1 : transfer[static_cast<std::size_t>(link - links.begin())];
+  const std::int64_t message = messages.of(a);
+  return message < 0 ? -1 : costs.transfers(a.op)[messages.link_of(static_cast<std::size_t>(message))];
 }
 
 }  // namespace
@@ -132,14 +129,14 @@ Result<RoundCost> RoundCosts::of_unequal_arrays(const Plan& plan, const std::vec
   if (!schedule) return schedule.problems();
   const std::vector<ScheduleCosts>& first = costs.at(sizes.front());
   if (first.size() > 1) *schedule = in_turns(*schedule, shape, options, first);
-  const std::vector<StageLink> links = shape.all_links();
+  const MessageIndex messages(shape);
   for (const auto& actions : schedule->ranks) {
     std::vector<double>& own = options.own_seconds.emplace_back();
     for (const Action& a : actions) {
       const int at = shape.array_of(a.microbatch);
       own.push_back(seconds_of(
           a, costs.at(sizes[static_cast<std::size_t>(at % arrays)])[static_cast<std::size_t>(at / arrays)],
-          links));
+          messages));
     }
   }
   const Simulation simulation = simulate(*schedule, shape, first.front(), options);

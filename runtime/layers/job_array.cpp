@@ -73,6 +73,16 @@ struct SavedJobs {
   std::vector<Saved> saved;
 };
 
+/// What `saved` then holds; null if it is.
+SavedJobs* keep_jobs(Saved* saved, bool fused, std::size_t jobs) {
+  if (!saved) return nullptr;
+  auto mine = std::make_shared<SavedJobs>();
+  mine->fused = fused;
+  mine->saved.resize(fused ? 1 : jobs);
+  saved->extra = mine;
+  return mine.get();
+}
+
 /// Jobs as further samples of a layer that folds().
 class FoldedJobs final : public Layer, public OneCall {
  public:
@@ -179,7 +189,7 @@ class JobLayer : public MultiLayer {
                                       std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                       const CallContext& context, Saved* saved) const override {
     const bool fused = choose(inputs, parameters, buffers, context, saved != nullptr);
-    SavedJobs* mine = jobs_saved(saved, fused);
+    SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
     return fused ? forward_fused(inputs, parameters, buffers, context, mine ? &mine->saved[0] : nullptr)
                  : forward_loop(inputs, parameters, buffers, context, mine);
   }
@@ -215,15 +225,6 @@ class JobLayer : public MultiLayer {
     Saved* saved;
   };
   std::span<const LayerPtr> jobs() const { return jobs_; }
-  /// What `saved` then holds; null if it is.
-  SavedJobs* jobs_saved(Saved* saved, bool fused) const {
-    if (!saved) return nullptr;
-    auto mine = std::make_shared<SavedJobs>();
-    mine->fused = fused;
-    mine->saved.resize(fused ? 1 : jobs_.size());
-    saved->extra = mine;
-    return mine.get();
-  }
   /// All outputs, each job's by forward(job, OneJob).
   template <typename Forward>
   std::vector<at::Tensor> forward_each(std::span<const at::Tensor> inputs,
@@ -406,7 +407,7 @@ class JobLayer : public MultiLayer {
       }
     }
     Saved saved;
-    SavedJobs* mine = jobs_saved(&saved, fused);
+    SavedJobs* mine = keep_jobs(&saved, fused, jobs_.size());
     std::vector<char> needs;
     const std::size_t per_job = inputs.size() / jobs_.size();
     for (const at::Tensor& input : inputs) {  // one that all share is a field
@@ -464,11 +465,12 @@ class CarryingJobs final : public JobLayer, public CarriesState {
                                            std::span<at::Tensor> state, const CallContext& context,
                                            Saved* saved) const override {
     const std::size_t of_job = state.size() / jobs().size();
-    return forward_each(
-        inputs, parameters, context, jobs_saved(saved, false), [&](std::size_t b, const OneJob& one) {
-          return own(b).forward_all_from(one.inputs, one.parameters, state.subspan(b * of_job, of_job),
-                                         one.context, one.saved);
-        });
+    return forward_each(inputs, parameters, context, keep_jobs(saved, false, jobs().size()),
+                        [&](std::size_t b, const OneJob& one) {
+                          return own(b).forward_all_from(one.inputs, one.parameters,
+                                                         state.subspan(b * of_job, of_job), one.context,
+                                                         one.saved);
+                        });
   }
 
  private:
@@ -508,7 +510,7 @@ class JobHead final : public Head {
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
     const std::size_t read = inputs.size() / jobs_.size();
     const bool fused = fuses(inputs);
-    SavedJobs* mine = keep(saved, fused);
+    SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
     if (fused) return kernel_->forward(whole(inputs, read), mine ? &mine->saved[0] : nullptr, sums);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       jobs_[b]->forward(dense(inputs.subspan(b * read, read)), mine ? &mine->saved[b] : nullptr,
@@ -517,7 +519,7 @@ class JobHead final : public Head {
   at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const override {
     const std::size_t read = inputs.size() / jobs_.size();
     const bool fused = fuses(inputs);
-    SavedJobs* mine = keep(saved, fused);
+    SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
     if (fused) return kernel_->forward_on_device(whole(inputs, read), mine ? &mine->saved[0] : nullptr);
     std::vector<at::Tensor> sums;
     for (std::size_t b = 0; b < jobs_.size(); ++b)
@@ -562,14 +564,6 @@ class JobHead final : public Head {
   static constexpr std::int64_t kMostHeadElements = 1 << 14;
   bool fuses(std::span<const at::Tensor> inputs) const {
     return kernel_ && inputs[0].numel() <= most_elements_;
-  }
-  SavedJobs* keep(Saved* saved, bool fused) const {
-    if (!saved) return nullptr;
-    auto mine = std::make_shared<SavedJobs>();
-    mine->fused = fused;
-    mine->saved.resize(fused ? 1 : jobs_.size());
-    saved->extra = mine;
-    return mine.get();
   }
   std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, std::size_t read) const {
     std::vector<at::Tensor> result, of_jobs;

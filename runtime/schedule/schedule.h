@@ -189,6 +189,12 @@ struct ScheduleCosts {
   /// norm.
   std::vector<double> norm{};
   double agreement = 0;
+
+  /// By link, of sending or receiving an activation or a gradient.
+  const std::vector<double>& transfers(Op op) const {
+    const bool back = op == Op::SendGradient || op == Op::RecvGradient;
+    return back && !transfer_back.empty() ? transfer_back : transfer;
+  }
 };
 
 /// What a rank holds at most, by the order of its list alone (no times). Index: RankId.

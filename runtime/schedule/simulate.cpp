@@ -155,12 +155,6 @@ class Simulator {
     return all.empty() ? costs_ : all[static_cast<std::size_t>(microbatch.value / run) % all.size()];
   }
 
-  double transfer_of(const Action& send, std::size_t link) const {
-    const ScheduleCosts& costs = costs_of(send.microbatch);
-    const bool back = send.op == Op::SendGradient && !costs.transfer_back.empty();
-    return cost(back ? costs.transfer_back : costs.transfer, link);
-  }
-
   double duration(std::size_t r, const Action& a) const {
     if (const double own = own_seconds(r, ranks_[r].at); own >= 0) return own;
     const std::size_t s = index(a.stage);
@@ -248,7 +242,8 @@ class Simulator {
     if (from == to) return {time, time};
     const std::size_t link = messages_.link_of(message);
     const double bandwidth = cost(options_.bandwidth, link);
-    double seconds = transfer_of(send, link) + (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
+    double seconds = cost(costs_of(send.microbatch).transfers(send.op), link) +
+                     (bandwidth > 0 ? cost(options_.bytes, link) / bandwidth : 0);
     seconds *= noise(15, message);
     if (const double own = own_seconds(from, place); own >= 0) seconds = own;
     double& free = ranks_[from].wires.free(send.peer.value);

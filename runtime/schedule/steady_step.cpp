@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "runtime/schedule/message.h"
 #include "runtime/schedule/simulate.h"
 
 namespace millrace {
@@ -37,20 +38,13 @@ Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOpti
   const auto count = static_cast<int>(turns.size());
   Schedule all = repeat_steps(schedule, shape, count);
   const int of_each = shape.microbatches / count;
-  const std::vector<StageLink> links = shape.all_links();
+  const MessageIndex messages(shape);
   const auto not_sent = [&](const Action& a) {
-    if (!is_transfer(a.op)) return false;
+    const std::int64_t message = is_transfer(a.op) ? messages.of(a) : -1;
+    if (message < 0) return false;
     const ScheduleCosts& costs = turns[static_cast<std::size_t>(a.microbatch.value / of_each)];
-    const bool back = a.op == Op::SendGradient || a.op == Op::RecvGradient;
-    const std::vector<double>& seconds =
-        back && !costs.transfer_back.empty() ? costs.transfer_back : costs.transfer;
-    const auto link = static_cast<std::size_t>(
-        std::ranges::find_if(links,
-                             [&](const StageLink& one) {
-                               return (one.from == a.stage && one.to == a.peer_stage) ||
-                                      (one.to == a.stage && one.from == a.peer_stage);
-                             }) -
-        links.begin());
+    const std::vector<double>& seconds = costs.transfers(a.op);
+    const std::size_t link = messages.link_of(static_cast<std::size_t>(message));
     return link < seconds.size() && seconds[link] < 0;
   };
   for (auto& actions : all.ranks) std::erase_if(actions, not_sent);

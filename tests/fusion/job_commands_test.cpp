@@ -17,6 +17,16 @@ class JobCommands : public Jobs {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.output;
   }
+  /// Trains to step 6 into run<job>, and on to step 12 for the weights in whole<job>.safetensors.
+  void train_alone(const std::string& model, const std::vector<std::string>& flags,
+                   const std::string& to_12) {
+    for (std::size_t b = 0; b < flags.size(); ++b) {
+      const std::string name = std::to_string(b);
+      expect_done(kTrain + model + flags[b] + " --output-dir run" + name + " --checkpoint-at-end");
+      expect_done("train " + model + flags[b] + to_12 + "--resume run" + name + " --save-weights whole" +
+                  name + ".safetensors");
+    }
+  }
   void expect_refused(int code, const std::string& arguments, const std::string& says) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, code) << arguments << "\n" << ran.output;
@@ -96,12 +106,7 @@ TEST_F(JobCommands, CheckpointsFuseAndSplit) {
   const std::string model = "--model mlp --width 16 --depth 2 --rule adam ";
   const std::vector<std::string> flags{"--lr 0.1 --seed 1", "--lr 0.05 --seed 2", "--lr 0.02 --seed 3"};
   const std::string to_12 = " --steps 12 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
-  for (std::size_t b = 0; b < 3; ++b) {
-    const std::string name = std::to_string(b);
-    expect_done(kTrain + model + flags[b] + " --output-dir run" + name + " --checkpoint-at-end");
-    expect_done("train " + model + flags[b] + to_12 + "--resume run" + name + " --save-weights whole" + name +
-                ".safetensors");
-  }
+  train_alone(model, flags, to_12);
   expect_done("fuse run0 run1 run2 --out array");
   // All three go on; then one leaves, and the others do.
   expect_done(
@@ -131,12 +136,7 @@ TEST_F(JobCommands, StatesOfTextThatRunsOnFuseAndSplit) {
                         "--length 6 --data-seed 3 ",
                     to_12 = " --steps 12 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
   const std::vector<std::string> flags{"--lr 1 --seed 1", "--lr 0.5 --seed 2"};
-  for (std::size_t b = 0; b < 2; ++b) {
-    const std::string name = std::to_string(b);
-    expect_done(kTrain + model + flags[b] + " --output-dir run" + name + " --checkpoint-at-end");
-    expect_done("train " + model + flags[b] + to_12 + "--resume run" + name + " --save-weights whole" + name +
-                ".safetensors");
-  }
+  train_alone(model, flags, to_12);
   expect_done("fuse run1 run0 --out array");
   expect_done("train " + model +
               "--fused --lr 0.5 1 --seed 2 1 --steps 9 --microbatch 4 --microbatches 2 --no-evaluation "
