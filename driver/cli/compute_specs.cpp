@@ -161,11 +161,13 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(f.jobs, 0, 1024)},
       {.name = "arrays",
        .value = "N",
-       .help =
-           "Arrays that the jobs are divided into, of equal size as far as possible: they go through the "
-           "pipeline one after the other, with no flush in between, and each keeps what it computes no "
-           "longer "
-           "than its own backward. As many as jobs: every job by itself. 0: the plan's (without a plan 1).",
+       .help = "Arrays that the jobs are divided into, of equal size as far as possible: they go through the "
+               "pipeline one after the other, with no flush in between, and each keeps what it computes no "
+               "longer "
+               "than its own backward. As many as jobs: every job by itself. 0: the plan's; without a plan "
+               "as many "
+               "as are fastest when they are tried (1 on a GPU, with --kernels fused and where several are "
+               "refused).",
        .group = "Job array",
        .target = into::integer(f.arrays, 0, 1024)},
       {.name = "kernels",

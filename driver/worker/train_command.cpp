@@ -11,6 +11,8 @@
 #include <map>
 #include <mutex>
 
+#include <ATen/ops/zeros.h>
+
 #include "data/dataset.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/job_lists.h"
@@ -35,6 +37,8 @@
 #include "runtime/plan/replicas.h"
 #include "runtime/schedule/csv.h"
 #include "runtime/stage/fuse.h"
+#include "runtime/train/array_division.h"
+#include "runtime/train/profiler.h"
 #include "runtime/train/step_log.h"
 #include "runtime/train/trainer.h"
 
@@ -71,7 +75,8 @@ struct TrainSpec : TrainFlags {
   std::vector<std::pair<std::string, std::vector<std::string>>> lists{};
   /// What layers choose, by the jobs of an array.
   std::map<std::size_t, std::shared_ptr<KernelChoices>> choices{};
-  bool own_data = false;  ///< jobs read different batches
+  ArrayDivision division{};  ///< where nobody said into how many arrays
+  bool own_data = false;     ///< jobs read different batches
 
   std::uint64_t data_seed_of(std::size_t job) const {
     const TrainFlags& flags = of_jobs.empty() ? *this : of_jobs[job];
@@ -276,8 +281,38 @@ bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
   return true;
 }
 
-/// Makes `arrays` job arrays of the model, with what each job was told; the first ones have a job more where
-/// they cannot be equal.
+/// The jobs from `first` to before `end` as one array.
+Result<LayeredModel> array_of(const TrainSpec& spec, const std::vector<LayeredModel>& models,
+                              std::size_t first, std::size_t end,
+                              const std::shared_ptr<KernelChoices>& choices) {
+  return fuse(
+      {models.begin() + static_cast<std::ptrdiff_t>(first),
+       models.begin() + static_cast<std::ptrdiff_t>(end)},
+      choices,
+      {.data = read_the_same(spec, first, end) ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
+}
+
+std::shared_ptr<KernelChoices> new_choices(const TrainSpec& spec) {
+  return std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
+}
+
+/// Makes `arrays` job arrays of what the jobs are; the first ones have a job more where they cannot be equal.
+Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, std::size_t arrays) {
+  std::vector<LayeredModel> networks;
+  spec.choices.clear();
+  for (std::size_t array = 0, first = 0, end; array < arrays; ++array, first = end) {
+    end = first + models.size() / arrays + (array < models.size() % arrays);
+    auto& choices = spec.choices[end - first];
+    if (!choices) choices = new_choices(spec);
+    Result<LayeredModel> fused = array_of(spec, models, first, end, choices);
+    if (!fused) return fused.problems();
+    networks.push_back(*std::move(fused));
+  }
+  spec.networks = std::move(networks);
+  return {};
+}
+
+/// Makes `arrays` job arrays of the model, with what each job was told.
 Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::size_t arrays) {
   if (arrays > jobs.size()) {
     return {
@@ -297,26 +332,13 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
     }
   }
   if (!problems.empty()) return problems;
-  // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
-  if (const auto whole = fuse(models, std::make_shared<KernelChoices>(spec.kernels, choosing_clock()),
-                              {.unfused = spec.unfused});
-      arrays > 1 && !whole)
-    return whole.problems();
   spec.of_jobs = jobs;
   spec.own_data = !read_the_same(spec, 0, jobs.size());
-  spec.networks.clear();
-  for (std::size_t array = 0, first = 0, end; array < arrays; ++array, first = end) {
-    end = first + jobs.size() / arrays + (array < jobs.size() % arrays);
-    auto& choices = spec.choices[end - first];
-    if (!choices) choices = std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
-    Result<LayeredModel> fused = fuse(
-        {models.begin() + static_cast<std::ptrdiff_t>(first),
-         models.begin() + static_cast<std::ptrdiff_t>(end)},
-        choices,
-        {.data = read_the_same(spec, first, end) ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
-    if (!fused) return fused.problems();
-    spec.networks.push_back(*std::move(fused));
-  }
+  // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
+  if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); arrays > 1 && !whole)
+    return whole.problems();
+  problems = make_arrays(spec, models, arrays);
+  if (!problems.empty()) return problems;
   for (const TrainFlags& job : jobs) {
     const TrainOptions& o = job.options;
     spec.options.jobs.push_back(
@@ -325,6 +347,65 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
       spec.options.jobs.back().settings.push_back(setting);
   }
   return {};
+}
+
+/// Whether the number of arrays is nobody's choice but this run's. Kernels over all jobs on a GPU pay by what
+/// starting them costs; a run that is told to use them does.
+bool chooses_arrays(const TrainSpec& spec) {
+  if (spec.of_jobs.size() < 2 || spec.arrays > 0 || !spec.plan.empty() || spec.options.first_job)
+    return false;
+  if (spec.kernels == ArrayKernels::Fused || spec.device != ComputeDevice::Cpu) return false;
+  if (first_carrying(spec.alone.layers)) return false;
+  Plan several = spec.pipeline;
+  several.arrays = 2;
+  return validate(several, spec.alone.name, spec.alone.layer_names()).empty();
+}
+
+/// By the process that the others follow.
+ArrayDivision measured_division(const TrainSpec& spec) {
+  constexpr double kShort = 2e-3;  // seconds
+  const std::vector<LayeredModel>& models = spec.networks.front().of_jobs;
+  const std::shared_ptr<Device> device = make_cpu_device();
+  ProfileOptions options{.microbatch = spec.options.microbatch,
+                         .repetitions = 3,
+                         .seed = spec.options.seed,
+                         .precision = spec.options.precision};
+  return divide_jobs({.jobs = models.size(),
+                      .layers = spec.alone.layers.size(),
+                      .stages = spec.pipeline.num_stages(),
+                      .microbatches = spec.pipeline.microbatches},
+                     [&](std::size_t jobs) {
+                       const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
+                       if (!array) throw ConfigError(to_string(array.problems()));
+                       const auto measure = [&] {
+                         return microbatch_seconds(*array, options, choosing_clock(), *device);
+                       };
+                       options.repetitions = 3;
+                       const double seconds = measure();
+                       if (seconds > kShort) return seconds;
+                       options.repetitions = 30;
+                       return std::min(seconds, measure());
+                     });
+}
+
+/// Divides the jobs again. Throws ConfigError.
+void divide(TrainSpec& spec, ArrayDivision division) {
+  spec.division = std::move(division);
+  const std::size_t arrays = spec.division.arrays;
+  if (arrays == 1) return;
+  const std::vector<LayeredModel> models = spec.networks.front().of_jobs;
+  if (const Problems problems = make_arrays(spec, models, arrays); !problems.empty())
+    throw ConfigError(to_string(problems));
+  spec.pipeline.arrays = static_cast<int>(arrays);
+}
+
+std::string division_text(const TrainSpec& spec) {
+  std::string tried;
+  for (const TriedArray& one : spec.division.tried)
+    tried += (tried.empty() ? "" : ", ") + std::to_string(one.jobs) + ": " + printed("%.3f", one.job_s * 1e3);
+  return std::to_string(spec.of_jobs.size()) + " jobs in " + std::to_string(spec.division.arrays) +
+         (spec.division.arrays == 1 ? " array" : " arrays") +
+         "; milliseconds of a job's microbatch, by jobs of an array: " + tried;
 }
 
 Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
@@ -714,6 +795,10 @@ Json summary_of(const TrainSpec& spec, const RunReport& report, const Json& file
     summary["jobs"] = jobs_of(spec, report);
     summary["arrays"] = spec.pipeline.arrays;
     summary["kernels"] = kernels_of(spec);
+    Json tried = Json::array();
+    for (const TriedArray& one : spec.division.tried)
+      tried.push_back(Json::object({{"jobs", static_cast<std::int64_t>(one.jobs)}, {"job_s", one.job_s}}));
+    summary["tried_arrays"] = tried;
   }
   return summary;
 }
@@ -838,7 +923,8 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   const Datasets& sets = round.sets;
   SteadyClock clock;
   device.bind_thread();
-  if (spec.options.first_job) device.reset_peak_memory();  // the round before had its own
+  // The round before had its own, and so have arrays that were tried.
+  if (spec.options.first_job || !spec.division.tried.empty()) device.reset_peak_memory();
   std::unique_ptr<WeightsScore> score;
   if (spec.bleu_text)
     score = make_bleu_score(spec.bleu_text, communicator, spec.threads, spec.options.output_dir);
@@ -994,10 +1080,35 @@ void log_round(const Rounds& rounds, std::size_t r) {
 
 ExitCode train_in_threads(Rounds& rounds, const Accelerator& accelerator) {
   claim_folder(rounds);
+  if (TrainSpec& spec = rounds.all.front().spec; chooses_arrays(spec)) {
+    divide(spec, measured_division(spec));
+    log_info(division_text(spec));
+  }
   return run_rounds(rounds, [&](Round& round, std::size_t r) {
     log_round(rounds, r);
     return train_threads(round, accelerator);
   });
+}
+
+/// All ranks divide as rank 0 measured. Collective.
+void divide_as_rank_0(TrainSpec& spec, Communicator& world) {
+  constexpr std::size_t kMostSizes = 64;  // 1, 2, 4, ... and all jobs
+  const at::Tensor said = at::zeros({static_cast<std::int64_t>(1 + 2 * kMostSizes)}, at::kDouble);
+  auto* values = said.mutable_data_ptr<double>();
+  if (world.rank() == RankId(0)) {
+    const ArrayDivision measured = measured_division(spec);
+    *values++ = static_cast<double>(measured.arrays);
+    for (const TriedArray& one : measured.tried) {
+      *values++ = static_cast<double>(one.jobs);
+      *values++ = one.job_s;
+    }
+  }
+  world.all_reduce(said, "number of arrays")->wait();
+  values = said.mutable_data_ptr<double>();
+  ArrayDivision division{.arrays = static_cast<std::size_t>(*values++), .tried = {}};
+  for (; *values > 0; values += 2) division.tried.push_back({static_cast<std::size_t>(values[0]), values[1]});
+  divide(spec, std::move(division));
+  if (world.rank() == RankId(0)) log_info(division_text(spec));
 }
 
 ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelerator& accelerator) {
@@ -1014,6 +1125,7 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
   try {
     if (job.rank == 0) claim_folder(rounds);
     if (rounds.several()) world.barrier();
+    if (TrainSpec& first = rounds.all.front().spec; chooses_arrays(first)) divide_as_rank_0(first, world);
     return run_rounds(rounds, [&](Round& round, std::size_t r) {
       if (!rounds.several()) return train_rank(round, world, *device);
       if (job.rank == 0) log_round(rounds, r);

@@ -61,12 +61,7 @@ class Pass final : private LayerObserver {
     counted_ = counted;
     output_bytes_ = output_bytes;
     const TimePoint start = clock_.now();
-    slot_.clear();
-    slot_.values.resize(static_cast<std::size_t>(program_.num_places));
-    slot_.gradients.resize(static_cast<std::size_t>(program_.num_places));
-    for (const auto& [field, place] : program_.fields)
-      slot_.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
-    runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
+    forward(batch);
     if (counted) counted->forward.push_back(Seconds(clock_.now() - start).count());
     run_heads();
     if (!counted) measure_saved();
@@ -76,9 +71,34 @@ class Pass final : private LayerObserver {
     if (counted) counted->backward.push_back(Seconds(clock_.now() - turn).count());
   }
 
+  /// As training runs it, no layer looked at: its seconds.
+  double plain_seconds(const Batch& batch) {
+    BatchSamples not_asked;
+    counted_ = &not_asked;
+    runner_.set_observer(nullptr);
+    const TimePoint start = clock_.now();
+    forward(batch);
+    run_heads();
+    slot_.values.assign(slot_.values.size(), {});
+    runner_.backward(slot_, store_.current(), [](int) {});
+    device_.synchronize();
+    const double seconds = Seconds(clock_.now() - start).count();
+    runner_.set_observer(this);
+    return seconds;
+  }
+
   std::vector<Bytes> saved_bytes, workspace_bytes;
 
  private:
+  void forward(const Batch& batch) {
+    slot_.clear();
+    slot_.values.resize(static_cast<std::size_t>(program_.num_places));
+    slot_.gradients.resize(static_cast<std::size_t>(program_.num_places));
+    for (const auto& [field, place] : program_.fields)
+      slot_.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+    runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
+  }
+
   /// Batch normalisation then computes as it does among replicas; what they exchange is the planner's to
   /// price.
   struct NoReplicas final : ReplicaSum {
@@ -423,6 +443,27 @@ LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::
   return graph;
 }
 
+StageLayout layout_or_throw(const LayeredModel& model, const ProfileOptions& options) {
+  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
+  Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
+  if (!made) throw ConfigError(to_string(made.problems()));
+  return *std::move(made);
+}
+
+ParameterStore store_of(const StageLayout& layout, const ProfileOptions& options, Device& device) {
+  return ParameterStore(layout, StageId(0),
+                        std::vector(static_cast<std::size_t>(layout.model.jobs()), options.seed),
+                        device.where());
+}
+
+/// Of a model without turns itself.
+std::vector<const StageLayout*> turns_of(const StageLayout& layout) {
+  std::vector<const StageLayout*> turns;
+  for (const StageLayout& turn : layout.turns) turns.push_back(&turn);
+  if (turns.empty()) turns.push_back(&layout);
+  return turns;
+}
+
 }  // namespace
 
 Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device) {
@@ -482,19 +523,13 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches) {
   at::NoGradGuard no_grad;
-  const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
-  Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
-  if (!made) throw ConfigError(to_string(made.problems()));
-  const StageLayout& layout = *made;
-  ParameterStore store(layout, StageId(0), std::vector(static_cast<std::size_t>(model.jobs()), options.seed),
-                       device.where());
+  const StageLayout layout = layout_or_throw(model, options);
+  ParameterStore store = store_of(layout, options, device);
   if (batches.timed.empty())
     batches.timed.push_back({layout.nominal, random_batch(model, layout.nominal, device)});
   const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
 
-  std::vector<const StageLayout*> turns;
-  for (const StageLayout& turn : layout.turns) turns.push_back(&turn);
-  if (turns.empty()) turns.push_back(&layout);
+  const std::vector<const StageLayout*> turns = turns_of(layout);
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns) {
     passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
@@ -595,6 +630,24 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   }
   graph.turns = std::move(of_turns);
   return graph;
+}
+
+double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
+                          Device& device) {
+  at::NoGradGuard no_grad;
+  const StageLayout layout = layout_or_throw(model, options);
+  ParameterStore store = store_of(layout, options, device);
+  const Batch batch = random_batch(model, layout.nominal, device);
+  std::vector<std::unique_ptr<Pass>> passes;  // by turn
+  for (const StageLayout* turn : turns_of(layout))
+    passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
+  double least = 0;
+  for (int i = 0; i <= std::max(1, options.repetitions); ++i) {
+    double seconds = 0;
+    for (const auto& pass : passes) seconds += pass->plain_seconds(batch);
+    if (i > 0) least = i == 1 ? seconds : std::min(least, seconds);
+  }
+  return least;
 }
 
 }  // namespace millrace

@@ -47,4 +47,10 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 
+/// Seconds of a microbatch of random data of the nominal lengths through the whole model as one stage,
+/// forward to backward, all turns: the least of `options.repetitions` after the first, in which a job array
+/// chooses its kernels. Nothing of it is kept. Throws ConfigError as profile_model() does.
+double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
+                          Device& device);
+
 }  // namespace millrace

@@ -199,6 +199,54 @@ TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
   expect_refused(2, kTrain + model + "--lr 0.1 --plan half/plan.json", "a single job is not divided");
 }
 
+TEST_F(JobCommands, HowManyArraysThereAreIsTriedWhereNobodySays) {
+  const std::string flags = "--model mlp --width 16 --depth 2 --stages 2 ",
+                    lists = "--fused --lr 0.1 0.05 0.02 --seed 1 2 3 ";
+  std::vector<std::string> expected;
+  for (const std::string job : {"--lr 0.1 --seed 1", "--lr 0.05 --seed 2", "--lr 0.02 --seed 3"}) {
+    expect_done(kTrain + flags + job + " --save-weights alone.safetensors");
+    expected.push_back(bytes("alone.safetensors"));
+  }
+  const auto summary_of = [&](const std::string& folder) {
+    const auto json = parse_json(bytes(folder + "/summary.json"), folder);
+    return json ? *json : Json();
+  };
+  const auto expect_tried = [&](const std::string& folder, std::vector<std::int64_t> sizes) {
+    const Json summary = summary_of(folder);
+    const auto& tried = summary.find("tried_arrays")->items();
+    ASSERT_EQ(tried.size(), sizes.size()) << folder;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(tried[i].find("jobs")->as_int(), sizes[i]) << folder;
+      EXPECT_GT(tried[i].find("job_s")->as_double(), 0) << folder;
+    }
+    // The ranks' processes agree, with one another and with the plan that is written down.
+    const std::int64_t arrays = summary.find("arrays")->as_int();
+    const std::string plan = bytes(folder + "/plan.json");
+    EXPECT_EQ(plan.find("\"arrays\": " + std::to_string(arrays)) != std::string::npos, arrays > 1) << plan;
+  };
+  const auto expect_weights = [&](const std::string& what) {
+    for (std::size_t b = 0; b < expected.size(); ++b)
+      EXPECT_TRUE(bytes("w.job" + std::to_string(b) + ".safetensors") == expected[b])
+          << what << ", job " << b;
+  };
+  expect_done(kTrain + flags + lists + "--kernels loop --output-dir threads --save-weights w.safetensors");
+  expect_tried("threads", {1, 2, 3});
+  expect_weights("threads");
+  write("job.yaml",
+        "model: mlp\nwidth: 16\ndepth: 2\nstages: 2\nfused: true\nkernels: loop\n"
+        "lr: [0.1, 0.05, 0.02]\nseed: [1, 2, 3]\nmicrobatch: 4\nmicrobatches: 2\nsteps: 6\n"
+        "no_evaluation: true\nthreads: 1\noutput_dir: processes\nsave_weights: w.safetensors\n");
+  expect_done("launch job.yaml");
+  expect_tried("processes", {1, 2, 3});
+  expect_weights("processes");
+  // Nothing is tried where somebody said, or where several arrays are refused.
+  for (const std::string how : {"--arrays 1", "--kernels fused", "--schedule pipedream"}) {
+    expect_done(kTrain + flags + lists + how + " --output-dir told --overwrite");
+    expect_tried("told", {});
+    EXPECT_EQ(summary_of("told").find("arrays")->as_int(), 1) << how;
+  }
+}
+
 TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
   const std::string train = std::string(kTrain) + "--model mlp --output-dir out --fused ";
   expect_refused(2, train + "--lr 1 2 --seed 1 2 3", "is for 3 jobs, --lr for 2");
