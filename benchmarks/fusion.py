@@ -1,8 +1,8 @@
 """Job arrays: steps of B jobs fused and one after the other, beside torch.func.vmap and HFTA itself.
 
 A figure is job-steps per second of CPU time, which other programs on the machine disturb less than the clock: B over the
-median step of a fused run, one over the median step of a run by itself (serial). All train by Adadelta, the rule that HFTA has,
-on batches that lie in memory, with one thread. Runs alternate;
+median step of a fused run, one over the median step of a run by itself (serial). All train by Adadelta, the rule that HFTA has (an array is divided
+as `train --fused` does it by itself), on batches that lie in memory, with one thread. Runs alternate;
 the table has medians over the rounds and what they are of serial; the parameters of a job are compared. With glibc's
 malloc as it is PyTorch gives large tensors' pages back at every step: vmap and HFTA run with higher thresholds. B processes
 at once are `millrace sweep`'s to measure, which takes the time in which all of them ran.
@@ -23,6 +23,7 @@ import tempfile
 MODELS = {
     # name: (flags of millrace, steps)
     "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16", 300),
+    "mlp-narrow": ("--model mlp --width 32 --depth 3 --classes 10 --microbatch 8", 400),
     "mlp-wide": ("--model mlp --width 256 --depth 4 --classes 10 --microbatch 32", 100),
     "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 30),
     "pointnet": ("--model pointnet_cls --points 256 --classes 10 --microbatch 8", 12),

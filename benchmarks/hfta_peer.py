@@ -109,8 +109,9 @@ def made(folder, name, jobs):
     outer = lambda x: x.unsqueeze(0).expand(jobs, *x.shape).contiguous()
     folded = lambda x: x.unsqueeze(1).expand(-1, jobs, *x.shape[1:]).contiguous()
     labels = lambda *shape: torch.randint(0, 10, shape)
-    if name in ("mlp", "mlp-wide"):
-        width, depth, samples = (64, 3, 16) if name == "mlp" else (256, 4, 32)
+    mlps = {"mlp": (64, 3, 16), "mlp-narrow": (32, 3, 8), "mlp-wide": (256, 4, 32)}
+    if name in mlps:
+        width, depth, samples = mlps[name]
         return Mlp(jobs, width, depth, 10), torch.randn(samples, width), outer, labels(samples)
     if name == "cnn":
         return SqueezeNet(jobs, 10), torch.randn(4, 3, 32, 32), folded, labels(4)

@@ -78,6 +78,8 @@ def made(name):
     labels = lambda *shape: torch.randint(0, 10, shape)
     if name == "mlp":
         return mlp(64, 3, 10), torch.randn(16, 64), labels(16)
+    if name == "mlp-narrow":
+        return mlp(32, 3, 10), torch.randn(8, 32), labels(8)
     if name == "mlp-wide":
         return mlp(256, 4, 10), torch.randn(32, 256), labels(32)
     if name == "cnn":
