@@ -6,7 +6,7 @@ flush between them). The bubble of a rank is the share of a step in which it nei
 `simulated` is `millrace simulate` with the times measured in the same run, for the same rank. Runs alternate; the table
 has medians over the rounds. One thread per process: the machine must have S cores.
 
-    scripts/benchmark jobs [--rounds N] [--jobs 4] [--stages 2] [--microbatches 4] [--out FILE.json]
+    scripts/benchmark jobs [--model mlp|resnet18] [--rounds N] [--jobs 4] [--stages 2] [--microbatches 4] [--out FILE.json]
 """
 
 import argparse
@@ -17,14 +17,17 @@ import subprocess
 import sys
 import tempfile
 
-MODEL = {"model": "mlp", "width": 512, "depth": 8, "classes": 512, "microbatch": 64}
+MODELS = {
+    "mlp": {"model": "mlp", "width": 512, "depth": 8, "classes": 512, "microbatch": 64},
+    "resnet18": {"model": "resnet18", "image_size": 32, "classes": 10, "microbatch": 8},
+}
 FIRST = 5  # steps before it are not counted
 TIMEOUT_S = 1800
 
 
 def launch(millrace, options, folder, jobs, arrays):
     """One run of `jobs` jobs in `arrays` arrays; by rank, what a step took on average."""
-    job = dict(MODEL, stages=options.stages, microbatches=options.microbatches, steps=options.steps,
+    job = dict(MODELS[options.model], stages=options.stages, microbatches=options.microbatches, steps=options.steps,
                data="synthetic:4096", no_evaluation=True, threads=1, lr=0.001, output_dir=os.path.join(folder, "run"),
                overwrite=True)
     if jobs > 1:
@@ -65,6 +68,7 @@ def simulated(millrace, options, ranks, arrays):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("millrace")
+    parser.add_argument("--model", choices=sorted(MODELS), default="mlp")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--stages", type=int, default=2)
