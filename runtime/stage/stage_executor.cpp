@@ -558,13 +558,15 @@ void StageExecutor::update() {
   } else {
     const ParameterStore& store = parts_.store;
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+      std::vector<UpdateRule::Update> updates;
       for (const JobRule& one : parts_.rules.all) {
         const auto job = static_cast<std::size_t>(one.job);
-        const UpdateScalars scalars{.lr = lr_[job],
-                                    .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscale_,
-                                    .skip = skips};
-        one.rule->apply_(one.of(store, weights), one.of(store, gradient), scalars);
+        updates.push_back(one.update(store, weights, gradient,
+                                     {.lr = lr_[job],
+                                      .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscale_,
+                                      .skip = skips}));
       }
+      UpdateRule::apply_all_(updates);
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }

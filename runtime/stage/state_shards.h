@@ -19,6 +19,7 @@ class StateShards {
   StateShards(const ParameterStore& store, Communicator* replicas);
 
   FlatRange mine() const { return ranges_.at(rank_); }
+  bool shared() const { return replicas_ != nullptr; }
   /// `flat` [N] has this rank's part; gets those of the others.
   void all_gather_(const at::Tensor& flat);
   /// The whole [N] on the first replica, undefined on the others; `part`: this rank's.

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <type_traits>
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -17,6 +18,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
+#include "runtime/stage/update_kernels.h"
 
 namespace millrace {
 namespace {
@@ -30,64 +32,142 @@ at::Tensor cut(const at::Tensor& flat, FlatRange range) {
   return flat.narrow(0, range.begin, range.size());
 }
 
-/// So that the passes of a block find in the cache what the ones before have read. On a device: one block.
-void by_blocks(FlatRange range, const at::Tensor& like, const std::function<void(FlatRange)>& work) {
-  if (range.size() == 0) return;
-  if (!like.device().is_cpu()) return work(range);
-  const std::int64_t blocks = (range.size() + kBlockElements - 1) / kBlockElements;
-  at::parallel_for(0, blocks, 4, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t b = first; b < last; ++b) {
-      const std::int64_t begin = range.begin + b * kBlockElements;
-      work({begin, std::min(range.end, begin + kBlockElements)});
-    }
-  });
-}
-
-class Sgd final : public UpdateRule {
+/// What a rule whose elements do not meet updates by: loops of our own, for all parts of a block's work in
+/// one pass, or ATen's operators.
+template <class Rule>
+class ElementWise : public UpdateRule {
  public:
-  Sgd(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : UpdateRule(options, store, replicas) {
+  using UpdateRule::UpdateRule;
+
+ protected:
+  /// What own() is told, by value: the work comes later.
+  template <class T>
+  struct Flat {
+    T *weights, *gradient;
+    double lr, factor;
+  };
+  /// Of a block of update_kernels.h what all rules have; the gradient is scaled.
+  template <class T, class Block>
+  static Block placed(Block numbers, const Flat<T>& flat, FlatRange r) {
+    numbers.weights = flat.weights + r.begin;
+    numbers.gradient = flat.gradient + r.begin;
+    numbers.count = r.size();
+    if (flat.factor != 1) scale(numbers.gradient, numbers.count, flat.factor);
+    return numbers;
+  }
+  /// Where a block begins in a state tensor; null if there is none.
+  template <class T>
+  T* place(const at::Tensor& state, FlatRange r) const {
+    return state.defined() ? state.mutable_data_ptr<T>() + (r.begin - shard().begin) : nullptr;
+  }
+
+ private:
+  void update_(const Update& update, BlockWork& work) final {
+    const UpdateScalars& scalars = update.scalars;
+    if (!own_kernels(update.weights)) {
+      const at::Tensor gradient = part_of(update, update.gradient);
+      multiply_(gradient, scalars.gradient_factor);
+      static_cast<Rule&>(*this).by_torch(part_of(update, update.weights), gradient, scalars.lr, work);
+    } else if (update.weights.scalar_type() == at::kFloat) {
+      by_own_kernels<float>(update, work);
+    } else {
+      by_own_kernels<double>(update, work);
+    }
+  }
+  template <class T>
+  void by_own_kernels(const Update& update, BlockWork& work) {
+    const Flat<T> flat{update.weights.mutable_data_ptr<T>() + update.begin,
+                       update.gradient.mutable_data_ptr<T>() + update.begin, update.scalars.lr,
+                       update.scalars.gradient_factor};
+    static_cast<Rule&>(*this).own(flat, work);
+  }
+};
+
+class Sgd final : public ElementWise<Sgd> {
+ public:
+  Sgd(const RuleOptions& options, const RuleParts& parts) : ElementWise(options, parts) {
     if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
   }
 
  private:
-  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
-    const double dampening = number(&RuleOptions::dampening);
-    const std::vector<Segment> all = segments();
-    // With momentum buffers of zeros the first step gives momentum = gradient, unless it is dampened.
+  friend ElementWise;
+  /// With momentum buffers of zeros the first step gives momentum = gradient, unless it is dampened.
+  bool is_first(const Segment& segment) const {
+    return segment.updates == 0 && number(&RuleOptions::dampening) != 0;
+  }
+  double decay_of(bool decays) const { return decays ? number(&RuleOptions::weight_decay) : 0; }
+  template <class T>
+  void own(const Flat<T>& flat, BlockWork& work) const {
+    for (const Segment& segment : segments()) {
+      const SgdBlock<T> numbers{.decay = static_cast<T>(decay_of(segment.decays)),
+                                .factor = static_cast<T>(number(&RuleOptions::momentum)),
+                                .rest = static_cast<T>(1 - number(&RuleOptions::dampening)),
+                                .lr = static_cast<T>(flat.lr),
+                                .first = is_first(segment),
+                                .nesterov = options_.nesterov};
+      work.add(segment.range, [this, flat, numbers](FlatRange r) {
+        SgdBlock<T> block = placed(numbers, flat, r);
+        block.momentum = place<T>(momentum_, r);
+        update(block);
+      });
+    }
+  }
+  void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork&) const {
     for (const auto& [decays, first] :
          {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
       std::vector<at::Tensor> parameters, gradients, momenta;
-      for (const Segment& segment : all) {
-        if (segment.decays != decays || (dampening != 0 && segment.updates == 0) != first) continue;
+      for (const Segment& segment : segments()) {
+        if (segment.decays != decays || is_first(segment) != first) continue;
         parameters.push_back(cut(weights, segment.range));
         gradients.push_back(cut(gradient, segment.range));
         if (momentum_.defined()) momenta.push_back(part(momentum_, segment.range));
       }
       if (parameters.empty()) continue;
-      at::_fused_sgd_(parameters, gradients, momenta, decays ? number(&RuleOptions::weight_decay) : 0,
-                      number(&RuleOptions::momentum), lr, dampening, options_.nesterov, /*maximize=*/false,
+      at::_fused_sgd_(parameters, gradients, momenta, decay_of(decays), number(&RuleOptions::momentum), lr,
+                      number(&RuleOptions::dampening), options_.nesterov, /*maximize=*/false,
                       /*is_first_step=*/first);
     }
   }
   at::Tensor momentum_;
 };
 
-class Adam final : public UpdateRule {
+class Adam final : public ElementWise<Adam> {
  public:
-  Adam(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : UpdateRule(options, store, replicas),
-        average_(add_state("exp_avg")),
-        square_(add_state("exp_avg_sq")) {
+  Adam(const RuleOptions& options, const RuleParts& parts)
+      : ElementWise(options, parts), average_(add_state("exp_avg")), square_(add_state("exp_avg_sq")) {
     if (options.amsgrad) maximum_ = add_state("max_exp_avg_sq");
   }
 
  private:
-  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
-    const std::vector<Segment> all = segments();
+  friend ElementWise;
+  template <class T>
+  void own(const Flat<T>& flat, BlockWork& work) const {
+    const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
+    for (const Segment& segment : segments()) {
+      const double decay = segment.decays ? number(&RuleOptions::weight_decay) : 0;
+      const bool apart = options_.kind == UpdateRuleKind::AdamW;
+      const auto step = static_cast<double>(static_cast<T>(segment.updates + 1));
+      const AdamBlock<T> numbers{.decay = static_cast<T>(apart ? 0 : decay),
+                                 .keep = static_cast<T>(apart ? 1 - flat.lr * decay : 1),
+                                 .lerp = static_cast<T>(1 - beta1),
+                                 .beta2 = static_cast<T>(beta2),
+                                 .rest = static_cast<T>(1 - beta2),
+                                 .correction = static_cast<T>(std::sqrt(1 - std::pow(beta2, step))),
+                                 .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
+                                 .step_size = static_cast<T>(flat.lr / (1 - std::pow(beta1, step)))};
+      work.add(segment.range, [this, flat, numbers](FlatRange r) {
+        AdamBlock<T> block = placed(numbers, flat, r);
+        block.average = place<T>(average_, r);
+        block.square = place<T>(square_, r);
+        block.maximum = place<T>(maximum_, r);
+        update(block);
+      });
+    }
+  }
+  void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork&) const {
     for (bool decays : {true, false}) {
       std::vector<at::Tensor> parameters, gradients, averages, squares, maxima, steps;
-      for (const Segment& segment : all) {
+      for (const Segment& segment : segments()) {
         if (segment.decays != decays) continue;
         parameters.push_back(cut(weights, segment.range));
         gradients.push_back(cut(gradient, segment.range));
@@ -111,86 +191,48 @@ class Adam final : public UpdateRule {
   at::Tensor average_, square_, maximum_;
 };
 
-// The widest vectors that the machine has; which are chosen when the program starts, before sanitizers have.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define MILLRACE_WIDEST_VECTORS __attribute__((target_clones("avx512f", "fma", "default")))
-#else
-#define MILLRACE_WIDEST_VECTORS
-#endif
-
-/// What Adadelta reads and writes of `count` elements; `roots` has room for two of each.
-template <class T>
-struct AdadeltaBlock {
-  T *weights, *square, *delta, *roots;
-  const T* gradient;
-  std::int64_t count;
-  T rho, rest, epsilon, lr;
-};
-
-/// v = rho v + (1 - rho) g g, and what roots are drawn of: u + epsilon, then v + epsilon. Rounded as ATen's
-/// passes are.
-template <class T>
-inline __attribute__((always_inline)) void adadelta_squares(const AdadeltaBlock<T>& b) {
-  const T* __restrict g = b.gradient;
-  const T* __restrict u = b.delta;
-  T* __restrict v = b.square;
-  T* __restrict roots = b.roots;
-  const T rho = b.rho, rest = b.rest, epsilon = b.epsilon;
-  const std::int64_t count = b.count;
-  for (std::int64_t i = 0; i < count; ++i) {
-    v[i] = std::fma(rest * g[i], g[i], v[i] * rho);
-    roots[i] = u[i] + epsilon;
-    roots[count + i] = v[i] + epsilon;
-  }
-}
-/// step = sqrt(u + epsilon) / sqrt(v + epsilon) g; u = rho u + (1 - rho) step step; w -= lr step.
-template <class T>
-inline __attribute__((always_inline)) void adadelta_step(const AdadeltaBlock<T>& b) {
-  const T* __restrict g = b.gradient;
-  const T* __restrict roots = b.roots;
-  T* __restrict u = b.delta;
-  T* __restrict w = b.weights;
-  const T rho = b.rho, rest = b.rest, lr = b.lr;
-  const std::int64_t count = b.count;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T step = roots[i] / roots[count + i] * g[i];
-    u[i] = std::fma(rest * step, step, u[i] * rho);
-    w[i] = std::fma(step, -lr, w[i]);
-  }
-}
-// No templates: GCC makes no clones of them.
-MILLRACE_WIDEST_VECTORS void squares_of(const AdadeltaBlock<float>& block) {
-  adadelta_squares(block);
-}
-MILLRACE_WIDEST_VECTORS void squares_of(const AdadeltaBlock<double>& block) {
-  adadelta_squares(block);
-}
-MILLRACE_WIDEST_VECTORS void step_of(const AdadeltaBlock<float>& block) {
-  adadelta_step(block);
-}
-MILLRACE_WIDEST_VECTORS void step_of(const AdadeltaBlock<double>& block) {
-  adadelta_step(block);
+/// Two passes with ATen's roots between them, which need not be rounded correctly.
+template <class Block, class T = std::remove_pointer_t<decltype(Block::weights)>>
+void by_roots(Block block, std::int64_t of_each) {
+  at::Tensor roots = at::empty({of_each * block.count}, c10::CppTypeToScalarType<T>::value);
+  block.roots = roots.mutable_data_ptr<T>();
+  prepare(block);
+  roots.sqrt_();
+  finish(block);
 }
 
-class Adadelta final : public UpdateRule {
+class Adadelta final : public ElementWise<Adadelta> {
  public:
-  Adadelta(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : UpdateRule(options, store, replicas),
-        square_(add_state("square_avg")),
-        delta_(add_state("acc_delta")) {}
+  Adadelta(const RuleOptions& options, const RuleParts& parts)
+      : ElementWise(options, parts), square_(add_state("square_avg")), delta_(add_state("acc_delta")) {}
 
  private:
-  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+  friend ElementWise;
+  template <class T>
+  void own(const Flat<T>& flat, BlockWork& work) const {
+    const double rho = number(&RuleOptions::rho);
+    for (const Segment& segment : segments()) {
+      const AdadeltaBlock<T> numbers{
+          .decay = static_cast<T>(segment.decays ? number(&RuleOptions::weight_decay) : 0),
+          .rho = static_cast<T>(rho),
+          .rest = static_cast<T>(1 - rho),
+          .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
+          .lr = static_cast<T>(flat.lr)};
+      work.add(segment.range, [this, flat, numbers](FlatRange r) {
+        AdadeltaBlock<T> block = placed(numbers, flat, r);
+        block.square = place<T>(square_, r);
+        block.delta = place<T>(delta_, r);
+        by_roots(block, 2);
+      });
+    }
+  }
+  void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork& work) const {
     const double rho = number(&RuleOptions::rho), epsilon = number(&RuleOptions::epsilon);
     const double decay = number(&RuleOptions::weight_decay);
     for (const Segment& segment : segments()) {
-      by_blocks(segment.range, weights, [&](FlatRange r) {
+      work.add_on(weights, segment.range, [=, this, decays = segment.decays](FlatRange r) {
         at::Tensor w = cut(weights, r), g = cut(gradient, r), v = part(square_, r), u = part(delta_, r);
-        if (segment.decays && decay != 0) g.add_(w, decay);
-        if (w.device().is_cpu() && w.scalar_type() == at::kFloat) return in_two_passes<float>(w, g, v, u, lr);
-        if (w.device().is_cpu() && w.scalar_type() == at::kDouble)
-          return in_two_passes<double>(w, g, v, u, lr);
+        if (decays && decay != 0) g.add_(w, decay);
         v.mul_(rho).addcmul_(g, g, 1 - rho);
         const at::Tensor step = u.add(epsilon).sqrt_().div_(v.add(epsilon).sqrt_()).mul_(g);
         u.mul_(rho).addcmul_(step, step, 1 - rho);
@@ -198,45 +240,46 @@ class Adadelta final : public UpdateRule {
       });
     }
   }
-  /// Instead of ten calls, which for a small job of an array cost more than the arithmetic.
-  template <class T>
-  void in_two_passes(const at::Tensor& w, const at::Tensor& g, const at::Tensor& v, const at::Tensor& u,
-                     double lr) const {
-    const double rho = number(&RuleOptions::rho);
-    at::Tensor roots = at::empty({2 * w.numel()}, w.options());
-    const AdadeltaBlock<T> block{.weights = w.mutable_data_ptr<T>(),
-                                 .square = v.mutable_data_ptr<T>(),
-                                 .delta = u.mutable_data_ptr<T>(),
-                                 .roots = roots.mutable_data_ptr<T>(),
-                                 .gradient = g.const_data_ptr<T>(),
-                                 .count = w.numel(),
-                                 .rho = static_cast<T>(rho),
-                                 .rest = static_cast<T>(1 - rho),
-                                 .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
-                                 .lr = static_cast<T>(lr)};
-    squares_of(block);
-    roots.sqrt_();  // by ATen: its roots need not be rounded correctly
-    step_of(block);
-  }
   at::Tensor square_, delta_;
 };
 
-class RmsProp final : public UpdateRule {
+class RmsProp final : public ElementWise<RmsProp> {
  public:
-  RmsProp(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : UpdateRule(options, store, replicas), square_(add_state("square_avg")) {
+  RmsProp(const RuleOptions& options, const RuleParts& parts)
+      : ElementWise(options, parts), square_(add_state("square_avg")) {
     if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
     if (options.centered) mean_ = add_state("grad_avg");
   }
 
  private:
-  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+  friend ElementWise;
+  template <class T>
+  void own(const Flat<T>& flat, BlockWork& work) const {
+    const double alpha = number(&RuleOptions::alpha);
+    for (const Segment& segment : segments()) {
+      const RmsPropBlock<T> numbers{
+          .decay = static_cast<T>(segment.decays ? number(&RuleOptions::weight_decay) : 0),
+          .alpha = static_cast<T>(alpha),
+          .rest = static_cast<T>(1 - alpha),
+          .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
+          .factor = static_cast<T>(number(&RuleOptions::momentum)),
+          .lr = static_cast<T>(flat.lr)};
+      work.add(segment.range, [this, flat, numbers](FlatRange r) {
+        RmsPropBlock<T> block = placed(numbers, flat, r);
+        block.square = place<T>(square_, r);
+        block.mean = place<T>(mean_, r);
+        block.momentum = place<T>(momentum_, r);
+        by_roots(block, 1);
+      });
+    }
+  }
+  void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork& work) const {
     const double alpha = number(&RuleOptions::alpha), epsilon = number(&RuleOptions::epsilon);
     const double decay = number(&RuleOptions::weight_decay), momentum = number(&RuleOptions::momentum);
     for (const Segment& segment : segments()) {
-      by_blocks(segment.range, weights, [&](FlatRange r) {
+      work.add_on(weights, segment.range, [=, this, decays = segment.decays](FlatRange r) {
         at::Tensor w = cut(weights, r), g = cut(gradient, r), v = part(square_, r);
-        if (segment.decays && decay != 0) g.add_(w, decay);
+        if (decays && decay != 0) g.add_(w, decay);
         v.mul_(alpha).addcmul_(g, g, 1 - alpha);
         at::Tensor root;
         if (mean_.defined()) {
@@ -261,10 +304,10 @@ class RmsProp final : public UpdateRule {
 
 /// As torch.optim's, an update takes the rate of the one before it, the first its own. Before averages begin,
 /// plain descent.
-class Asgd final : public UpdateRule {
+class Asgd final : public ElementWise<Asgd> {
  public:
-  Asgd(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : UpdateRule(options, store, replicas),
+  Asgd(const RuleOptions& options, const RuleParts& parts)
+      : ElementWise(options, parts),
         average_(add_state("ax")),
         begin_(number(&RuleOptions::nonmonotone) > 0 ? INT64_MAX : 0) {}
   at::Tensor averaged_weights() const override { return updates() > begin_ ? average_ : at::Tensor(); }
@@ -273,36 +316,57 @@ class Asgd final : public UpdateRule {
   void set_last_rate(double rate) override { last_rate_ = rate; }
 
  private:
-  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
-    const bool averages = updates() >= begin_;
+  friend ElementWise;
+  /// Of one update; before averages begin `eta` is the rate, and nothing else counts.
+  struct Numbers {
+    bool averages;
+    double eta, keep = 1, weight = 1, decay = 0;
+  };
+  Numbers numbers(const Segment& segment, double lr) const {
+    Numbers n{.averages = updates() >= begin_, .eta = lr};
+    n.decay = segment.decays ? number(&RuleOptions::weight_decay) : 0;
+    if (!n.averages) return n;
+    const double lambd = number(&RuleOptions::lambd), rate = last_rate_.value_or(lr);
+    const auto before = static_cast<double>(segment.updates - begin_);
+    n.eta = rate / std::pow(1 + lambd * rate * before, number(&RuleOptions::alpha));
+    n.keep = 1 - lambd * n.eta;
+    n.weight = 1 / std::max(1.0, before - number(&RuleOptions::average_start));
+    return n;
+  }
+  void updated(double lr) {
+    if (updates() >= begin_) last_rate_ = lr;
+  }
+  template <class T>
+  void own(const Flat<T>& flat, BlockWork& work) {
     for (const Segment& segment : segments()) {
-      averages ? average(weights, gradient, segment, last_rate_.value_or(lr))
-               : descend(weights, gradient, segment, lr);
+      const Numbers n = numbers(segment, flat.lr);
+      const AsgdBlock<T> block{.decay = static_cast<T>(n.decay),
+                               .keep = static_cast<T>(n.keep),
+                               .lr = static_cast<T>(n.eta),
+                               .weight = static_cast<T>(n.weight)};
+      work.add(segment.range, [this, flat, block, averages = n.averages](FlatRange r) {
+        AsgdBlock<T> own = placed(block, flat, r);
+        if (averages) own.average = place<T>(average_, r);
+        update(own);
+      });
     }
-    if (averages) last_rate_ = lr;
+    updated(flat.lr);
   }
-  void descend(const at::Tensor& weights, const at::Tensor& gradient, const Segment& segment, double lr) {
-    const double decay = number(&RuleOptions::weight_decay);
-    by_blocks(segment.range, weights, [&](FlatRange r) {
-      at::Tensor w = cut(weights, r), g = cut(gradient, r);
-      if (segment.decays && decay != 0) g.add_(w, decay);
-      w.add_(g, -lr);
-    });
-  }
-  void average(const at::Tensor& weights, const at::Tensor& gradient, const Segment& segment, double lr) {
-    const double lambd = number(&RuleOptions::lambd), decay = number(&RuleOptions::weight_decay);
-    const double before = static_cast<double>(segment.updates - begin_);
-    const double eta = lr / std::pow(1 + lambd * lr * before, number(&RuleOptions::alpha));
-    const double weight = 1 / std::max(1.0, before - number(&RuleOptions::average_start));
-    by_blocks(segment.range, weights, [&](FlatRange r) {
-      at::Tensor w = cut(weights, r), g = cut(gradient, r), average = part(average_, r);
-      if (segment.decays && decay != 0) g.add_(w, decay);
-      w.mul_(1 - lambd * eta).add_(g, -eta);
-      if (weight == 1)
-        average.copy_(w);
-      else
-        average.add_(w.sub(average), weight);
-    });
+  void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double lr, BlockWork& work) {
+    for (const Segment& segment : segments()) {
+      work.add_on(weights, segment.range, [=, this, n = numbers(segment, lr)](FlatRange r) {
+        at::Tensor w = cut(weights, r), g = cut(gradient, r), average = part(average_, r);
+        if (n.decay != 0) g.add_(w, n.decay);
+        if (n.averages) w.mul_(n.keep);
+        w.add_(g, -n.eta);
+        if (!n.averages) return;
+        if (n.weight == 1)
+          average.copy_(w);
+        else
+          average.add_(w.sub(average), n.weight);
+      });
+    }
+    updated(lr);
   }
   at::Tensor average_;
   std::int64_t begin_;  ///< updates done when averages begin
@@ -327,7 +391,9 @@ class LayerWise : public UpdateRule {
   virtual bool scales(const ParameterSlot& slot) const { return decays(slot); }
 
  private:
-  void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) override {
+  void update_(const Update& update, BlockWork& work) override {
+    const at::Tensor weights = part_of(update, update.weights), gradient = part_of(update, update.gradient);
+    multiply_(gradient, update.scalars.gradient_factor);
     const std::vector<FlatBlock> blocks = blocks_of(slots_, weights.numel());
     SquareSums sums(2 * blocks.size());
     const auto mine = [&](const FlatBlock& b) {
@@ -357,19 +423,17 @@ class LayerWise : public UpdateRule {
     }
     for (Norms& n : norms) n = {std::sqrt(n.weights), std::sqrt(n.step)};
     for (std::size_t s = 0; s < slots_.size(); ++s) {
-      by_blocks(shard_of_slot(s), weights, [&](FlatRange r) {
-        step(cut(weights, r), cut(gradient, r), r, decays(slots_[s]), lr, norms[s]);
-      });
+      work.add_on(weights, shard_of_slot(s),
+                  [=, this, lr = update.scalars.lr, decays = decays(slots_[s]), norms = norms[s]](
+                      FlatRange r) { step(cut(weights, r), cut(gradient, r), r, decays, lr, norms); });
     }
   }
 };
 
 class Lamb final : public LayerWise {
  public:
-  Lamb(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : LayerWise(options, store, replicas),
-        average_(add_state("exp_avg")),
-        square_(add_state("exp_avg_sq")) {}
+  Lamb(const RuleOptions& options, const RuleParts& parts)
+      : LayerWise(options, parts), average_(add_state("exp_avg")), square_(add_state("exp_avg_sq")) {}
 
  private:
   bool scales(const ParameterSlot& slot) const override { return options_.nvlamb || decays(slot); }
@@ -396,8 +460,8 @@ class Lamb final : public LayerWise {
 
 class Lars final : public LayerWise {
  public:
-  Lars(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-      : LayerWise(options, store, replicas), momentum_(add_state("momentum_buffer")) {}
+  Lars(const RuleOptions& options, const RuleParts& parts)
+      : LayerWise(options, parts), momentum_(add_state("momentum_buffer")) {}
 
  private:
   void prepare(at::Tensor, const at::Tensor&, FlatRange, bool, std::int64_t) override {}
@@ -415,22 +479,76 @@ class Lars final : public LayerWise {
   at::Tensor momentum_;
 };
 
+/// Every number as value_of() has it.
+RuleOptions with_numbers(RuleOptions options) {
+  for (const RuleNumber& number : rule_numbers()) options.*number.member = value_of(options, number.member);
+  return options;
+}
+
 }  // namespace
 
-UpdateRule::UpdateRule(const RuleOptions& options, const ParameterStore& store, Communicator* replicas)
-    : options_(options),
-      slots_(store.slots()),
-      shards_(store, options.shard_state && replicas && replicas->size() > 1 ? replicas : nullptr),
-      elements_(store.flat_weights().numel()),
-      tensors_(store.flat_weights().options()),
+void BlockWork::add_on(const at::Tensor& tensor, FlatRange range, std::function<void(FlatRange)> work) {
+  if (tensor.device().is_cpu())
+    add(range, std::move(work));
+  else if (range.size() > 0)
+    work(range);
+}
+
+void BlockWork::add(FlatRange range, std::function<void(FlatRange)> work) {
+  if (range.size() == 0) return;
+  works_.push_back(std::move(work));
+  for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockElements)
+    blocks_.emplace_back(works_.size() - 1, FlatRange{begin, std::min(range.end, begin + kBlockElements)});
+  elements_ += range.size();
+}
+
+void BlockWork::run() {
+  constexpr std::int64_t kElementsOfThread = 2 * kBlockElements;  // fewer are sooner done than handed over
+  const auto blocks = std::ssize(blocks_);
+  const std::int64_t grain = 1 + kElementsOfThread * blocks / std::max<std::int64_t>(1, elements_);
+  at::parallel_for(0, blocks, grain, [&](std::int64_t first, std::int64_t last) {
+    for (auto b = static_cast<std::size_t>(first); b < static_cast<std::size_t>(last); ++b)
+      works_[blocks_[b].first](blocks_[b].second);
+  });
+}
+
+UpdateRule::UpdateRule(const RuleOptions& options, const RuleParts& parts)
+    : options_(with_numbers(options)),
+      slots_(parts.store.slots()),
+      shards_(parts.store,
+              options.shard_state && parts.replicas && parts.replicas->size() > 1 ? parts.replicas : nullptr),
+      kernels_(parts.kernels),
+      elements_(parts.store.flat_weights().numel()),
+      tensors_(parts.store.flat_weights().options()),
       no_decay_(no_decay_of(options)) {}
 
-void UpdateRule::apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars) {
-  if (scalars.skip) return;
-  if (scalars.gradient_factor != 1) at::Tensor(gradient).mul_(scalars.gradient_factor);
-  update_(weights, gradient, scalars.lr);
-  for (UpdateCount& count : counts_) ++count.updates;
-  shards_.all_gather_(weights);
+/// On a processor without FMA ATen rounds otherwise.
+bool UpdateRule::own_kernels(const at::Tensor& weights) const {
+  static const bool there = has_update_kernels() && at::get_cpu_capability() != "DEFAULT";
+  return there && kernels_ == UpdateKernels::Own && weights.device().is_cpu();
+}
+
+at::Tensor UpdateRule::part_of(const Update& update, const at::Tensor& flat) const {
+  return flat.narrow(0, update.begin, elements_);
+}
+
+void UpdateRule::multiply_(at::Tensor gradient, double factor) {
+  if (factor != 1) gradient.mul_(factor);
+}
+
+void UpdateRule::apply_all_(std::span<const Update> updates) {
+  BlockWork work;
+  for (const Update& one : updates) {
+    if (!one.scalars.skip) one.rule->update_(one, work);
+  }
+  work.run();
+  for (const Update& one : updates) {
+    if (one.scalars.skip) continue;
+    for (UpdateCount& count : one.rule->counts_) ++count.updates;
+    for (Segment& segment : one.rule->segments_) ++segment.updates;
+    if (one.rule->shards_.shared())
+      one.rule->shards_.all_gather_(one.rule->part_of(one, one.weights));
+  }
 }
 
 std::vector<std::pair<std::string, at::Tensor>> UpdateRule::whole_state() {
@@ -457,8 +575,9 @@ FlatRange UpdateRule::shard_of_slot(std::size_t slot) const {
   return {begin, std::max(begin, std::min(end, shard().end))};
 }
 
-std::vector<UpdateRule::Segment> UpdateRule::segments() const {
-  std::vector<Segment> segments;
+const std::vector<UpdateRule::Segment>& UpdateRule::segments() const {
+  std::vector<Segment>& segments = segments_;
+  if (!segments.empty()) return segments;
   const bool alike = no_decay_.empty() || number(&RuleOptions::weight_decay) == 0;
   for (std::size_t s = 0; s < slots_.size(); ++s) {
     const FlatRange range = shard_of_slot(s);
@@ -480,31 +599,33 @@ std::int64_t UpdateRule::updates(std::int64_t element) const {
 void UpdateRule::set_updates(std::vector<UpdateCount> counts) {
   MILLRACE_CHECK(!counts.empty() && counts.front().begin == 0);
   counts_.clear();
+  segments_.clear();
   for (const UpdateCount& count : counts) {
     if (counts_.empty() || counts_.back().updates != count.updates) counts_.push_back(count);
   }
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const ParameterStore& store,
-                                             Communicator* replicas) {
+                                             Communicator* replicas, UpdateKernels kernels) {
+  const RuleParts parts{store, replicas, kernels};
   switch (options.kind) {
     case UpdateRuleKind::Sgd:
       break;
     case UpdateRuleKind::Adam:
     case UpdateRuleKind::AdamW:
-      return std::make_unique<Adam>(options, store, replicas);
+      return std::make_unique<Adam>(options, parts);
     case UpdateRuleKind::Lamb:
-      return std::make_unique<Lamb>(options, store, replicas);
+      return std::make_unique<Lamb>(options, parts);
     case UpdateRuleKind::Lars:
-      return std::make_unique<Lars>(options, store, replicas);
+      return std::make_unique<Lars>(options, parts);
     case UpdateRuleKind::Adadelta:
-      return std::make_unique<Adadelta>(options, store, replicas);
+      return std::make_unique<Adadelta>(options, parts);
     case UpdateRuleKind::RmsProp:
-      return std::make_unique<RmsProp>(options, store, replicas);
+      return std::make_unique<RmsProp>(options, parts);
     case UpdateRuleKind::Asgd:
-      return std::make_unique<Asgd>(options, store, replicas);
+      return std::make_unique<Asgd>(options, parts);
   }
-  return std::make_unique<Sgd>(options, store, replicas);
+  return std::make_unique<Sgd>(options, parts);
 }
 
 }  // namespace millrace

@@ -1,11 +1,15 @@
-// How gradients change weights, on a stage's flat tensors: SGD, Adam and AdamW through LibTorch's fused
-// kernels, the others in few passes, block by block. ("Optimizer" means only the planner here.)
+// How gradients change weights, on a stage's flat tensors, block by block and all jobs of an array at once:
+// on the CPU by loops of our own (update_kernels.h), elsewhere and for LAMB and LARS by LibTorch's operators.
+// ("Optimizer" means only the planner here.)
 // runtime/rules/rule_table.h lists the rules, docs/rules.md has the formulas.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,16 +34,55 @@ struct UpdateScalars {
   bool skip = false;           ///< nothing changes, the count of updates neither
 };
 
+/// Work on blocks of flat tensors, of one rule or of those of many jobs, that intra-op threads share.
+class BlockWork {
+ public:
+  /// `work` may be called for parts of `range` in any order and at the same time. So that the passes of a
+  /// block find in the cache what the ones before have read.
+  void add(FlatRange range, std::function<void(FlatRange)> work);
+  /// The same, of a tensor that may be on a device: there it is called at once, for all.
+  void add_on(const at::Tensor& tensor, FlatRange range, std::function<void(FlatRange)> work);
+  void run();
+
+ private:
+  std::vector<std::function<void(FlatRange)>> works_;
+  std::vector<std::pair<std::size_t, FlatRange>> blocks_;  ///< of which work
+  std::int64_t elements_ = 0;
+};
+
+/// The same bits by either, where a processor has FMA.
+enum class UpdateKernels {
+  Own,    ///< where there are some: on such a CPU
+  Torch,  ///< ATen's operators, as on a GPU
+};
+
+/// What a rule is made for. `replicas` outlives it; null or a group of one: nothing is shared.
+struct RuleParts {
+  const ParameterStore& store;
+  Communicator* replicas = nullptr;
+  UpdateKernels kernels = UpdateKernels::Own;
+};
+
 /// One rule for the parameters of one stage. It keeps state for, and updates, its shard of them: all, unless
 /// replicas share it. Not thread-safe.
 class UpdateRule {
  public:
-  /// `replicas` outlives it; null or a group of one: nothing is shared.
-  UpdateRule(const RuleOptions& options, const ParameterStore& store, Communicator* replicas);
+  UpdateRule(const RuleOptions& options, const RuleParts& parts);
   virtual ~UpdateRule() = default;
   /// weights_ -= rule(gradient), in place, for all parameters; collective over the replicas that share the
   /// state. Both are [N]; what `gradient` holds afterwards means nothing.
-  void apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars);
+  void apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars) {
+    apply_all_(std::array{Update{this, weights, gradient, scalars}});
+  }
+  struct Update {
+    UpdateRule* rule;
+    at::Tensor weights, gradient;
+    UpdateScalars scalars;
+    std::int64_t begin = 0;  ///< where what the rule updates begins in them
+  };
+  /// The same of each of several rules, whose weights are apart: their blocks are one piece of work, so that
+  /// many small jobs take what one model of their size takes.
+  static void apply_all_(std::span<const Update> updates);
 
   /// Flat state tensors by name ("momentum_buffer", "exp_avg", ...) of this rank's shard; shared, not copied.
   const std::vector<std::pair<std::string, at::Tensor>>& state() const { return state_; }
@@ -70,11 +113,15 @@ class UpdateRule {
     bool decays = true;
     std::int64_t updates = 0;
   };
-  std::vector<Segment> segments() const;
-  /// Of this rank's shard alone. Counts are those before this update.
-  virtual void update_(const at::Tensor& weights, const at::Tensor& gradient, double lr) = 0;
+  const std::vector<Segment>& segments() const;
+  /// Of this rank's shard alone, at once or in `work`, which has been done before the next call. Counts are
+  /// those before this update.
+  virtual void update_(const Update& update, BlockWork& work) = 0;
+  at::Tensor part_of(const Update& update, const at::Tensor& flat) const;
+  bool own_kernels(const at::Tensor& weights) const;
+  static void multiply_(at::Tensor gradient, double factor);
 
-  double number(std::optional<double> RuleOptions::*member) const { return value_of(options_, member); }
+  double number(std::optional<double> RuleOptions::*member) const { return *(options_.*member); }
   bool decays(const ParameterSlot& slot) const;
   /// What this rank's shard has of a parameter, padding included; may be empty.
   FlatRange shard_of_slot(std::size_t slot) const;
@@ -84,21 +131,24 @@ class UpdateRule {
     return state.narrow(0, range.begin - shard().begin, range.size());
   }
 
-  const RuleOptions options_;
+  const RuleOptions options_;  ///< with every number
   const std::vector<ParameterSlot> slots_;
   StateShards shards_;
 
  private:
+  UpdateKernels kernels_;
   std::int64_t elements_;  ///< of the flat tensors
   at::TensorOptions tensors_;
   std::vector<ParameterGroup> no_decay_;
   std::vector<std::pair<std::string, at::Tensor>> state_;
   std::vector<UpdateCount> counts_{{0, 0}};
+  mutable std::vector<Segment> segments_;  ///< once asked for, until counts are set
 };
 
 /// `options` are valid. `replicas`: of the stage, or null; they share the state if the options say so.
 std::unique_ptr<UpdateRule> make_update_rule(const RuleOptions& options, const ParameterStore& store,
-                                             Communicator* replicas = nullptr);
+                                             Communicator* replicas = nullptr,
+                                             UpdateKernels kernels = UpdateKernels::Own);
 
 /// A rule with what it updates: a job's part of the flat tensors (ParameterStore::of_job), so that nothing of
 /// a job meets another's numbers, or of that only what a turn trains. The rule outlives it.
@@ -110,6 +160,12 @@ struct JobRule {
   at::Tensor of(const ParameterStore& store, const at::Tensor& flat) const {
     const at::Tensor own = store.of_job(flat, job);
     return part ? own.narrow(0, part->begin, part->size()) : own;
+  }
+  /// `flat` are of `store`.
+  UpdateRule::Update update(const ParameterStore& store, const at::Tensor& weights,
+                            const at::Tensor& gradient, const UpdateScalars& scalars) const {
+    const std::int64_t begin = job * (weights.size(0) / store.jobs()) + (part ? part->begin : 0);
+    return {rule, weights, gradient, scalars, begin};
   }
 };
 

@@ -212,9 +212,11 @@ class Updates {
     if (turn == Kept) store_.pin(holder);
     const double seconds = timed([&] {
       store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
+        std::vector<UpdateRule::Update> updates;
         for (int job = 0; job < store_.jobs(); ++job)
-          rules_[static_cast<std::size_t>(job)]->apply_(store_.of_job(weights, job),
-                                                        store_.of_job(gradient, job), {});
+          updates.push_back(JobRule{rules_[static_cast<std::size_t>(job)].get(), job}.update(store_, weights,
+                                                                                             gradient, {}));
+        UpdateRule::apply_all_(updates);
       });
       // Copies in a lower precision are the update's.
       for (std::size_t layer = 0; layer < num_layers_; ++layer)

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -262,37 +263,107 @@ TEST_F(UpdateRules, ARunGoesOnWithSharedStateAndWithout) {
   }
 }
 
-/// The passes of the formula by ATen's kernels, whose vectors have fused products where the machine has them.
-TEST_F(UpdateRules, AdadeltaInTwoPassesHasTheBitsOfMany) {
-#ifdef __x86_64__
-  const bool fused_products = __builtin_cpu_supports("fma");
-#else
-  const bool fused_products = true;
-#endif
-  const auto same = [&](const at::Tensor& a, const at::Tensor& b) {
-    return fused_products ? a.equal(b) : at::allclose(a, b, 1e-5, 1e-7);
-  };
+/// A store and a rule of it, for one job.
+struct RuleOfJob {
+  RuleOfJob(const StageLayout& layout, const RuleOptions& options, at::ScalarType dtype,
+            UpdateKernels kernels)
+      : store(layout, StageId(0), 3, at::kCPU, dtype),
+        weights(store.flat_weights()),
+        rule(make_update_rule(options, store, nullptr, kernels)) {}
+  ParameterStore store;
+  at::Tensor weights;
+  std::unique_ptr<UpdateRule> rule;
+};
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+void expect_same_state(const RuleOfJob& a, const RuleOfJob& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.weights, b.weights)) << what;
+  ASSERT_EQ(a.rule->state().size(), b.rule->state().size());
+  for (std::size_t s = 0; s < a.rule->state().size(); ++s)
+    EXPECT_TRUE(same_bits(a.rule->state()[s].second, b.rule->state()[s].second))
+        << what << " " << a.rule->state()[s].first;
+}
+
+/// What of `cases` only a rule by itself meets: elements of any size, a rate, a factor, a first average at 0.
+std::vector<RuleOptions> rules_to_compare() {
+  std::vector<RuleOptions> all;
+  for (const RuleCase& c : rule_cases()) all.push_back(c.rule);
+  all.push_back({.kind = Kind::Adam, .weight_decay = 0.1, .beta1 = 0.4, .beta2 = 0.3});
+  all.push_back(
+      {.kind = Kind::Sgd, .dampening = 0.5, .weight_decay = 0.1, .no_decay = {{ParameterGroup::Norm}}});
+  all.push_back({.kind = Kind::RmsProp, .momentum = 0.3, .no_decay = {{ParameterGroup::Bias}}});
+  all.push_back({.kind = Kind::RmsProp, .weight_decay = 0.1, .centered = true});
+  all.push_back({.kind = Kind::Adadelta, .rho = 0.95, .no_decay = {{ParameterGroup::Bias}}});
+  all.push_back({.kind = Kind::Asgd, .nonmonotone = 2});  // averages have not begun
+  return all;
+}
+at::Tensor gradient_of(const at::Tensor& weights, int step) {
+  return at::randn(weights.sizes(), weights.options()).mul_(std::pow(10.0, 1 - step));
+}
+
+TEST_F(UpdateRules, OwnLoopsHaveTheBitsOfTorchsKernels) {
   const LayeredModel model = wide_model();
   const StageLayout layout =
       *make_layout(model, uniform_plan("wide", model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2);
-  const ParameterStore store(layout, StageId(0), 3);
-  const RuleOptions options{.kind = Kind::Adadelta};
-  const auto rule = make_update_rule(options, store);
-  const double rho = value_of(options, &RuleOptions::rho), epsilon = value_of(options, &RuleOptions::epsilon);
-  const double lr = 0.0103;
   at::manual_seed(1);
-  at::Tensor weights = store.flat_weights().clone(), expected = weights.clone();
-  at::Tensor v = at::zeros_like(weights), u = at::zeros_like(weights);
-  for (int step = 0; step < 5; ++step) {
-    const at::Tensor g = at::randn(weights.sizes()).mul_(std::pow(10.0, -step));
-    rule->apply_(weights, g.clone(), {.lr = lr});
-    v.mul_(rho).addcmul_(g, g, 1 - rho);
-    const at::Tensor s = u.add(epsilon).sqrt_().div_(v.add(epsilon).sqrt_()).mul_(g);
-    u.mul_(rho).addcmul_(s, s, 1 - rho);
-    expected.add_(s, -lr);
-    EXPECT_TRUE(same(weights, expected)) << "step " << step;
-    EXPECT_TRUE(same(rule->state()[0].second, v)) << "step " << step;
-    EXPECT_TRUE(same(rule->state()[1].second, u)) << "step " << step;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    int number = 0;
+    for (const RuleOptions& options : rules_to_compare()) {
+      RuleOfJob own(layout, options, dtype, UpdateKernels::Own),
+          torch(layout, options, dtype, UpdateKernels::Torch);
+      for (int step = 0; step < 6; ++step) {
+        at::Tensor gradient = gradient_of(own.weights, step);
+        if (step == 5) gradient.slice(0, 700, 703).fill_(NAN), gradient[900] = INFINITY;
+        const UpdateScalars scalars{.lr = 0.0103 / (step + 1), .gradient_factor = step % 2 ? 0.37 : 1};
+        own.rule->apply_(own.weights, gradient.clone(), scalars);
+        torch.rule->apply_(torch.weights, gradient.clone(), scalars);
+        if (step < 5) {
+          expect_same_state(
+              own, torch,
+              printed("rule %d ", number) + to_string(options.kind) + " step " + std::to_string(step));
+        } else {
+          EXPECT_TRUE(at::allclose(own.weights, torch.weights, 0, 0, /*equal_nan=*/true));
+        }
+      }
+      ++number;
+    }
+  }
+}
+
+/// Jobs of different rules, sizes and settings at once: each as by itself, whatever is skipped or not finite.
+TEST_F(UpdateRules, ManyJobsAtOnceHaveTheBitsOfEach) {
+  const LayeredModel wide = wide_model(), small = small_model();
+  std::vector<StageLayout> layouts;
+  for (const LayeredModel& model : {wide, small})
+    layouts.push_back(*make_layout(
+        model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB), 2));
+  at::manual_seed(2);
+  std::vector<std::unique_ptr<RuleOfJob>> together, alone;
+  for (const RuleOptions& options : rules_to_compare()) {
+    for (const StageLayout& layout : layouts) {
+      for (auto* jobs : {&together, &alone})
+        jobs->push_back(std::make_unique<RuleOfJob>(layout, options, at::kFloat, UpdateKernels::Own));
+    }
+  }
+  for (int step = 0; step < 4; ++step) {
+    std::vector<UpdateRule::Update> updates;
+    for (std::size_t job = 0; job < together.size(); ++job) {
+      at::Tensor gradient = gradient_of(alone[job]->weights, step);
+      if (job % 5 == 2 && step == 1) gradient.fill_(NAN);
+      const UpdateScalars scalars{.lr = 0.01 * double(job + 1),
+                                  .gradient_factor = job % 3 ? 1 : 0.7,
+                                  .skip = job % 4 == 1 && step == 2};
+      updates.push_back({together[job]->rule.get(), together[job]->weights, gradient.clone(), scalars});
+      alone[job]->rule->apply_(alone[job]->weights, gradient, scalars);
+    }
+    UpdateRule::apply_all_(updates);
+    for (std::size_t job = 0; job < together.size(); ++job) {
+      if (job % 5 == 2 && step > 0) continue;  // which NaN it is may differ
+      expect_same_state(*together[job], *alone[job], printed("job %d step %d", static_cast<int>(job), step));
+      EXPECT_EQ(together[job]->rule->updates(), alone[job]->rule->updates());
+    }
   }
 }
 

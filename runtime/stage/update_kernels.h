@@ -1,0 +1,86 @@
+// What an update computes of a run of elements, in one pass over memory (two, where roots are drawn between).
+// Rounded as ATen's kernels of LibTorch 2.11 round on x86 with FMA, so that an update gives the same bits by
+// either: tests/train/update_rules_test.cpp compares them. LibTorch-free.
+#pragma once
+
+#include <cstdint>
+
+namespace millrace {
+
+/// Whether they are compiled for, and may run on, a processor with FMA; else they would be slow.
+bool has_update_kernels();
+
+/// The pointers of a block are to `count` elements each, float or double, and do not overlap. What `gradient`
+/// holds afterwards means nothing. Numbers are rounded to T where they are used, as ATen's are. Pure but for
+/// what they write; thread-safe.
+template <class T>
+struct SgdBlock {
+  T *weights, *gradient;
+  T* momentum = nullptr;  ///< without: plain descent
+  std::int64_t count = 0;
+  T decay = 0, factor = 0, rest = 1, lr = 0;  ///< of the weights; momentum, 1 - dampening
+  bool first = false;                         ///< the momentum begins as the gradient
+  bool nesterov = false;
+};
+void update(const SgdBlock<float>& block);
+void update(const SgdBlock<double>& block);
+
+template <class T>
+struct AdamBlock {
+  T *weights, *gradient, *average, *square;
+  T* maximum = nullptr;  ///< amsgrad's
+  std::int64_t count = 0;
+  T decay = 0;            ///< of the weights, added to the gradient; 0: none
+  T keep = 1;             ///< what AdamW's decay leaves of the weights; 1: all
+  T lerp = 0;             ///< 1 - beta1
+  T beta2 = 0, rest = 0;  ///< rest: 1 - beta2
+  T correction = 1;       ///< the root of 1 - beta2^step
+  T epsilon = 0, step_size = 0;
+};
+void update(const AdamBlock<float>& block);
+void update(const AdamBlock<double>& block);
+
+/// Adadelta: `prepare`, the caller replaces `roots` by their square roots, `finish`.
+template <class T>
+struct AdadeltaBlock {
+  T *weights, *gradient, *square, *delta;
+  T* roots;  ///< two of each element: of delta + epsilon, then of square + epsilon
+  std::int64_t count = 0;
+  T decay = 0, rho = 0, rest = 0, epsilon = 0, lr = 0;  ///< rest: 1 - rho
+};
+void prepare(const AdadeltaBlock<float>& block);
+void prepare(const AdadeltaBlock<double>& block);
+void finish(const AdadeltaBlock<float>& block);
+void finish(const AdadeltaBlock<double>& block);
+
+/// RMSprop: the same, with one root of each element.
+template <class T>
+struct RmsPropBlock {
+  T *weights, *gradient, *square;
+  T* mean = nullptr;  ///< centered
+  T* momentum = nullptr;
+  T* roots;
+  std::int64_t count = 0;
+  T decay = 0, alpha = 0, rest = 0, epsilon = 0, factor = 0, lr = 0;  ///< 1 - alpha; factor: momentum
+};
+void prepare(const RmsPropBlock<float>& block);
+void prepare(const RmsPropBlock<double>& block);
+void finish(const RmsPropBlock<float>& block);
+void finish(const RmsPropBlock<double>& block);
+
+template <class T>
+struct AsgdBlock {
+  T *weights, *gradient;
+  T* average = nullptr;  ///< null: not averaged yet
+  std::int64_t count = 0;
+  T decay = 0, keep = 1, lr = 0;  ///< keep: of the weights
+  T weight = 1;                   ///< of the weights in the average
+};
+void update(const AsgdBlock<float>& block);
+void update(const AsgdBlock<double>& block);
+
+/// values[i] *= factor
+void scale(float* values, std::int64_t count, double factor);
+void scale(double* values, std::int64_t count, double factor);
+
+}  // namespace millrace
