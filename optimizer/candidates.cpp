@@ -63,6 +63,9 @@ double Candidates::consider_always(Found found) {
     looked_at_ += static_cast<long>(model_.graph().nodes.size());
     return kInfinite;
   }
+  if (model_.graph().sync_batch_norm &&
+      !model_.replicas_can_meet(found.kind, found.microbatches, found.stages))
+    return kInfinite;
   const Result<StepEstimate> estimate = model_.estimate(found.kind, found.microbatches, found.stages);
   if (!estimate) return kInfinite;
   ++simulated_;

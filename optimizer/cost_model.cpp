@@ -424,6 +424,10 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
     costs.backward_weight.push_back(0);
     costs.reduce.push_back(0);
     const StatisticsSeconds statistics = statistics_seconds(graph_, stage.nodes, reduce);
+    if (statistics.forward > 0) {
+      costs.meets.resize(stages.size());
+      costs.meets[costs.forward.size() - 1] = 1;
+    }
     std::vector<int> seen;  // sheets; a stage is as slow as its slowest replica
     for (RankId rank : stage.ranks) {
       const int index = sheet_of(rank);
@@ -602,6 +606,14 @@ Result<Simulation> CostModel::run(ScheduleKind kind, const PipelineShape& shape,
   SimulationOptions options = conditions_;
   const Schedule step = in_turns(**schedule, whole, options, costs.turns);
   return simulated(step, whole, options);
+}
+
+bool CostModel::replicas_can_meet(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) {
+  const PipelineShape shape = with_updates(kind, shape_of(stages, microbatches));
+  const ScheduleCosts costs = costs_of(stages, shape, kind);
+  if (costs.meets.empty()) return true;
+  const Result<const Schedule*> schedule = prepared(kind, shape, costs);
+  return schedule && check_meetings(**schedule, shape, Transport::Buffered, costs).empty();
 }
 
 Result<StashCounts> CostModel::stash(ScheduleKind kind, const PipelineShape& shape) {

@@ -194,6 +194,8 @@ class CostModel {
   /// What no order of its actions takes less than.
   double busiest_rank_s(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
+  /// Whether train --sync-batch-norm, if the profile is of that, takes such a plan (check_rounds).
+  bool replicas_can_meet(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   /// Exact for one stage per rank in a fixed order; at least, for the others.
   Result<StashCounts> stash(ScheduleKind kind, const PipelineShape& shape);
   /// Bytes of each stage's fullest rank, as estimate() has them. Nothing is simulated.

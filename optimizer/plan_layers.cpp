@@ -77,6 +77,10 @@ class Search {
     } else {
       search();
     }
+    if (candidates_.best().stages.empty() && !candidates_.has_limits() && model_.graph().sync_batch_norm)
+      return Problem{"--sync-batch-norm",
+                     "in no plan can the replicas wait for each other at every microbatch",
+                     "give a number of microbatches that the replicas divide, or --schedule gpipe"};
     nothing_fitted_ = candidates_.best().stages.empty();
     if (nothing_fitted_) return Problem{"--memory", "no plan fits", ""};
     return answer();
@@ -712,6 +716,12 @@ Problems check_options(const LayerGraph& graph, const ClusterSpec& cluster, cons
                         to_string(*options.schedule) + " never flushes, and " + graph.model +
                             " is trained in turns, each of which needs the weights of the one before",
                         "a schedule that flushes"});
+  }
+  if (graph.sync_batch_norm && options.schedule && is_asynchronous(*options.schedule)) {
+    problems.push_back({"--schedule",
+                        "the replicas of " + to_string(*options.schedule) +
+                            " take turns, and the profile is of train --sync-batch-norm, where they meet",
+                        "a schedule that flushes, or a profile without --sync-batch-norm"});
   }
   if (options.stages < 0) problems.push_back({"--stages", "is below 0", "0 chooses"});
   if (options.stages > layers) {

@@ -43,6 +43,7 @@ class Walk {
         if (t.end > t.start) steps_.push_back({t.action, rank_id(place), -1, t.start, t.end});
         time = t.start;
         --place.at;
+        if (end_before(place) < time && t.end > t.start) meeting(place, t);
       }
     }
     std::ranges::reverse(steps_);
@@ -83,6 +84,30 @@ class Walk {
       if (end > latest) latest = end, place = {r, size};
     }
     return place;
+  }
+
+  /// When the rank of `place` came to what it did there.
+  double end_before(const Spot& place) const {
+    double end = 0;
+    for (std::size_t i = place.at; i-- > 0;) {
+      end = std::max(end, simulation_.ranks[place.rank][i].end);
+      if (!is_transfer(simulation_.ranks[place.rank][i].action.op)) break;
+    }
+    return end;
+  }
+
+  /// To the replica that came last to a computation within which all of them meet.
+  void meeting(Spot& place, const TimedAction& t) const {
+    for (const RankId rank : shape_.ranks_of_stage[static_cast<std::size_t>(t.action.stage.value)]) {
+      const auto& list = simulation_.ranks[static_cast<std::size_t>(rank.value)];
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (list[i].action.op != t.action.op || list[i].action.stage != t.action.stage ||
+            list[i].start != t.start)
+          continue;
+        if (const Spot there{static_cast<std::size_t>(rank.value), i}; end_before(there) == t.start)
+          place = there;
+      }
+    }
   }
 
   void transfer(Spot& place, double& time) {

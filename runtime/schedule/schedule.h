@@ -189,6 +189,9 @@ struct ScheduleCosts {
   /// norm.
   std::vector<double> norm{};
   double agreement = 0;
+  /// By stage: whether its replicas wait for each other within every forward and backward (check_rounds):
+  /// none ends before the last to begin has had its time. Empty: nowhere.
+  std::vector<char> meets{};
 
   /// By link, of sending or receiving an activation or a gradient.
   const std::vector<double>& transfers(Op op) const {

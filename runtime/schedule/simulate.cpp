@@ -50,7 +50,7 @@ class Wires {
 class Simulator {
  public:
   Simulator(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
-            const SimulationOptions& options)
+            const SimulationOptions& options, bool may_meet)
       : schedule_(schedule),
         shape_(shape),
         costs_(costs),
@@ -58,7 +58,9 @@ class Simulator {
         messages_(shape),
         arrival_(messages_.size(), kNotYet),
         ranks_(schedule.ranks.size()),
-        barriers_(static_cast<std::size_t>(shape.num_stages())) {
+        barriers_(static_cast<std::size_t>(shape.num_stages())),
+        rounds_(barriers_.size()),
+        may_meet_(may_meet) {
     result_.ranks.resize(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       result_.ranks[r].reserve(schedule.ranks[r].size());
@@ -204,6 +206,8 @@ class Simulator {
         }
       } else if (a.op == Op::Reduce) {
         if (!reduce(r, a)) return;
+      } else if (meets(a)) {
+        if (!meet(r, a)) return;
       } else if (a.op == Op::Update && !costs_.norm.empty() && !agree(r, costs_of(a.microbatch))) {
         return;
       } else {
@@ -212,9 +216,36 @@ class Simulator {
     }
   }
 
-  void compute(std::size_t r, const Action& a) {
+  /// Its layers exchange with those of the other replicas.
+  bool meets(const Action& a) const {
+    const std::vector<char>& stages = costs_of(a.microbatch).meets;
+    return may_meet_ && index(a.stage) < stages.size() && stages[index(a.stage)] &&
+           (a.op == Op::Forward || a.op == Op::Backward || a.op == Op::BackwardInput) &&
+           shape_.replicas(a.stage) > 1;
+  }
+
+  /// All begin when the last replica has come, as the first exchange lets none go on before. True if the rank
+  /// went past it.
+  bool meet(std::size_t r, const Action& a) {
+    Barrier& round = rounds_[index(a.stage)];
+    round.time = std::max(round.time, ranks_[r].time);
+    round.waiting.push_back(r);
+    if (round.waiting.size() < static_cast<std::size_t>(shape_.replicas(a.stage))) return false;
+    const Barrier met = std::exchange(round, {});
+    double seconds = 0;
+    for (const std::size_t member : met.waiting)
+      seconds = std::max(seconds, duration(member, schedule_.ranks[member][ranks_[member].at]));
+    for (const std::size_t member : met.waiting) {
+      ranks_[member].time = met.time;
+      compute(member, schedule_.ranks[member][ranks_[member].at], seconds);
+      if (member != r) ready_.push_back(member);
+    }
+    return true;
+  }
+
+  void compute(std::size_t r, const Action& a) { compute(r, a, duration(r, a)); }
+  void compute(std::size_t r, const Action& a, double seconds) {
     Rank& rank = ranks_[r];
-    const double seconds = duration(r, a);
     rank.busy += seconds;
     if (is_compute(a.op)) {
       rank.computing += seconds;
@@ -405,6 +436,8 @@ class Simulator {
   std::vector<double> arrival_;  // by message
   std::vector<Rank> ranks_;
   std::vector<Barrier> barriers_;  // by stage
+  std::vector<Barrier> rounds_;    // by stage: of computations whose replicas meet
+  bool may_meet_;                  // false: the lists do not let them
   Barrier agreement_;
   std::vector<int> waiting_;  // by message: the rank that waits for it
   std::vector<Ends> ends_;    // by message
@@ -416,9 +449,22 @@ class Simulator {
 
 }  // namespace
 
+Problems check_meetings(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                        const ScheduleCosts& costs) {
+  std::vector<StageId> stages;
+  for (std::size_t s = 0; s < costs.meets.size(); ++s)
+    if (costs.meets[s]) stages.emplace_back(static_cast<int>(s));
+  if (stages.empty()) return {};
+  if (is_asynchronous(schedule.kind))
+    return {Problem{to_string(schedule.kind), "its replicas take turns, so that no two run at the same time",
+                   "use a schedule that flushes"}};
+  return check_rounds(schedule, shape, transport, stages);
+}
+
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,
                     const SimulationOptions& options) {
-  Simulation simulation = Simulator(schedule, shape, costs, options).run();
+  const bool may_meet = check_meetings(schedule, shape, options.transport, costs).empty();
+  Simulation simulation = Simulator(schedule, shape, costs, options, may_meet).run();
   if (options.peaks) {
     Peaks peaks = peaks_of(schedule, shape);
     simulation.peak_stash = std::move(peaks.stash);

@@ -53,6 +53,11 @@ struct SimulationOptions {
   std::vector<double> state_bytes;   ///< by stage: gradients, update rule, buffers: once
 };
 
+/// Why the replicas of the stages of `costs.meets` cannot wait for each other; empty: they can.
+Problems check_meetings(const Schedule& schedule, const PipelineShape& shape, Transport transport,
+                        const ScheduleCosts& costs);
+
+/// Where replicas that should meet cannot (check_meetings), they do not: nothing trains so.
 /// Deterministic: equal arguments (and seed), equal result. Throws InternalError on a deadlock under
 /// options.transport, or on a transfer without a link.
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,

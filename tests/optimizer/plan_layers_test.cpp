@@ -337,6 +337,42 @@ TEST(Predict, ReplicasExchangeTheSumsOfBatchNormalisation) {
   EXPECT_DOUBLE_EQ(stage(1, true).forward_s, stage(1, false).forward_s);
 }
 
+/// Behind a stage on one rank replicas get their microbatches one after the other, and the first waits.
+TEST(Predict, ReplicasWaitForEachOtherInBatchNormalisation) {
+  LayerGraph graph = skip_graph();
+  graph.nodes[3].kind = "batch_norm2d";
+  const ClusterSpec cluster = ClusterSpec::local(3);
+  Plan plan = uniform_plan("skip", {"a", "b", "c", "d"}, 2, 1, 2, ScheduleKind::GPipe);
+  plan.stages[1].ranks = {RankId(1), RankId(2)};
+  const auto step = [&](bool together) {
+    graph.sync_batch_norm = together;
+    return predict(plan, graph, cluster);
+  };
+  const Plan alone = step(false), met = step(true);
+  const double exchanges = met.stages[1].forward_s - alone.stages[1].forward_s +
+                           (met.stages[1].backward_s - alone.stages[1].backward_s);
+  EXPECT_GT(exchanges, 0);
+  // GPipe: the first of two microbatches comes back later by one forward of stage 0, by one backward less.
+  CostModel model(graph, cluster, {});
+  EXPECT_EQ(model.costs_of(model.stages_of(plan), shape_of(plan), plan.schedule).meets,
+            (std::vector<char>{0, 1}));
+  EXPECT_GT(met.predicted_step_s, alone.predicted_step_s + exchanges + 1e-9);
+  EXPECT_TRUE(model.replicas_can_meet(ScheduleKind::GPipe, 2, model.stages_of(plan)));
+  EXPECT_FALSE(model.replicas_can_meet(ScheduleKind::GPipe, 3, model.stages_of(plan)));
+  const Result<Plan> refused =
+      plan_layers(graph, cluster, {.microbatches = 4, .schedule = ScheduleKind::PipeDream});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(to_string(refused.problems()).find("take turns"), std::string::npos);
+  // Three replicas divide no 4 microbatches: what is planned can be trained.
+  const Result<Plan> planned = plan_layers(graph, cluster, {.microbatches = 4});
+  ASSERT_TRUE(planned) << to_string(planned.problems());
+  for (const PlanStage& stage : planned->stages) {
+    if (std::ranges::find(stage.layers, "d") != stage.layers.end()) {
+      EXPECT_EQ(4 % stage.ranks.size(), 0u);
+    }
+  }
+}
+
 TEST(CostModel, LinksAreThoseOfTheLevelThatJoinsTheRanks) {
   const ClusterSpec cluster = cluster_of({{2, 100, 1}, {3, 10, 5}});
   EXPECT_DOUBLE_EQ(transfer_seconds(cluster, RankId(0), RankId(1), 200), 1 + 2.0);

@@ -288,6 +288,71 @@ TEST(SimulateModel, NormsAreWaitedForByAllRanks) {
   EXPECT_DOUBLE_EQ(simulate(interleaved, chunks, unit).makespan, without + 3);
 }
 
+/// One rank, then two replicas whose batch normalisations exchange: stage 0 takes 1 and 1, stage 1 takes 3
+/// and 3.
+TEST(SimulateModel, ReplicasThatMeetWaitForTheLast) {
+  PipelineShape shape = chain_shape(2, 2);
+  shape.ranks_of_stage = {{RankId(0)}, {RankId(1), RankId(2)}};
+  const Schedule schedule = *make_schedule(ScheduleKind::GPipe, shape);
+  ScheduleCosts costs{.forward = {1, 3}, .backward_input = {0.5, 2}, .backward_weight = {0.5, 1}};
+  // Replica 1 begins at 2, a second later than replica 0; stage 0's backwards are at 7 to 8 and 8 to 9.
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 9);
+  costs.meets = {0, 1};
+  // Both from 2 to 8; stage 0's at 8 and at 9.
+  const Simulation met = simulate(schedule, shape, costs);
+  EXPECT_DOUBLE_EQ(met.makespan, 10);
+  EXPECT_EQ(met.busy, (std::vector<double>{4, 6, 6}));
+  double end = 0;
+  for (const CriticalStep& step : critical_path(met, shape, Transport::Buffered)) {
+    EXPECT_DOUBLE_EQ(step.start, end);
+    end = step.end;
+  }
+  EXPECT_DOUBLE_EQ(end, 10);
+  // Replica 0 takes twice as long, and the other one with it: 2 to 8 to 14.
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs, {.slowdown = {1, 2}}).makespan, 16);
+  // Of a stage that is on one rank nobody is met; of one round less than whole nobody may be.
+  costs.meets = {1, 0};
+  EXPECT_DOUBLE_EQ(simulate(schedule, shape, costs).makespan, 9);
+  costs.meets = {0, 1};
+  shape.microbatches = 3;
+  const Schedule odd = *make_schedule(ScheduleKind::GPipe, shape);
+  EXPECT_FALSE(check_meetings(odd, shape, Transport::Buffered, costs).empty());
+  ScheduleCosts alone = costs;
+  alone.meets.clear();
+  EXPECT_DOUBLE_EQ(simulate(odd, shape, costs).makespan, simulate(odd, shape, alone).makespan);
+}
+
+/// With split backwards the weight gradients wait for nobody: 2F 2 to 5, 2I 5 to 7 on both.
+TEST(SimulateModel, ReplicasMeetInTheInputsBackwardAlone) {
+  PipelineShape shape = chain_shape(2, 2);
+  shape.ranks_of_stage = {{RankId(0)}, {RankId(1), RankId(2)}};
+  const auto compute = [](Op op, int stage, int microbatch) {
+    return Action{op, StageId(stage), MicrobatchId(microbatch), {}, {}};
+  };
+  std::vector<std::vector<Action>> lists(3);
+  for (int m = 0; m < 2; ++m) {
+    lists[0].push_back(compute(Op::Forward, 0, m));
+    for (const Op op : {Op::Forward, Op::BackwardInput, Op::BackwardWeight})
+      lists[static_cast<std::size_t>(m + 1)].push_back(compute(op, 1, m));
+  }
+  for (int m = 0; m < 2; ++m) lists[0].push_back(compute(Op::Backward, 0, m));
+  const Schedule schedule = lower(ScheduleKind::Custom, shape, lists);
+  const ScheduleCosts costs{
+      .forward = {1, 3}, .backward_input = {0.5, 2}, .backward_weight = {0.5, 1}, .meets = {0, 1}};
+  const Simulation met = simulate(schedule, shape, costs);
+  EXPECT_DOUBLE_EQ(met.makespan, 9);
+  for (const std::size_t rank : {1, 2}) {
+    for (const TimedAction& t : met.ranks[rank]) {
+      if (t.action.op == Op::Forward) {
+        EXPECT_DOUBLE_EQ(t.start, 2);
+      }
+      if (t.action.op == Op::BackwardWeight) {
+        EXPECT_DOUBLE_EQ(t.end, 8);
+      }
+    }
+  }
+}
+
 TEST(SimulateModel, CountsBytes) {
   const PipelineShape shape = replicated_shape({1, 1}, 8);
   const ScheduleCosts costs{.forward = {1, 1}, .backward_input = {1, 1}};
