@@ -96,7 +96,7 @@ Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs) {
 std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where, Problems& problems) {
   std::vector<LayerGraph> profiles;
   for (std::size_t i = 0; i < list.items().size(); ++i) {
-    Result<LayerGraph> one = LayerGraph::parse(list.items()[i].dump(), where + "[" + std::to_string(i) + "]");
+    Result<LayerGraph> one = LayerGraph::from(list.items()[i], where + "[" + std::to_string(i) + "]");
     if (one)
       profiles.push_back(*std::move(one));
     else
@@ -107,7 +107,7 @@ std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where
 
 Json profiles_json(const std::vector<LayerGraph>& profiles) {
   Json list = Json::array();
-  for (const LayerGraph& one : profiles) list.push_back(*parse_json(one.to_json(), "profile"));
+  for (const LayerGraph& one : profiles) list.push_back(one.as_json());
   return list;
 }
 

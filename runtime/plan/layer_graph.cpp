@@ -120,13 +120,17 @@ Measured measured_from(const Json& json, Problems& problems) {
 }  // namespace
 
 Result<LayerGraph> LayerGraph::parse(std::string_view text, const std::string& name) {
-  Result<Json> json = parse_json(text, name);
+  const Result<Json> json = parse_json(text, name);
   if (!json) return json.problems();
+  return from(*json, name);
+}
+
+Result<LayerGraph> LayerGraph::from(const Json& json, const std::string& name) {
   Problems problems;
-  ObjectReader in(*json, problems);
+  ObjectReader in(json, problems);
   const std::string format = in.string("format");
   const std::string formats[] = {kFormat, kFormatOfArrays, kFormatOfTurns};
-  if (std::ranges::find(formats, format) == std::end(formats) && json->is_object()) {
+  if (std::ranges::find(formats, format) == std::end(formats) && json.is_object()) {
     in.problem("format",
                "is '" + format + "', expected '" + kFormat + "', '" + kFormatOfArrays + "' or '" +
                    kFormatOfTurns + "'",
@@ -210,6 +214,10 @@ Result<LayerGraph> LayerGraph::load(const std::string& path) {
 }
 
 std::string LayerGraph::to_json() const {
+  return as_json().dump(1) + "\n";
+}
+
+Json LayerGraph::as_json() const {
   Json layers = Json::array(), edge_list = Json::array();
   for (const LayerNode& n : nodes) {
     layers.push_back(Json::object({{"name", n.name},
@@ -280,7 +288,7 @@ std::string LayerGraph::to_json() const {
   json["edges"] = std::move(edge_list);
   if (!turns.empty()) json["turns"] = profiles_json(turns);
   if (!arrays.empty()) json["arrays"] = profiles_json(arrays);
-  return json.dump(1) + "\n";
+  return json;
 }
 
 std::vector<double> LayerGraph::length_factors() const {

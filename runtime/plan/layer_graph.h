@@ -10,6 +10,8 @@
 
 namespace millrace {
 
+class Json;
+
 /// Of a layer and one microbatch.
 struct LayerSeconds {
   double forward = 0;
@@ -111,7 +113,10 @@ struct LayerGraph {
   /// Reads the JSON form; all problems (cycle, duplicate name, dangling edge, negative cost) at once.
   static Result<LayerGraph> load(const std::string& path);
   static Result<LayerGraph> parse(std::string_view json, const std::string& name);
+  /// The same of what has been read; `name`: of the file, or of the place in it.
+  static Result<LayerGraph> from(const Json& json, const std::string& name);
   std::string to_json() const;
+  Json as_json() const;
   Status save(const std::string& path) const;
 
   /// How long each of `microbatches` takes as a multiple of their mean; {1} if there are none or their times
