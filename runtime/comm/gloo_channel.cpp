@@ -10,6 +10,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/base/random.h"
 #include "runtime/comm/channel.h"
 
 namespace millrace {
@@ -46,6 +47,13 @@ struct Mesh {
   std::string aborted;
 };
 
+/// Gloo's slot of a message. Gloo does not say how many bytes came, and a shorter message would leave the
+/// rest of the tensor as it was; so the length is part of what the two ends meet by: one of another length,
+/// from a rank with another plan or another program, is never taken, and both ends say so at their deadline.
+std::uint64_t slot_of(std::uint64_t tag, std::size_t bytes) {
+  return derive_seed(tag, "bytes", bytes);
+}
+
 class GlooPending final : public Pending {
  public:
   GlooPending(std::shared_ptr<Mesh> mesh, const CommunicatorOptions& options, Transfer transfer)
@@ -62,10 +70,11 @@ class GlooPending final : public Pending {
       mesh_->in_flight.insert(buffer_.get());
     }
     try {
+      const std::uint64_t slot = slot_of(transfer_.tag, bytes);
       if (transfer_.direction == Direction::Send)
-        buffer_->send(transfer_.peer.value, transfer_.tag, 0, bytes);
+        buffer_->send(transfer_.peer.value, slot, 0, bytes);
       else
-        buffer_->recv(transfer_.peer.value, transfer_.tag, 0, bytes);
+        buffer_->recv(transfer_.peer.value, slot, 0, bytes);
     } catch (const std::exception& error) {
       forget();
       throw PeerError(wait_message(rank_, transfer_, clock_, clock_.now(), error.what()),
@@ -89,18 +98,18 @@ class GlooPending final : public Pending {
                                                         : buffer_->waitRecv(deadline_);
     } catch (const std::exception& error) {
       const bool late = clock_.now() - start >= deadline_;
-      throw PeerError(
+      const std::string what =
           wait_message(rank_, transfer_, clock_, start,
-                       late ? "no message" : "connection lost (" + std::string(error.what()) + ")"),
-          late ? "is the peer alive and running the same plan? The deadline is --timeout"
-               : "the peer has ended; its log says why");
+                       late ? "no message" : "connection lost (" + std::string(error.what()) + ")");
+      if (late)
+        throw PeerError(what + "; expected " + std::to_string(transfer_.tensor.nbytes()) + " bytes",
+                        "is the peer alive and running the same plan? The deadline is --timeout");
+      throw PeerError(what, "the peer has ended; its log says why");
     }
     if (!finished) {
       std::lock_guard lock(mesh_->mutex);
       throw_if_aborted(start);
     }
-    // FIXME: Gloo does not say how many bytes came: a message that is shorter than the tensor, from a rank
-    // with another plan or another program, leaves the rest of it as it was.
     done_ = true;
     forget();
   }

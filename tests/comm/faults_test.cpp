@@ -109,19 +109,14 @@ TEST_P(Faults, ALinkThatIsCutEndsBothSides) {
   EXPECT_LT(outcome.seconds, 20);
 }
 
-/// Those that say how long a message is (gloo_channel.cpp: FIXME).
-class FaultsOfLength : public Faults {};
-
-TEST_P(FaultsOfLength, AMessageOfAnotherLengthIsRefused) {
+/// Gloo's is not taken, and says what is expected at the deadline.
+TEST_P(Faults, AMessageOfAnotherLengthIsRefused) {
   const Outcome outcome = run({.fault = Fault::WrongLength, .rank = 0, .message = 2});
   EXPECT_EQ(outcome.faults, 1);
   expect_says(outcome, 1, {"message 2 from rank 0", "expected"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("local", "shm", "gloo"),
-                         [](const auto& info) { return info.param; });
-
-INSTANTIATE_TEST_SUITE_P(Transports, FaultsOfLength, ::testing::Values("local", "shm"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
