@@ -7,6 +7,7 @@
 #include "data/readers/image_folder.h"
 #include "data/synthetic/synthetic.h"
 #include "runtime/base/numbers.h"
+#include "runtime/device/host_memory.h"
 
 namespace millrace {
 
@@ -26,6 +27,7 @@ bool reads_images_alone(const std::vector<FieldSpec>& fields) {
 }  // namespace
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
+  const UncountedTensors of_the_set;
   constexpr std::string_view kArrays = "arrays:";
   if (options.length_buckets > 0 && (options.path.starts_with(kArrays) || !reads_text(options.fields)))
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
@@ -66,6 +68,7 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options,
                                                     const std::vector<NamedDataset>& own) {
+  const UncountedTensors of_the_set;
   for (const NamedDataset& dataset : own) {
     if (options.path == dataset.name || options.path.starts_with(dataset.name + ":"))
       return dataset.make(options);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/random.h"
+#include "runtime/device/host_memory.h"
 
 namespace millrace {
 namespace {
@@ -43,6 +44,7 @@ class Synthetic final : public Dataset {
     at::Tensor& kept = kept_[static_cast<std::size_t>(index)];
     if (!kept.defined()) {
       lock.unlock();
+      const UncountedTensors of_the_set;
       at::Tensor input = make(seed, target);
       lock.lock();
       kept = std::move(input);

@@ -40,11 +40,13 @@ std::size_t class_bytes(int index) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+thread_local int uncounted = 0;  // UncountedTensors that live
+
 class HostAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
-    void* data = take(size_class(bytes), static_cast<std::int64_t>(bytes));
+    void* data = take(size_class(bytes), uncounted > 0 ? 0 : static_cast<std::int64_t>(bytes));
     return {data, data, &HostAllocator::release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::release; }
@@ -69,12 +71,13 @@ class HostAllocator final : public c10::Allocator {
   /// Stands in front of every block, in a cache line of its own.
   struct Header {
     int size_class;
-    std::int64_t asked;  ///< bytes of the tensor that has it: what counts as live
+    std::int64_t asked;  ///< what counts as live: bytes of the tensor that has it
   };
   static Header& header_of(void* data) {
     return *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlignment);
   }
 
+  /// `bytes`: what counts.
   void* take(int index, std::int64_t bytes) {
     {
       std::lock_guard lock(mutex_);
@@ -129,6 +132,13 @@ class HostAllocator final : public c10::Allocator {
 std::atomic<bool> installed{false};
 
 }  // namespace
+
+UncountedTensors::UncountedTensors() {
+  ++uncounted;
+}
+UncountedTensors::~UncountedTensors() {
+  --uncounted;
+}
 
 void install_host_allocator() {
   if (installed.exchange(true)) return;

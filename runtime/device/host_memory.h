@@ -18,6 +18,16 @@ struct HostMemory {
 /// once, before other threads make tensors; further calls do nothing.
 void install_host_allocator();
 
+/// While one lives, CPU tensors that its thread makes count neither as live nor in the peak: data sets that are
+/// kept in memory, which no plan knows of.
+class UncountedTensors {
+ public:
+  UncountedTensors();
+  ~UncountedTensors();
+  UncountedTensors(const UncountedTensors&) = delete;
+  UncountedTensors& operator=(const UncountedTensors&) = delete;
+};
+
 /// The process's largest resident set so far, in bytes: tensors, libraries, kept blocks. Thread-safe.
 std::int64_t peak_resident_bytes();
 /// Seconds of CPU that all threads of the process have had. Thread-safe.

@@ -28,6 +28,26 @@ TEST(HostMemory, TheCpuDeviceCountsTensorsAndRemembersTheMost) {
   EXPECT_GE(after.peak, before.current + bytes);
 }
 
+/// They are made while one lives; when they are freed does not matter.
+TEST(HostMemory, DataSetsAreLeftOut) {
+  install_host_allocator();
+  const auto device = make_cpu_device();
+  const DeviceMemory before = device->memory();
+  const Bytes bytes = before.peak + 64 * kMiB;
+  at::Tensor set;
+  {
+    const UncountedTensors of_the_set;
+    const UncountedTensors again;
+    set = at::empty({bytes}, at::kByte);
+  }
+  EXPECT_EQ(device->memory().current, before.current);
+  EXPECT_EQ(device->memory().peak, before.peak);
+  const at::Tensor counted = at::empty({kMiB}, at::kByte);
+  EXPECT_EQ(device->memory().current, before.current + kMiB);
+  set.reset();
+  EXPECT_EQ(device->memory().current, before.current + kMiB);
+}
+
 /// A microbatch that is a little shorter than the one before takes its blocks.
 TEST(HostMemory, ABlockServesSmallerTensorsToo) {
   install_host_allocator();
