@@ -139,6 +139,13 @@ CommandSpec train_spec(TrainFlags& f) {
            "each alone: docs/schedules.md says where and at what cost.",
        .group = "Training",
        .target = into::on(o.sync_batch_norm)},
+      {.name = "dropout-masks",
+       .value = choices_of<MasksFrom>(),
+       .help = "Where dropout's masks are drawn: device, or host, so that a GPU drops what a CPU drops; its "
+               "layers "
+               "then wait for the copies.",
+       .group = "Training",
+       .target = into::choice(o.masks, "place")},
       {.name = "seed",
        .value = "N",
        .help = "Seed of weights, data order, augmentation and dropout.",

@@ -1,6 +1,5 @@
 #include "models/exported/call_runner.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
@@ -18,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
+#include "runtime/layers/dropout_mask.h"
 
 namespace millrace {
 namespace {
@@ -417,14 +417,15 @@ ExportedArgument with_values(const ExportedArgument& argument, const SymbolValue
   return result;
 }
 
-/// [input] with elements dropped; drawn on the CPU, so that every device drops the same.
-at::Tensor dropped(const at::Tensor& input, double p, std::uint64_t seed) {
+/// [input] with elements dropped.
+at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, const std::string& call) {
   if (p >= 1) return input.mul(at::zeros_like(input));
   at::Tensor mask;
   {
     at::NoGradGuard no_grad;
-    mask = at::empty(input.sizes(), input.options().device(at::kCPU));
-    mask.bernoulli_(1 - p, at::detail::createCPUGenerator(seed)).div_(1 - p);
+    const at::Device where = pass.masks == MasksFrom::Host ? at::Device(at::kCPU) : input.device();
+    mask = at::empty(input.sizes(), input.options().device(where));
+    mask.bernoulli_(1 - p, seeded_generator(where, derive_seed(pass.random_seed, call))).div_(1 - p);
     mask = mask.to(input.device());
   }
   return input.mul(mask);
@@ -457,8 +458,7 @@ std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const Ca
     }
     using Form = Call::Form;
     if (call.form == Form::Dropout && pass.training) {
-      give(
-          dropped(tensor(0), call.operands[1].constant.toDouble(), derive_seed(pass.random_seed, call.name)));
+      give(dropped(tensor(0), call.operands[1].constant.toDouble(), pass, call.name));
       continue;
     }
     if (pass.pending && call.form != Form::Plain && call.form != Form::Dropout) {

@@ -13,6 +13,7 @@
 
 #include "models/exported/flat_program.h"
 #include "models/exported/weight_later.h"
+#include "runtime/base/masks_from.h"
 
 namespace millrace {
 
@@ -20,6 +21,7 @@ namespace millrace {
 struct CallPass {
   const SymbolValues* symbols = nullptr;
   bool training = true;  ///< else dropout and batch statistics are off and buffers stay as they are
+  MasksFrom masks = MasksFrom::Device;
   std::uint64_t random_seed = 0;
   PendingWeights* pending = nullptr;  ///< where weight gradients wait; null: autograd computes them
 };

@@ -61,7 +61,10 @@ class ExportedLayer final : public MultiLayer {
                                       std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                       const CallContext& context, Saved* saved) const override {
     const SymbolValues symbols = bind(shapes_of(inputs));
-    CallPass pass{.symbols = &symbols, .training = context.training, .random_seed = context.random_seed};
+    CallPass pass{.symbols = &symbols,
+                  .training = context.training,
+                  .masks = context.masks,
+                  .random_seed = context.random_seed};
     if (!context.training) return plain(parts_.calls->run(given(inputs, parameters, buffers), pass));
     // Under autograd even if nothing is kept (recompute): LibTorch takes other kernels for an LSTM without
     // it.

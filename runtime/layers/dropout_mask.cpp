@@ -1,41 +1,45 @@
 #include "runtime/layers/dropout_mask.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 namespace millrace {
-
 namespace {
 
-void draw_(at::Tensor mask, double p, std::uint64_t seed) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  mask.bernoulli_(1 - p, generator).div_(1 - p);
-}
-
-/// Drawn on the CPU whatever the device: the same mask everywhere. Page-locked, the copy stalls nobody.
-at::Tensor place_for(const at::Tensor& like) {
-  return at::empty(like.sizes(), at::TensorOptions(at::kFloat).pinned_memory(!like.device().is_cpu()));
-}
-
-at::Tensor moved(const at::Tensor& mask, const at::Tensor& like) {
+/// A mask of what `like` is: each of `seeds` draws as many rows of dimension 0.
+at::Tensor drawn(const at::Tensor& like, double p, std::span<const std::uint64_t> seeds, MasksFrom from) {
+  const bool copied = from == MasksFrom::Host && !like.device().is_cpu();
+  // Page-locked, the copy stalls nobody.
+  const at::Tensor mask = at::empty(like.sizes(), at::TensorOptions(at::kFloat)
+                                                      .device(copied ? at::Device(at::kCPU) : like.device())
+                                                      .pinned_memory(copied));
+  const std::int64_t rows = seeds.size() == 1 ? 0 : mask.size(0) / static_cast<std::int64_t>(seeds.size());
+  for (std::size_t i = 0; i < seeds.size(); ++i) {
+    at::Tensor own = seeds.size() == 1 ? mask : mask.narrow(0, static_cast<std::int64_t>(i) * rows, rows);
+    own.bernoulli_(1 - p, seeded_generator(mask.device(), seeds[i]));
+  }
+  at::Tensor(mask).div_(1 - p);
   return mask.to(like.device(), like.scalar_type(), /*non_blocking=*/true);
 }
 
 }  // namespace
 
-at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed) {
-  const at::Tensor mask = place_for(like);
-  draw_(mask, p, seed);
-  return moved(mask, like);
+at::Generator seeded_generator(at::Device device, std::uint64_t seed) {
+  if (device.is_cpu()) return at::detail::createCPUGenerator(seed);
+  at::Generator generator =
+      at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
+  generator.set_current_seed(seed);
+  return generator;
+}
+
+at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed, MasksFrom from) {
+  return drawn(like, p, std::span(&seed, 1), from);
 }
 
 at::Tensor dropout_mask(const at::Tensor& like, double p, const CallContext& context) {
-  if (context.job_seeds.empty()) return dropout_mask(like, p, context.random_seed);
-  const at::Tensor mask = place_for(like);
-  const std::int64_t rows = mask.size(0) / static_cast<std::int64_t>(context.job_seeds.size());
-  for (std::size_t job = 0; job < context.job_seeds.size(); ++job)
-    draw_(mask.narrow(0, static_cast<std::int64_t>(job) * rows, rows), p, context.job_seeds[job]);
-  return moved(mask, like);
+  if (context.job_seeds.empty()) return dropout_mask(like, p, context.random_seed, context.masks);
+  return drawn(like, p, context.job_seeds, context.masks);
 }
 
 }  // namespace millrace

@@ -3,16 +3,24 @@
 
 #include <cstdint>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include "runtime/layers/layer.h"
 
 namespace millrace {
 
+/// A generator of the device's own kind that begins at `seed`: of the CPU the one that weights are drawn by,
+/// of a GPU one that counts (Philox), so that what it draws depends on the seed and on how much is drawn, not
+/// on what was drawn before.
+at::Generator seeded_generator(at::Device device, std::uint64_t seed);
+
 /// 0 with probability `p`, else 1 / (1 - p): of the shape, dtype and device of `like`, a function of the seed
-/// alone.
-at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed);
-/// By the seed of `context`; of a job array (Layer::folds) by each job's, for its part of dimension 0.
+/// alone, on devices other than the CPU also of their kind.
+at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed,
+                        MasksFrom from = MasksFrom::Device);
+/// By the seed of `context`; of a job array (Layer::folds) by each job's, for its part of dimension 0: what
+/// each draws by itself.
 at::Tensor dropout_mask(const at::Tensor& like, double p, const CallContext& context);
 
 }  // namespace millrace

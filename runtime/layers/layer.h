@@ -10,6 +10,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "runtime/base/masks_from.h"
+
 namespace millrace {
 
 using Shape = std::vector<std::int64_t>;  // of a whole microbatch, e.g. [B, C, H, W] or [T, B]
@@ -93,6 +95,7 @@ struct CallContext {
   ReplicaSum* replicas = nullptr;
   /// Of a job array: each job's random_seed. A layer of one job has none.
   std::span<const std::uint64_t> job_seeds{};
+  MasksFrom masks = MasksFrom::Device;
 };
 
 /// Implementations are immutable and thread-safe. All functions run under NoGradGuard.

@@ -289,7 +289,7 @@ class CarriedLstm final : public CarryingLayer {
     std::vector<at::Tensor> weights(p.begin(), p.end());
     at::Tensor mask;
     if (context.training && o_.weight_drop > 0) {
-      mask = dropout_mask(p[1], o_.weight_drop, context.random_seed);
+      mask = dropout_mask(p[1], o_.weight_drop, context.random_seed, context.masks);
       weights[1] = at::mul(p[1], mask);
     }
     LstmState after = before;

@@ -239,7 +239,7 @@ class LockedDropout final : public MaskedDropout {
 
  private:
   at::Tensor mask(std::span<const at::Tensor> inputs, const CallContext& context) const override {
-    return dropout_mask(inputs[0].narrow(0, 0, 1), p_, context.random_seed);
+    return dropout_mask(inputs[0].narrow(0, 0, 1), p_, context.random_seed, context.masks);
   }
 };
 
@@ -258,7 +258,7 @@ class RowDropout final : public MaskedDropout {
  private:
   at::Tensor mask(std::span<const at::Tensor> inputs, const CallContext& context) const override {
     const at::Tensor rows = at::empty({vocabulary_}, inputs[0].options());
-    return dropout_mask(rows, p_, context.random_seed)
+    return dropout_mask(rows, p_, context.random_seed, context.masks)
         .index_select(0, inputs[1].reshape({-1}))
         .view(inputs[1].sizes())
         .unsqueeze(-1);

@@ -100,7 +100,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     const LayerStep& step = program_.steps[i];
     inputs.clear();
     for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
-    CallContext context{.training = run != Run::Evaluate, .replicas = replicas_};
+    CallContext context{.training = run != Run::Evaluate, .replicas = replicas_, .masks = masks_};
     if (step.draws) {
       for (std::size_t job = 0; job < seeds_.size(); ++job)
         drawn_[job] = derive_seed(seeds_[job], step.named->name, static_cast<std::uint64_t>(position));

@@ -65,6 +65,8 @@ class LayerRunner {
   /// Layers with statistics of the batch take them over all replicas (CallContext::replicas).
   void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
+  void set_masks(MasksFrom masks) { masks_ = masks; }
+
   /// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
   void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
   /// From slot.gradients and parts of what leaves to those of what came in. Joint: weight gradients too;
@@ -108,6 +110,7 @@ class LayerRunner {
   const StageProgram& program_;
   ParameterStore& store_;
   std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; of the layer that runs
+  MasksFrom masks_ = MasksFrom::Device;
   LayerObserver* observer_ = nullptr;
   ReplicaSum* replicas_ = nullptr;
 };

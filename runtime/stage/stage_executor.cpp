@@ -56,6 +56,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
       sums_(program_.num_sums, 0.0) {
+  layers_.set_masks(options.masks);
   if (!options.sync_batch_norm || !parts.replicas) return;
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }

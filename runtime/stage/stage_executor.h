@@ -40,6 +40,7 @@ struct ExecutorOptions {
   /// Statistics of batch normalisation are over the microbatches that all replicas run at a time. Their
   /// schedule must be one for check_rounds.
   bool sync_batch_norm = false;
+  MasksFrom masks = MasksFrom::Device;
 };
 
 /// What the heads say of the microbatches since the last time; of the model's last stage.

@@ -144,6 +144,7 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
   add_rate(options.learning_rate, settings);
   add_precision(options, settings);
   if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");
+  if (options.masks != MasksFrom::Device) settings.emplace_back("dropout-masks", to_string(options.masks));
   if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
   if (options.rate_per_length > 0)
     settings.emplace_back("lr-by-length", std::to_string(options.rate_per_length));

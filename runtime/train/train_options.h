@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/masks_from.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/rules/precision.h"
 #include "runtime/rules/update_options.h"
@@ -68,6 +69,7 @@ struct TrainOptions {
   std::string save_weights;  ///< file, or empty
   bool stop_on_nonfinite = true;
   bool sync_batch_norm = false;  ///< ExecutorOptions
+  MasksFrom masks = MasksFrom::Device;
   std::int64_t bucket_bytes = 4 << 20;
   /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
   /// place for one. Null: never (on all ranks alike).

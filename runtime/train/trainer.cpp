@@ -479,6 +479,7 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   // Of several arrays the others go on: require_a_finite_loss.
   executor.stop_on_nonfinite = options.stop_on_nonfinite && num_arrays() == 1;
   executor.sync_batch_norm = options.sync_batch_norm;
+  executor.masks = options.masks;
   stages = std::make_unique<RankStages>(world.communicator, world.device, layouts, plan, stage_options);
   std::vector<std::pair<int, int>> readers;  // replica, replicas; of every array alike
   for (const HeldStage& h : stages->held()) {

@@ -82,7 +82,9 @@ def losses(folder):
 
 
 def train(millrace, flags, folder, out):
-    run([millrace, "train", *flags.split(), "--no-evaluation", "--threads", "1", "--output-dir", out], folder)
+    # Of masks that a GPU draws itself the CPU knows nothing.
+    masks = [] if "--dropout-masks" in flags else ["--dropout-masks", "host"]
+    run([millrace, "train", *flags.split(), *masks, "--no-evaluation", "--threads", "1", "--output-dir", out], folder)
     found = losses(os.path.join(folder, out))
     if not found:
         raise Failed(f"no losses in the log of: train {flags}")
@@ -157,6 +159,26 @@ def checkpoints(millrace, folder):
         found = train(millrace, f"{flags} 4 --device {second} --resume {out}", folder, out + "2")
         apart = max(apart, difference(whole[-len(found):], found))
     return judged(apart, 2e-3)
+
+
+def device_masks(model):
+    """Masks that the device draws: the same in every run and plan, others than the CPU's, of the same share."""
+    def check(millrace, folder):
+        flags = f"{model} --steps 4 --lr 0 --dropout-masks device --device " + DEVICE
+        one = train(millrace, flags, folder, "one")
+        apart = difference(one, train(millrace, flags + " --stages 3", folder, "stages"))
+        both = train(millrace, flags + " --replicas 2", folder, "replicas")  # each says the loss of all
+        apart = max(apart, difference(one, both[:len(one)]))
+        if not apart <= 1e-5:
+            raise Failed(f"losses of stages or replicas differ by {apart:.2e}: other masks")
+        host = train(millrace, flags.replace("masks device", "masks host"), folder, "host")
+        other = difference(one, host)
+        if DEVICE == "cuda" and other < 1e-6:
+            raise Failed("the device drew what the CPU draws: were the masks copied?")
+        if not other <= 0.2:
+            raise Failed(f"losses are {other:.2e} from those with the CPU's masks: another share is dropped")
+        return f"plans {apart:.1e} apart, the CPU's masks {other:.1e}"
+    return check
 
 
 def evaluation(millrace, folder):
@@ -270,6 +292,9 @@ def checks():
                                        "--data-seed 1", "", 2e-3)
     listed["fused adam"] = same(MLP + " --fused --rule adam --lr 0.001 0.002 --beta1 0.8 0.9", "", 2e-3)
     listed["fused stages"] = same(MLP + " --stages 2 --fused --arrays 2 --lr 0.1 0.2 0.3 0.4", "", 2e-3)
+    listed["masks of the device"] = device_masks(LM)
+    listed["masks of the device, fused"] = same(f"{LM} --dropout-masks device --fused --lr 0.01 0.02 --seed 1 2 --data-seed 1", "--kernels loop", 1e-5,
+                                                base="--device DEVICE")
     listed["checkpoints"] = checkpoints
     listed["evaluation"] = evaluation
     listed["processes auto"] = processes("auto")

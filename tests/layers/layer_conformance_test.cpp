@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros_like.h>
@@ -12,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/initialise.h"
 #include "tests/layers/layer_cases.h"
 
@@ -218,6 +220,45 @@ TEST(Embedding, EqualsAutogradBitForBit) {
   weight.requires_grad_(true);
   const at::Tensor output = layer->forward(std::vector{ids}, std::vector{weight}, {}, kContext, nullptr);
   EXPECT_TRUE(at::equal(ours, torch::autograd::grad({output}, {weight}, {grad})[0]));
+}
+
+/// What a device's own generator is made by, without such a device.
+class PretendedHooks final : public at::PrivateUse1HooksInterface {
+ public:
+  at::Generator getNewGenerator(at::DeviceIndex index) const override {
+    asked.push_back(index);
+    return at::detail::createCPUGenerator(0);
+  }
+  bool isBuilt() const override { return false; }
+  bool isAvailable() const override { return false; }
+  mutable std::vector<int> asked;
+};
+
+TEST(Dropout, ADeviceDrawsByAGeneratorOfItsOwn) {
+  static PretendedHooks hooks;
+  at::RegisterPrivateUse1HooksInterface(&hooks);
+  const at::Generator there = seeded_generator(at::Device(at::kPrivateUse1, 3), 71);
+  EXPECT_EQ(hooks.asked, std::vector<int>{3});
+  EXPECT_EQ(there.current_seed(), 71u);
+  // It draws what one of that seed draws, and nothing is left over from one mask to the next.
+  const at::Tensor like = random_tensor({40, 3}, 1);
+  const at::Tensor mask = at::empty({40, 3}).bernoulli_(0.75, there).div_(0.75);
+  for (const MasksFrom from : {MasksFrom::Device, MasksFrom::Host}) {
+    EXPECT_TRUE(at::equal(dropout_mask(like, 0.25, 71, from), mask));
+    EXPECT_TRUE(at::equal(dropout_mask(like, 0.25, 71, from), mask));
+  }
+  EXPECT_EQ(hooks.asked.size(), 1u);  // of the CPU nobody asks
+}
+
+/// A job's rows are what it draws by itself, whatever the others draw.
+TEST(Dropout, JobsDrawWhatEachDrawsByItself) {
+  const at::Tensor like = random_tensor({12, 5}, 1);
+  const std::uint64_t seeds[] = {7, 8, 9};
+  const at::Tensor all = dropout_mask(like, 0.5, CallContext{.random_seed = 7, .job_seeds = seeds});
+  for (int job = 0; job < 3; ++job) {
+    const at::Tensor own = dropout_mask(like.narrow(0, 0, 4), 0.5, CallContext{.random_seed = seeds[job]});
+    EXPECT_TRUE(at::equal(all.narrow(0, 4 * job, 4), own)) << job;
+  }
 }
 
 TEST(Dropout, DependsOnTheSeedAlone) {
