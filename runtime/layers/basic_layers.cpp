@@ -5,7 +5,6 @@
 #include <ATen/ops/_adaptive_avg_pool2d.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -30,6 +29,7 @@
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 #include "runtime/layers/transposed_convolution.h"
 
@@ -100,19 +100,25 @@ class Linear final : public Layer {
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
-    if (inputs[0].dim() == 2) return at::addmm(p[1], inputs[0], p[0].t());
-    return restored(at::addmm(p[1], rows(inputs[0]), p[0].t()), inputs[0]);
+    const at::Tensor copy = p.size() > 2 ? p[2] : at::Tensor();
+    if (inputs[0].dim() == 2) return linear_forward(inputs[0], p[0], p[1], copy);
+    return restored(linear_forward(rows(inputs[0]), p[0], p[1], copy), inputs[0]);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&,
                                          std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
-    if (grad.dim() == 2) return {at::mm(grad, p[0])};
-    return {restored(at::mm(rows(grad), p[0]), grad)};
+    if (grad.dim() == 2) return {linear_input_gradient(grad, p[0])};
+    return {restored(linear_input_gradient(rows(grad), p[0]), grad)};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    const at::Tensor flat = rows(grad);
-    grads[0].addmm_(flat.t(), rows(saved.tensors[0]));
-    grads[1].add_(at::sum(flat, 0));
+    add_linear_gradients_(rows(saved.tensors[0]), rows(grad), grads[0], grads[1]);
+  }
+  std::vector<at::Tensor> copies(const Shape& input, std::span<const at::Tensor> p) const override {
+    std::int64_t samples = 1;
+    for (std::size_t i = 0; i + 1 < input.size(); ++i) samples *= input[i];
+    if (p[0].scalar_type() != at::kFloat || !p[0].device().is_cpu()) return {};
+    if (!linear_kernels(samples, in_, out_).transposed) return {};
+    return {transposed_copy(p[0])};
   }
 
  private:

@@ -56,6 +56,8 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
       sums_(program_.num_sums, 0.0) {
+  parts_.store.make_copies(parts_.layout, parts_.stage,
+                           options.microbatches_per_update / (parts.replicas ? parts.replicas->size() : 1));
   if (!options.sync_batch_norm || !parts.replicas) return;
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }
