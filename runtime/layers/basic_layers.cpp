@@ -1,5 +1,6 @@
 #include "runtime/layers/basic_layers.h"
 
+#include <array>
 #include <cmath>
 
 #include <ATen/ops/_adaptive_avg_pool2d.h>
@@ -23,6 +24,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
+#include <c10/core/GradMode.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -407,14 +409,13 @@ class Gelu final : public Elementwise {
     const at::Tensor& x = inputs[0];
     if (saved) saved->tensors = {x};
     if (!small(x)) return at::gelu(x, form_);
-    return at::as_strided(at::gelu(interleaved(x), form_), x.sizes(), x.strides());
+    return strided(at::gelu(interleaved(x), form_), x.sizes(), x.strides());
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
     const at::Tensor& x = saved.tensors[0];
     if (!small(x) || grad.strides() != x.strides()) return {at::gelu_backward(grad, x, form_)};
-    return {
-        at::as_strided(at::gelu_backward(interleaved(grad), interleaved(x), form_), x.sizes(), x.strides())};
+    return {strided(at::gelu_backward(interleaved(grad), interleaved(x), form_), x.sizes(), x.strides())};
   }
 
  private:
@@ -427,7 +428,17 @@ class Gelu final : public Elementwise {
   }
   /// The same elements in the same places, [2, N/2] transposed.
   static at::Tensor interleaved(const at::Tensor& x) {
-    return at::as_strided(x, {x.numel() / 2, 2}, {1, x.numel() / 2}, x.storage_offset());
+    const std::array<std::int64_t, 2> sizes{x.numel() / 2, 2}, strides{1, x.numel() / 2};
+    return strided(x, sizes, strides);
+  }
+  /// As at::as_strided, which takes half a microsecond to find its kernel, where autograd does not look on.
+  static at::Tensor strided(const at::Tensor& x, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    if (c10::GradMode::is_enabled()) return at::as_strided(x, sizes, strides, x.storage_offset());
+    at::Tensor view =
+        at::detail::make_tensor<c10::TensorImpl>(c10::Storage(x.storage()), x.key_set(), x.dtype());
+    view.unsafeGetTensorImpl()->set_storage_offset(x.storage_offset());
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+    return view;
   }
 
   c10::string_view form_;  ///< of a literal
