@@ -134,7 +134,7 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 /// schedule splits backwards).
 struct StageMemory {
   Bytes parameters = 0;
-  Bytes lowered = 0;  ///< copies of them in a lower precision, with each version
+  Bytes lowered = 0;  ///< copies of them (LayerNode::lowered_bytes), with each version
   Bytes loaded = 0;   ///< batches that were loaded ahead, of an array
   Bytes saved = 0;
   Bytes incoming = 0;

@@ -1,11 +1,11 @@
 #include "runtime/layers/basic_layers.h"
 
+#include <array>
 #include <cmath>
 
 #include <ATen/ops/_adaptive_avg_pool2d.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -24,12 +24,14 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
+#include <c10/core/GradMode.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 #include "runtime/layers/transposed_convolution.h"
 
@@ -100,19 +102,25 @@ class Linear final : public Layer {
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
-    if (inputs[0].dim() == 2) return at::addmm(p[1], inputs[0], p[0].t());
-    return restored(at::addmm(p[1], rows(inputs[0]), p[0].t()), inputs[0]);
+    const at::Tensor copy = p.size() > 2 ? p[2] : at::Tensor();
+    if (inputs[0].dim() == 2) return linear_forward(inputs[0], p[0], p[1], copy);
+    return restored(linear_forward(rows(inputs[0]), p[0], p[1], copy), inputs[0]);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&,
                                          std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
-    if (grad.dim() == 2) return {at::mm(grad, p[0])};
-    return {restored(at::mm(rows(grad), p[0]), grad)};
+    if (grad.dim() == 2) return {linear_input_gradient(grad, p[0])};
+    return {restored(linear_input_gradient(rows(grad), p[0]), grad)};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    const at::Tensor flat = rows(grad);
-    grads[0].addmm_(flat.t(), rows(saved.tensors[0]));
-    grads[1].add_(at::sum(flat, 0));
+    add_linear_gradients_(rows(saved.tensors[0]), rows(grad), grads[0], grads[1]);
+  }
+  std::vector<at::Tensor> copies(const Shape& input, std::span<const at::Tensor> p) const override {
+    std::int64_t samples = 1;
+    for (std::size_t i = 0; i + 1 < input.size(); ++i) samples *= input[i];
+    if (p[0].scalar_type() != at::kFloat || !p[0].device().is_cpu()) return {};
+    if (!linear_kernels(samples, in_, out_).transposed) return {};
+    return {transposed_copy(p[0])};
   }
 
  private:
@@ -401,14 +409,13 @@ class Gelu final : public Elementwise {
     const at::Tensor& x = inputs[0];
     if (saved) saved->tensors = {x};
     if (!small(x)) return at::gelu(x, form_);
-    return at::as_strided(at::gelu(interleaved(x), form_), x.sizes(), x.strides());
+    return strided(at::gelu(interleaved(x), form_), x.sizes(), x.strides());
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
     const at::Tensor& x = saved.tensors[0];
     if (!small(x) || grad.strides() != x.strides()) return {at::gelu_backward(grad, x, form_)};
-    return {
-        at::as_strided(at::gelu_backward(interleaved(grad), interleaved(x), form_), x.sizes(), x.strides())};
+    return {strided(at::gelu_backward(interleaved(grad), interleaved(x), form_), x.sizes(), x.strides())};
   }
 
  private:
@@ -421,7 +428,17 @@ class Gelu final : public Elementwise {
   }
   /// The same elements in the same places, [2, N/2] transposed.
   static at::Tensor interleaved(const at::Tensor& x) {
-    return at::as_strided(x, {x.numel() / 2, 2}, {1, x.numel() / 2}, x.storage_offset());
+    const std::array<std::int64_t, 2> sizes{x.numel() / 2, 2}, strides{1, x.numel() / 2};
+    return strided(x, sizes, strides);
+  }
+  /// As at::as_strided, which takes half a microsecond to find its kernel, where autograd does not look on.
+  static at::Tensor strided(const at::Tensor& x, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    if (c10::GradMode::is_enabled()) return at::as_strided(x, sizes, strides, x.storage_offset());
+    at::Tensor view =
+        at::detail::make_tensor<c10::TensorImpl>(c10::Storage(x.storage()), x.key_set(), x.dtype());
+    view.unsafeGetTensorImpl()->set_storage_offset(x.storage_offset());
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+    return view;
   }
 
   c10::string_view form_;  ///< of a literal

@@ -138,6 +138,14 @@ class Layer {
     return result;
   }
 
+  /// Its parameters once more, in an order that its kernels read faster in microbatches of nominal shape
+  /// `input` (of the first input). Where many microbatches read a version of the weights, they are made once
+  /// for it and stand behind the parameters of every call. Results are the same bits with and without them.
+  virtual std::vector<at::Tensor> copies(const Shape& /*input*/,
+                                         std::span<const at::Tensor> /*parameters*/) const {
+    return {};
+  }
+
   // ---- job arrays (job_array.h) ----
   /// Whether `other`, of this class, computes the same.
   virtual bool like(const Layer& other) const { return this == &other; }

@@ -27,7 +27,7 @@ struct LayerNode {
   double backward_input_s = 0;
   double backward_weight_s = 0;
   Bytes parameter_bytes = 0;
-  Bytes lowered_bytes = 0;     ///< of a version's copy of them in a lower precision
+  Bytes lowered_bytes = 0;     ///< of a version's copies of them: lower precision, or Layer::copies()
   Bytes field_bytes = 0;       ///< of the batch that it reads; of the last layer, and that the heads read
   Bytes activation_bytes = 0;  ///< output
   Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)

@@ -13,6 +13,9 @@
 
 namespace millrace {
 namespace {
+// Microbatches that read a version before copies are made of it: they are worth it from two or three on
+// (docs/benchmarks.md).
+constexpr int kLeastReads = 4;
 constexpr std::int64_t kAlignment = 64;  // elements; 256 bytes, 4 AVX-512 vectors
 
 std::int64_t round_up(std::int64_t n) {
@@ -58,6 +61,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   const auto options = at::TensorOptions(dtype).device(device);
   const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
   slots_of_layer_.resize(layers.size());
+  copying_.resize(layers.size());
   buffers_.resize(layers.size());
   buffer_names_.resize(layers.size());
   ranges_.resize(layers.size());
@@ -282,17 +286,50 @@ void ParameterStore::release(MicrobatchId microbatch) {
 
 std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int layer) const {
   const Version& found = versions_.at(version);
-  if (!is_lowered_[layer]) return found.by_layer[layer];
-  found.lowered.resize(found.by_layer.size());
-  auto& lowered = found.lowered[layer];
-  if (lowered.empty()) {
-    for (const at::Tensor& parameter : found.by_layer[layer]) lowered.push_back(parameter.to(lower_));
+  if (!is_lowered_[layer] && !copying_[layer].layer) return found.by_layer[layer];
+  found.copied.resize(found.by_layer.size());
+  auto& copied = found.copied[layer];
+  if (!copied.empty()) return copied;
+  if (is_lowered_[layer]) {
+    for (const at::Tensor& parameter : found.by_layer[layer]) copied.push_back(parameter.to(lower_));
+    return copied;
   }
-  return lowered;
+  Copying& copying = copying_[layer];
+  const std::vector<at::Tensor> copies = copying.layer->copies(copying.input, found.by_layer[layer]);
+  if (copies.empty()) {
+    copying.layer = nullptr;
+    return found.by_layer[layer];
+  }
+  copied = found.by_layer[layer];
+  copied.insert(copied.end(), copies.begin(), copies.end());
+  return copied;
+}
+
+void ParameterStore::make_copies(const StageLayout& layout, StageId stage, int microbatches) {
+  if (microbatches < kLeastReads) return;
+  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const auto index = static_cast<std::size_t>(layers[l]);
+    const std::vector<int>& reads = layout.reads[index];
+    const auto is_tied = [](int slot) { return slot < 0; };
+    // A mirror's values come when they come.
+    if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], is_tied)) continue;
+    copying_[l] = {layout.model.layers[index].layer,
+                   layout.tensors[static_cast<std::size_t>(reads.front())].spec.shape};
+  }
+}
+
+std::int64_t ParameterStore::bytes_of_copies(int layer) const {
+  const auto all = parameters(current_, layer);
+  std::int64_t bytes = 0;
+  const std::size_t own = versions_.at(current_).by_layer[static_cast<std::size_t>(layer)].size();
+  for (std::size_t i = is_lowered_[layer] ? 0 : own; i < all.size(); ++i)
+    bytes += static_cast<std::int64_t>(all[i].nbytes());
+  return bytes;
 }
 
 void ParameterStore::weights_changed() {
-  for (auto& [id, version] : versions_) version.lowered.clear();
+  for (auto& [id, version] : versions_) version.copied.clear();
 }
 
 void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tensor&)>& update) {
@@ -300,7 +337,7 @@ void ParameterStore::publish(const std::function<void(at::Tensor, const at::Tens
   auto now = versions_.find(current_);
   if (!is_needed(current_)) {
     update(now->second.flat, flat_gradient_);
-    now->second.lowered.clear();
+    now->second.copied.clear();
     auto node = versions_.extract(now);
     node.key() = next;
     versions_.insert(std::move(node));

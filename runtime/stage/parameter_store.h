@@ -81,9 +81,15 @@ class ParameterStore {
   int live_versions() const { return static_cast<int>(versions_.size()); }
 
   /// Parameters of layer `i` of the stage (position within the stage): views, or where the layer computes in
-  /// a lower precision copies in that, which are made at the first call for a version and live as long as it.
+  /// a lower precision copies in that, and behind them what it has of Layer::copies(). Copies are made at the
+  /// first call for a version and live as long as it.
   std::span<const at::Tensor> parameters(VersionId version, int layer) const;
-  /// Values were written behind the store's back: copies in a lower precision are made anew.
+  /// From now on layers have their Layer::copies(): where `microbatches` of this rank read a version and that
+  /// is enough to be worth it.
+  void make_copies(const StageLayout& layout, StageId stage, int microbatches);
+  /// What parameters() adds for a version of a layer, in bytes; makes it.
+  std::int64_t bytes_of_copies(int layer) const;
+  /// Values were written behind the store's back: copies are made anew.
   void weights_changed();
   std::span<const at::Tensor> current_parameters(int layer) const { return parameters(current_, layer); }
   std::span<at::Tensor> buffers(int layer) { return buffers_[layer]; }
@@ -120,7 +126,8 @@ class ParameterStore {
   struct Version {
     at::Tensor flat;
     std::vector<std::vector<at::Tensor>> by_layer;
-    mutable std::vector<std::vector<at::Tensor>> lowered;  ///< by layer; empty where there is none yet
+    /// By layer, where copies stand for the parameters or behind them; empty where there are none yet.
+    mutable std::vector<std::vector<at::Tensor>> copied;
     int pins = 0;
   };
   std::vector<std::vector<at::Tensor>> views_of(const at::Tensor& flat) const;
@@ -141,6 +148,11 @@ class ParameterStore {
   std::vector<ParameterSlot> slots_;
   at::ScalarType lower_;
   std::vector<char> is_lowered_;  ///< by layer
+  struct Copying {
+    LayerPtr layer;  ///< null: it has no copies
+    Shape input;
+  };
+  mutable std::vector<Copying> copying_;  ///< by layer
   std::vector<TiedUse> tied_;
   std::vector<std::vector<int>> slots_of_layer_;  ///< in slots_; -1 - k: in tied_
   std::vector<Ranges> ranges_;                    ///< by layer

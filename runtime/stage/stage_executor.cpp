@@ -57,6 +57,8 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
       sums_(program_.num_sums, 0.0) {
   layers_.set_masks(options.masks);
+  parts_.store.make_copies(parts_.layout, parts_.stage,
+                           options.microbatches_per_update / (parts.replicas ? parts.replicas->size() : 1));
   if (!options.sync_batch_norm || !parts.replicas) return;
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }

@@ -16,6 +16,9 @@
 namespace millrace {
 namespace {
 
+// Times and bytes are those of a step of several microbatches, in which copies of the weights are worth it.
+constexpr int kMicrobatchesOfStep = 8;
+
 /// Seconds of one quantity, one for each repetition.
 using Samples = std::vector<double>;
 
@@ -177,16 +180,6 @@ class Pass final : private LayerObserver {
   std::vector<Bytes> growth_;            ///< by layer: memory after its forward less that before
 };
 
-/// What a version's copy of a layer's parameters in a lower precision takes.
-Bytes lowered_bytes(const StageLayout& layout, const NamedLayer& layer) {
-  if (!layout.casts() || layer.layer->cast_policy() != CastPolicy::Lower) return 0;
-  Bytes bytes = 0;
-  for (const ParameterSpec& spec : layer.layer->parameters()) {
-    if (!spec.is_buffer) bytes += bytes_of({.shape = spec.shape, .dtype = layout.lower});
-  }
-  return bytes;
-}
-
 /// Updates by turns in place, with the version before kept, and in place after the norm of the gradient.
 class Updates {
  public:
@@ -218,7 +211,7 @@ class Updates {
                                                                                              gradient, {}));
         UpdateRule::apply_all_(updates);
       });
-      // Copies in a lower precision are the update's.
+      // Copies of the weights are the update's.
       for (std::size_t layer = 0; layer < num_layers_; ++layer)
         store_.current_parameters(static_cast<int>(layer));
     });
@@ -453,9 +446,11 @@ StageLayout layout_or_throw(const LayeredModel& model, const ProfileOptions& opt
 }
 
 ParameterStore store_of(const StageLayout& layout, const ProfileOptions& options, Device& device) {
-  return ParameterStore(layout, StageId(0),
-                        std::vector(static_cast<std::size_t>(layout.model.jobs()), options.seed),
-                        device.where());
+  ParameterStore store(layout, StageId(0),
+                       std::vector(static_cast<std::size_t>(layout.model.jobs()), options.seed),
+                       device.where());
+  store.make_copies(layout, StageId(0), kMicrobatchesOfStep);
+  return store;
 }
 
 /// Of a model without turns itself.
@@ -612,7 +607,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
                            .backward_input_s = seconds(&LayerSeconds::backward_input),
                            .backward_weight_s = seconds(&LayerSeconds::backward_weight),
                            .parameter_bytes = parameter_bytes,
-                           .lowered_bytes = lowered_bytes(layout, layer),
+                           .lowered_bytes = store.bytes_of_copies(static_cast<int>(i)),
                            .field_bytes = fields[i],
                            .activation_bytes = mean_outputs[i],
                            .saved_bytes = most(&Pass::saved_bytes, i),

@@ -289,7 +289,9 @@ TEST_F(Precisions, AProfileHasTheBytesOfTheRun) {
     EXPECT_EQ(half.nodes[i].parameter_bytes, whole.nodes[i].parameter_bytes);
     const bool lowered = whole.nodes[i].kind == "conv2d" || whole.nodes[i].kind == "linear";
     EXPECT_EQ(half.nodes[i].lowered_bytes * 2, lowered ? whole.nodes[i].parameter_bytes : 0);
-    EXPECT_EQ(whole.nodes[i].lowered_bytes, 0);
+    // In full precision: copies in the order that kernels read, of small linear layers.
+    EXPECT_LE(whole.nodes[i].lowered_bytes,
+              whole.nodes[i].kind == "linear" ? whole.nodes[i].parameter_bytes : 0);
   }
   for (std::size_t i = 0; i < whole.edges.size(); ++i)
     EXPECT_EQ(half.edges[i].bytes * 2, whole.edges[i].bytes);

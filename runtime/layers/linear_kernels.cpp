@@ -1,0 +1,256 @@
+#include "runtime/layers/linear_kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <tuple>
+
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/GradMode.h>
+
+// LibTorch's own: builds with MKL export it. Null where a build does not.
+extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* trans_b, const int* m,
+                                             const int* n, const int* k, const float* alpha, const float* a,
+                                             const int* lda, const float* b, const int* ldb,
+                                             const float* beta, float* c, const int* ldc);
+
+namespace millrace {
+namespace {
+
+// Multiplications of a product beyond which what ATen adds to it is below 1 %.
+constexpr std::int64_t kMostMultiplications = 1 << 23;
+constexpr std::size_t kAlignment = 64;  // bytes; LibTorch's tensors
+// at::sum adds columns up in blocks of this many rows, from 256 rows on in more than two levels.
+constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
+
+enum class Order { Plain, Transposed };
+
+/// c [m, n] = beta c + a [m, k] b, by rows; b [k, n], or where it is transposed [n, k].
+void product(const float* a, const float* b, Order order, float beta, float* c, std::int64_t m,
+             std::int64_t k, std::int64_t n) {
+  // BLAS counts by columns: c^T = b^T a^T.
+  const int rows = static_cast<int>(m), inner = static_cast<int>(k), columns = static_cast<int>(n);
+  const float one = 1;
+  sgemm_(order == Order::Plain ? "N" : "T", "N", &columns, &rows, &inner, &one, b,
+         order == Order::Plain ? &columns : &inner, a, &inner, &beta, c, &columns);
+}
+
+void forward_into(const float* x, const float* weight, Order order, const float* bias, float* y,
+                  std::int64_t rows, std::int64_t in, std::int64_t out) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::memcpy(y + r * out, bias, static_cast<std::size_t>(out) * sizeof(float));
+  product(x, weight, order, 1, y, rows, in, out);
+}
+
+/// sum [out, in] += grad^T x.
+void add_weight_gradient(const float* x, const float* grad, float* sum, std::int64_t rows, std::int64_t in,
+                         std::int64_t out) {
+  const int m = static_cast<int>(out), n = static_cast<int>(in), k = static_cast<int>(rows);
+  const float one = 1;
+  sgemm_("N", "T", &n, &m, &k, &one, x, &n, grad, &m, &one, sum, &n);
+}
+
+/// sum [columns] += the sum over rows of grad, in the order of at::sum: blocks of rows one after the other.
+void add_column_sums(const float* grad, float* sum, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kWidth = 64;
+  for (std::int64_t c = 0; c < columns; c += kWidth) {
+    const std::int64_t width = std::min(kWidth, columns - c);
+    std::array<float, kWidth> blocks{}, block{};
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* row = grad + r * columns + c;
+      for (std::int64_t i = 0; i < width; ++i) block[static_cast<std::size_t>(i)] += row[i];
+      if ((r + 1) % kRowsOfBlock != 0) continue;
+      for (std::size_t i = 0; i < kWidth; ++i) blocks[i] += block[i];
+      block.fill(0);
+    }
+    for (std::int64_t i = 0; i < width; ++i)
+      sum[c + i] += block[static_cast<std::size_t>(i)] + blocks[static_cast<std::size_t>(i)];
+  }
+}
+
+void transpose(const float* from, float* to, std::int64_t rows, std::int64_t columns) {
+  std::int64_t whole_rows = 0, whole_columns = 0;
+#ifdef __SSE__
+  constexpr std::int64_t kBlock = 32;  // rows of `from`, so that lines of `to` are filled
+  whole_rows = rows / 4 * 4;
+  whole_columns = columns / 4 * 4;
+  for (std::int64_t block = 0; block < whole_rows; block += kBlock) {
+    for (std::int64_t j = 0; j < whole_columns; j += 4) {
+      for (std::int64_t i = block; i < std::min(whole_rows, block + kBlock); i += 4) {
+        const float* source = from + i * columns + j;
+        __m128 a = _mm_loadu_ps(source), b = _mm_loadu_ps(source + columns),
+               c = _mm_loadu_ps(source + 2 * columns), d = _mm_loadu_ps(source + 3 * columns);
+        _MM_TRANSPOSE4_PS(a, b, c, d);
+        float* target = to + j * rows + i;
+        _mm_storeu_ps(target, a);
+        _mm_storeu_ps(target + rows, b);
+        _mm_storeu_ps(target + 2 * rows, c);
+        _mm_storeu_ps(target + 3 * rows, d);
+      }
+    }
+  }
+#endif
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
+      to[j * rows + i] = from[i * columns + j];
+  }
+}
+
+/// A matrix outside of what is counted as tensors, with numbers in [-1, 1).
+class Trial {
+ public:
+  Trial(std::int64_t rows, std::int64_t columns) : rows_(rows), columns_(columns) {
+    const std::size_t bytes = static_cast<std::size_t>(rows * columns) * sizeof(float);
+    values_.reset(static_cast<float*>(
+        std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment)));
+    if (!values_) throw std::bad_alloc();
+    draw(1);
+  }
+  void draw(std::uint32_t seed) const {
+    for (std::int64_t i = 0; i < rows_ * columns_; ++i) {
+      seed = seed * 1664525 + 1013904223;
+      values_[static_cast<std::size_t>(i)] = float(static_cast<std::int32_t>(seed)) * 0x1p-31F;
+    }
+  }
+  float* data() const { return values_.get(); }
+  at::Tensor tensor() const { return at::from_blob(data(), {rows_, columns_}, at::kFloat); }
+  at::Tensor row() const { return at::from_blob(data(), {columns_}, at::kFloat); }
+  bool same(const Trial& other) const {
+    return std::memcmp(data(), other.data(), static_cast<std::size_t>(rows_ * columns_) * sizeof(float)) == 0;
+  }
+
+ private:
+  struct Free {
+    void operator()(float* values) const { std::free(values); }
+  };
+  std::int64_t rows_, columns_;
+  std::unique_ptr<float[], Free> values_;
+};
+
+/// Edges of a matrix may be added up in another order than its middle, and two orders agree by chance in
+/// about every second element: so many elements of each row and column are compared.
+constexpr std::int64_t kCompared = 64;
+
+LinearKernels tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  const Trial x(rows, in), weight(out, in), bias(1, out), grad(rows, out), copy(in, out);
+  const Trial y(rows, out), own_y(rows, out), by_copy(rows, out);
+  const Trial dx(rows, in), own_dx(rows, in), dw(out, in), own_dw(out, in);
+  const Trial sums(1, out), own_sums(1, out);
+  at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor();
+  LinearKernels same{true, true, rows < kMostRowsOfSums};
+  const std::int64_t shortest = std::min({rows, in, out});
+  for (std::uint32_t i = 0; i * shortest < kCompared; ++i) {
+    x.draw(4 * i);
+    weight.draw(4 * i + 1);
+    grad.draw(4 * i + 2);
+    at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
+    forward_into(x.data(), weight.data(), Order::Transposed, bias.data(), own_y.data(), rows, in, out);
+    transpose(weight.data(), copy.data(), out, in);
+    forward_into(x.data(), copy.data(), Order::Plain, bias.data(), by_copy.data(), rows, in, out);
+    at::mm_out(dx_tensor, grad.tensor(), weight.tensor());
+    product(grad.data(), weight.data(), Order::Plain, 0, own_dx.data(), rows, out, in);
+    dw.tensor().addmm_(grad.tensor().t(), x.tensor());
+    add_weight_gradient(x.data(), grad.data(), own_dw.data(), rows, in, out);
+    same.products = same.products && y.same(own_y) && dx.same(own_dx) && dw.same(own_dw);
+    same.transposed = same.products && same.transposed && y.same(by_copy);
+  }
+  for (std::uint32_t i = 0; same.column_sums && i < kCompared; ++i) {
+    grad.draw(i);
+    sums.row().add_(at::sum(grad.tensor(), 0));
+    add_column_sums(grad.data(), own_sums.data(), rows, out);
+    same.column_sums = sums.same(own_sums);
+  }
+  return same;
+}
+
+/// Where a BLAS may tell apart how memory lies, it adds in another order.
+bool is_aligned(const at::Tensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
+}
+
+bool is_taken(const at::Tensor& t) {
+  return t.scalar_type() == at::kFloat && t.device().is_cpu() && t.is_contiguous();
+}
+
+/// Which kernels to take for these two; none where one of them is nothing for BLAS.
+LinearKernels kernels_for(const at::Tensor& rows, std::int64_t in, std::int64_t out,
+                          const at::Tensor& other) {
+  // Autograd, where it looks on, knows ATen's functions alone.
+  if (c10::GradMode::is_enabled() || !is_taken(rows) || !is_taken(other)) return {};
+  return linear_kernels(rows.size(0), in, out);
+}
+
+}  // namespace
+
+LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  if (!sgemm_ || std::min({rows, in, out}) < 1) return {};
+  if (in * out > kLargestTransposed || rows * in * out > kMostMultiplications) return {};
+  static std::mutex mutex;
+  static std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int>, LinearKernels> known;
+  const auto key = std::tuple(rows, in, out, at::get_num_threads());
+  std::lock_guard lock(mutex);
+  auto found = known.find(key);
+  if (found == known.end()) found = known.emplace(key, tried(rows, in, out)).first;
+  return found->second;
+}
+
+at::Tensor transposed_copy(const at::Tensor& weight) {
+  at::Tensor copy = at::empty({weight.size(1), weight.size(0)}, weight.options());
+  transpose(weight.const_data_ptr<float>(), copy.mutable_data_ptr<float>(), weight.size(0), weight.size(1));
+  return copy;
+}
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& copy) {
+  const std::int64_t rows = x.size(0), in = weight.size(1), out = weight.size(0);
+  const LinearKernels kernels = kernels_for(x, in, out, weight);
+  if (!kernels.products || !is_taken(bias)) return at::addmm(bias, x, weight.t());
+  const bool by_copy = kernels.transposed && copy.defined() && is_aligned(x) && is_aligned(weight);
+  at::Tensor y = at::empty({rows, out}, x.options());
+  forward_into(x.const_data_ptr<float>(), (by_copy ? copy : weight).const_data_ptr<float>(),
+               by_copy ? Order::Plain : Order::Transposed, bias.const_data_ptr<float>(),
+               y.mutable_data_ptr<float>(), rows, in, out);
+  return y;
+}
+
+at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weight) {
+  const std::int64_t rows = grad.size(0), in = weight.size(1), out = weight.size(0);
+  if (!kernels_for(grad, in, out, weight).products) return at::mm(grad, weight);
+  at::Tensor result = at::empty({rows, in}, grad.options());
+  product(grad.const_data_ptr<float>(), weight.const_data_ptr<float>(), Order::Plain, 0,
+          result.mutable_data_ptr<float>(), rows, out, in);
+  return result;
+}
+
+void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
+                           const at::Tensor& bias_sum) {
+  const std::int64_t rows = grad.size(0), in = x.size(1), out = grad.size(1);
+  const LinearKernels kernels =
+      is_taken(x) && is_taken(weight_sum) ? kernels_for(grad, in, out, bias_sum) : LinearKernels{};
+  if (kernels.products)
+    add_weight_gradient(x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
+                        weight_sum.mutable_data_ptr<float>(), rows, in, out);
+  else
+    weight_sum.addmm_(grad.t(), x);
+  if (kernels.column_sums)
+    add_column_sums(grad.const_data_ptr<float>(), bias_sum.mutable_data_ptr<float>(), rows, out);
+  else
+    bias_sum.add_(at::sum(grad, 0));
+}
+
+}  // namespace millrace

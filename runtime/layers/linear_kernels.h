@@ -1,0 +1,38 @@
+// The products of a linear layer in float32 on the CPU, where matrices are so small that the way to them
+// counts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace millrace {
+
+/// Up to this size a weight is worth a transposed copy: x W^T then takes as long as x W. Beyond it LibTorch's
+/// BLAS rearranges the matrix in every call either way.
+constexpr std::int64_t kLargestTransposed = 512 * 512;  // elements
+
+/// What of the following gives ATen's bits, for matrices of these sizes and this number of threads.
+struct LinearKernels {
+  bool products = false;    ///< BLAS called directly
+  bool transposed = false;  ///< the forward by a transposed copy of the weight
+  bool column_sums = false;
+};
+
+/// Found out by trying, once for each [rows, in] x [out, in]^T and number of intra-op threads of the caller:
+/// the order in which a BLAS adds depends on sizes alone, never on values. Nothing where the BLAS is not one
+/// that can be called, or the matrices are not small. Thread-safe.
+LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out);
+
+/// [out, in], contiguous float32 on the CPU -> a copy [in, out].
+at::Tensor transposed_copy(const at::Tensor& weight);
+
+/// x [R, in], weight [out, in], bias [out], copy: transposed_copy(weight), or undefined -> [R, out]. The bits
+/// of at::addmm(bias, x, weight.t()), also of other types and on other devices. So are the others'.
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& copy);
+/// grad [R, out] -> [R, in], as at::mm(grad, weight).
+at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weight);
+/// weight_sum += grad^T x, bias_sum += the sum over rows of grad.
+void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
+                           const at::Tensor& bias_sum);
+
+}  // namespace millrace

@@ -1,0 +1,115 @@
+// Kernels of small linear layers give the bits of ATen's functions, whatever sizes, types and strides.
+#include "runtime/layers/linear_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+
+#include "runtime/layers/basic_layers.h"
+
+namespace millrace {
+namespace {
+
+at::Tensor drawn(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype = at::kFloat) {
+  return at::empty(shape, dtype).normal_(0, 1, at::detail::createCPUGenerator(seed));
+}
+
+struct Matrices {
+  at::Tensor x, weight, bias, grad;
+};
+
+Matrices matrices(std::int64_t rows, std::int64_t in, std::int64_t out, at::ScalarType dtype = at::kFloat) {
+  return {drawn({rows, in}, 1, dtype), drawn({out, in}, 2, dtype), drawn({out}, 3, dtype),
+          drawn({rows, out}, 4, dtype)};
+}
+
+void expect_bits_of_aten(const Matrices& m, const at::Tensor& copy, const std::string& what) {
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(linear_forward(m.x, m.weight, m.bias, copy), at::addmm(m.bias, m.x, m.weight.t())))
+      << what;
+  EXPECT_TRUE(at::equal(linear_input_gradient(m.grad, m.weight), at::mm(m.grad, m.weight))) << what;
+  const at::Tensor weight_sum = m.weight.clone(), bias_sum = m.bias.clone();
+  add_linear_gradients_(m.x, m.grad, weight_sum, bias_sum);
+  EXPECT_TRUE(at::equal(weight_sum, m.weight.clone().addmm_(m.grad.t(), m.x))) << what;
+  EXPECT_TRUE(at::equal(bias_sum, m.bias.clone().add_(at::sum(m.grad, 0)))) << what;
+}
+
+TEST(LinearKernels, GiveTheBitsOfAten) {
+  for (const std::int64_t rows : {1, 2, 7, 8, 15, 16, 17, 32, 33, 64, 100, 128, 255, 256, 300, 1025}) {
+    for (const auto& [in, out] : {std::pair{1, 1},
+                                  {3, 5},
+                                  {64, 64},
+                                  {64, 10},
+                                  {100, 36},
+                                  {256, 256},
+                                  {513, 64},
+                                  {31, 700},
+                                  {512, 512},
+                                  {784, 256},
+                                  {1024, 1024}}) {
+      if (std::int64_t{rows} * in * out > 1 << 26) continue;
+      const Matrices m = matrices(rows, in, out);
+      const std::string what =
+          std::to_string(rows) + " x " + std::to_string(in) + " -> " + std::to_string(out);
+      expect_bits_of_aten(m, at::Tensor(), what);
+      expect_bits_of_aten(m, transposed_copy(m.weight), what + ", with a copy");
+    }
+  }
+}
+
+TEST(LinearKernels, LeaveOtherTypesAndStridesToAten) {
+  expect_bits_of_aten(matrices(8, 64, 32, at::kDouble), at::Tensor(), "float64");
+  Matrices strided = matrices(8, 64, 32);
+  strided.x = drawn({64, 8}, 1).t();
+  strided.grad = drawn({32, 8}, 2).t();
+  expect_bits_of_aten(strided, transposed_copy(strided.weight), "strided");
+  Matrices off = matrices(8, 64, 32);
+  off.x = drawn({8 * 64 + 1}, 1).narrow(0, 1, 8 * 64).view({8, 64});
+  expect_bits_of_aten(off, transposed_copy(off.weight), "not aligned");
+}
+
+TEST(LinearKernels, ACopyHasTheOtherOrder) {
+  for (const auto& [rows, columns] : {std::pair{1, 1}, {4, 4}, {5, 9}, {37, 66}, {64, 10}, {3, 100}}) {
+    const at::Tensor weight = drawn({rows, columns}, 1);
+    EXPECT_TRUE(at::equal(transposed_copy(weight), weight.t())) << rows << " x " << columns;
+  }
+}
+
+/// A build of LibTorch with MKL: what docs/benchmarks.md says was measured is what runs.
+TEST(LinearKernels, AreTakenWhereLibTorchHasMkl) {
+  if (!at::hasMKL()) GTEST_SKIP() << "LibTorch without MKL";
+  EXPECT_TRUE(linear_kernels(32, 256, 256).products);
+  EXPECT_TRUE(linear_kernels(32, 256, 256).transposed);
+  EXPECT_TRUE(linear_kernels(8, 64, 64).column_sums);
+  EXPECT_FALSE(linear_kernels(64, 1024, 1024).products) << "too large to matter";
+}
+
+TEST(LinearKernels, ALayerHasACopyWhereItIsRead) {
+  const at::NoGradGuard no_grad;
+  const Matrices m = matrices(32, 64, 48);
+  const LayerPtr layer = linear(64, 48);
+  const std::vector<at::Tensor> plain{m.weight, m.bias};
+  const std::vector<at::Tensor> copies = layer->copies({32, 64}, plain);
+  if (!linear_kernels(32, 64, 48).transposed) {
+    EXPECT_TRUE(copies.empty());
+    return;
+  }
+  ASSERT_EQ(copies.size(), 1);
+  // Where it is there it is read: another copy makes another result.
+  const std::vector<at::Tensor> inputs{m.x}, other{m.weight, m.bias, copies[0].mul(2)};
+  EXPECT_FALSE(at::equal(layer->forward(inputs, plain, {}, {}, nullptr),
+                         layer->forward(inputs, other, {}, {}, nullptr)));
+  EXPECT_TRUE(layer->copies({32, 64}, std::vector{m.weight.to(at::kDouble), m.bias.to(at::kDouble)}).empty());
+  EXPECT_TRUE(
+      linear(1024, 1024)->copies({32, 1024}, std::vector{drawn({1024, 1024}, 1), drawn({1024}, 2)}).empty());
+}
+
+}  // namespace
+}  // namespace millrace
