@@ -31,9 +31,10 @@ const Flag* flag_of(const CommandSpec& spec, const std::string& name) {
   return found == spec.flags.end() ? nullptr : &*found;
 }
 
-/// Numbers of the rule and of the rate, seeds, and the options of models, whose shapes are compared later.
+/// Numbers of the rule and of the rate, seeds, steps, and the options of models, whose shapes are compared
+/// later.
 bool may_differ(const std::string& name) {
-  static const std::vector<std::string> own{"seed",     "data-seed", "rule",
+  static const std::vector<std::string> own{"seed",     "data-seed", "rule",      "steps",
                                             "no-decay", "clip-norm", "clip-value"};
   if (std::ranges::find(own, name) != own.end()) return true;
   RuleOptions rule;
