@@ -290,14 +290,19 @@ bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
   return at_one_step(spec, first, end);
 }
 
-/// What each of `jobs` jobs has consumed, if --resume has them at different steps; else empty. Whatever is
-/// wrong with the checkpoint is said by the Trainer.
-std::vector<std::int64_t> positions_in(const std::string& resume, std::size_t jobs) {
-  if (resume.empty() || jobs < 2) return {};
+/// What each of `jobs` has consumed, if --resume has them at different steps; else empty. Of a job that is
+/// through, what the array has: it reads what another does. Whatever is wrong with the checkpoint is said by
+/// the Trainer.
+std::vector<std::int64_t> positions_in(const std::string& resume, const std::vector<TrainFlags>& jobs) {
+  if (resume.empty() || jobs.size() < 2) return {};
   const Result<Checkpoint> checkpoint = open_checkpoint(resume);
-  if (!checkpoint || checkpoint->info.jobs.size() != jobs) return {};
+  if (!checkpoint || checkpoint->info.jobs.size() != jobs.size()) return {};
   std::vector<std::int64_t> positions;
-  for (const JobProgress& job : checkpoint->info.jobs) positions.push_back(job.position);
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    const JobProgress& own = checkpoint->info.jobs[job];
+    const bool through = jobs[job].epochs == 0 && own.step >= jobs[job].options.steps;
+    positions.push_back(through ? checkpoint->info.position : own.position);
+  }
   return positions;
 }
 
@@ -371,7 +376,7 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
   }
   if (!problems.empty()) return problems;
   spec.of_jobs = jobs;
-  spec.positions = positions_in(spec.options.resume, jobs.size());
+  spec.positions = positions_in(spec.options.resume, jobs);
   spec.own_data = !read_the_same(spec, 0, jobs.size());
   // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
   if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); arrays > 1 && !whole)

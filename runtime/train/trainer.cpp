@@ -249,6 +249,7 @@ struct Trainer::Impl {
   std::optional<Flushing> flushing;
   std::int64_t start = 0;               // steps done when this run began
   std::vector<std::int64_t> joined_at;  // by job: at which step of the run its own begin
+  std::vector<std::optional<std::int64_t>> ended_with;  // by job: its own steps, if it ended before this run
   /// Before the current one: the first forwards use them, as they did in the run that saved them.
   std::int64_t older_versions = 0;
   RunLock lock;                    // of rank 0
@@ -271,6 +272,7 @@ struct Trainer::Impl {
         model(with_all_jobs(arrays)) {
     if (updates_after_each()) round = shape_of(plan).round();
     joined_at.assign(static_cast<std::size_t>(jobs()), 0);
+    ended_with.resize(joined_at.size());
   }
 
   const StageLayout& layout() const { return layouts.front(); }
@@ -329,17 +331,18 @@ struct Trainer::Impl {
     return options.jobs.empty() ? options.steps : options.jobs[job].steps.value_or(options.steps);
   }
   std::int64_t own_steps(std::size_t job, std::int64_t step) const {
+    if (ended_with[job]) return *ended_with[job];
     if (asynchronous()) return step - joined_at[job];  // all end together, after a whole round
     return std::min(step - joined_at[job], std::max(steps_of(job), start - joined_at[job]));
   }
   bool has_ended(std::size_t job, std::int64_t step) const {
-    return !asynchronous() && step - joined_at[job] >= steps_of(job);
+    return ended_with[job] || (!asynchronous() && step - joined_at[job] >= steps_of(job));
   }
   /// Of the run: when its last job has done its own.
   std::int64_t steps_of_all() const {
     std::int64_t last = 0;
     for (std::size_t job = 0; job < joined_at.size(); ++job)
-      last = std::max(last, joined_at[job] + steps_of(job));
+      if (!ended_with[job]) last = std::max(last, joined_at[job] + steps_of(job));
     return last;
   }
   /// By job; empty if no job has ended.
@@ -440,6 +443,7 @@ struct Trainer::Impl {
   void watch_evaluation();
   void check_sizes();
   void check_ends() const;
+  void set_aside_ended();
   void check_steps(const std::string& checkpoint) const;
   void check_turns();
   void build(const std::vector<TrainedArray>& arrays);
@@ -595,6 +599,20 @@ void Trainer::Impl::check_ends() const {
     throw ConfigError("--steps ends jobs apart, and " + plan.model +
                           " carries states from window to window, which go on for all jobs of an array",
                       "give one number of steps");
+}
+
+/// Who has ended reads what a job of its array reads that goes on, whatever it is: nothing comes of it.
+void Trainer::Impl::set_aside_ended() {
+  std::size_t first = 0;
+  for (const StageLayout& array : layouts) {
+    const std::size_t end = first + static_cast<std::size_t>(array.model.jobs());
+    std::int64_t of_others = 0;
+    for (std::size_t job = end; job-- > first;)
+      if (!ended_with[job]) of_others = joined_at[job];
+    for (std::size_t job = first; job < end; ++job)
+      if (ended_with[job]) joined_at[job] = of_others;
+    first = end;
+  }
 }
 
 /// Jobs that go on at different steps. Throws CheckpointError.
@@ -848,8 +866,12 @@ void Trainer::Impl::resume() {
                           "give a number of microbatches per step that divides it");
   };
   done = start = steps_in(opened.info.position);
-  for (std::size_t job = 0; job < joined_at.size(); ++job)
-    joined_at[job] = done - steps_in(progress[job].position);
+  for (std::size_t job = 0; job < joined_at.size(); ++job) {
+    const std::int64_t own = steps_in(progress[job].position);
+    joined_at[job] = done - own;
+    if (jobs() > 1 && !asynchronous() && own >= steps_of(job)) ended_with[job] = own;
+  }
+  set_aside_ended();
   check_steps(opened.path);
   std::vector<std::int64_t> begins;
   for (const std::int64_t step : joined_at) begins.push_back(position_of(step));
@@ -867,7 +889,7 @@ void Trainer::Impl::resume() {
   if (owns_loss()) {
     std::string of_jobs;
     for (std::size_t job = 0; at_different_steps() && job < joined_at.size(); ++job)
-      of_jobs += (job == 0 ? " own_steps=" : ",") + std::to_string(done - joined_at[job]);
+      of_jobs += (job == 0 ? " own_steps=" : ",") + std::to_string(own_steps(job, done));
     log_info("resumed step=" + std::to_string(done) + of_jobs + " from=" + opened.path);
   }
   for (const BatchSources& of_array : sources) of_array.train->seek(position_of(done));
@@ -1003,7 +1025,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
     if (losses.empty() && is_one_of_several()) losses.push_back(record.losses->values);
     if (report.jobs.empty()) {
       for (std::size_t job = 0; job < losses.size(); ++job)
-        report.jobs.push_back({.first_step = start - joined_at[job]});
+        report.jobs.push_back({.first_step = own_steps(job, start)});
     }
     for (std::size_t job = 0; job < report.jobs.size(); ++job) {
       report.jobs[job].steps = own_steps(job, newest + 1);
