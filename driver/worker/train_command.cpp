@@ -378,6 +378,9 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
   spec.of_jobs = jobs;
   spec.positions = positions_in(spec.options.resume, jobs);
   spec.own_data = !read_the_same(spec, 0, jobs.size());
+  std::string at;
+  for (const std::int64_t position : spec.positions) at += " " + std::to_string(position);
+  spec.options.rank_settings.emplace_back("positions of jobs", at.empty() ? "alike" : at);
   // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
   if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); arrays > 1 && !whole)
     return whole.problems();
