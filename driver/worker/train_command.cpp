@@ -885,9 +885,10 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];
     const JobReport& job = report.jobs[b];
-    std::printf("job %zu:%s final loss %.6f%s\n",
-                b + static_cast<std::size_t>(spec.options.first_job.value_or(0)), settings.c_str(),
-                job.losses.empty() ? 0.0 : job.losses.back(),
+    const std::string loss = job.losses.empty() ? "done before, at step " + std::to_string(job.steps)
+                                                : printed("final loss %.6f", job.losses.back());
+    std::printf("job %zu:%s %s%s\n", b + static_cast<std::size_t>(spec.options.first_job.value_or(0)),
+                settings.c_str(), loss.c_str(),
                 job.nonfinite_step < 0
                     ? ""
                     : (", not finite from step " + std::to_string(job.nonfinite_step) + " on").c_str());

@@ -301,7 +301,7 @@ TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
   }
   // Each its own batches, padded to other lengths: within one array they would have to be the same.
   const std::string gnmt =
-      kTrain + std::string("--model gnmt --hidden 8 --vocabulary 40 --stages 2 --lr 0.1 ");
+      kTrain + std::string("--model gnmt --hidden 8 --vocabulary 40 --stages 2 --lr 0.1 --lr-by-length ");
   expect_refused(2, gnmt + "--fused --seed 1 2", "vary in length");
   expect_done(gnmt + "--fused --kernels loop --arrays 2 --seed 1 2 --save-weights w.safetensors");
   for (const std::string job : {"0", "1"}) {
