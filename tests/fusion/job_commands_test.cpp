@@ -204,7 +204,7 @@ TEST_F(JobCommands, JobsSayTheirOwnSteps) {
   EXPECT_EQ(before.substr(0, before.find('\n')), "step,job,loss,top1,top5,lr,status");
   EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 1 + 6 + 4);
   // It goes on in its own folder: the rows that are there get the column.
-  expect_done(train + "--steps 8 --resume run");
+  expect_done(train + "--steps 8 --resume run --checkpoint-at-end");
   const std::string csv = bytes("run/jobs.csv");
   EXPECT_EQ(csv.substr(0, csv.find('\n')), "step,job,loss,top1,top5,lr,status,own_step");
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 8 + 8);
@@ -221,6 +221,13 @@ TEST_F(JobCommands, JobsSayTheirOwnSteps) {
   EXPECT_EQ(jobs[0].find("losses")->items().size(), 2u);
   EXPECT_EQ(jobs[1].find("losses")->items().size(), 4u);
   EXPECT_NE(bytes("run/steps.rank0.jsonl").find("\"own_step.job1\":4"), std::string::npos);
+  // Who is through is left as it is.
+  const Ran ran = run(train + "--steps 8 9 --resume run");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("seed=1 done before, at step 8\n"), std::string::npos) << ran.output;
+  const std::string after = bytes("run/jobs.csv");
+  EXPECT_EQ(std::count(after.begin(), after.end(), '\n'), 1 + 8 + 9);
+  EXPECT_EQ(after.substr(after.rfind(',')), ",8\n");
 }
 
 TEST_F(JobCommands, WhatCannotBeAtDifferentStepsIsRefused) {
