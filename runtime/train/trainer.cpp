@@ -245,10 +245,11 @@ struct Trainer::Impl {
   struct Flushing {
     std::vector<std::vector<Action>> turns;
     std::unique_ptr<RankRunner> runner;
+    std::vector<char> ended{};  ///< jobs that the actions do without; empty: none
   };
   std::optional<Flushing> flushing;
-  std::int64_t start = 0;               // steps done when this run began
-  std::vector<std::int64_t> joined_at;  // by job: at which step of the run its own begin
+  std::int64_t start = 0;                               // steps done when this run began
+  std::vector<std::int64_t> joined_at;                  // by job: at which step of the run its own begin
   std::vector<std::optional<std::int64_t>> ended_with;  // by job: its own steps, if it ended before this run
   /// Before the current one: the first forwards use them, as they did in the run that saved them.
   std::int64_t older_versions = 0;
@@ -455,6 +456,7 @@ struct Trainer::Impl {
   void run_training();
   void run_to(std::int64_t step);
   void step_to(std::int64_t end);
+  void go_on_without(const std::vector<char>& ended);
   void open_flow();
   void flow_to(std::int64_t end);
   void rest();
@@ -951,7 +953,7 @@ void Trainer::Impl::step_to(std::int64_t end) {
     std::ranges::for_each(layout().turns, add);
   }
   while (done < end) {
-    if (const std::vector<char> ended = ended_at(done); !ended.empty()) stages->set_ended(ended);
+    if (const std::vector<char> ended = ended_at(done); ended != flushing->ended) go_on_without(ended);
     for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
       stages->set_turn(turn);
       stages->begin(position_of(done), rates(done));
@@ -965,6 +967,26 @@ void Trainer::Impl::step_to(std::int64_t end) {
     if (done == limit()) break;
   }
   stages->finish_sends();
+}
+
+/// Jobs end between two steps. Of an array that others are in they are computed, and stay as they are; an
+/// array that they are all of leaves the pipeline, on every rank alike.
+void Trainer::Impl::go_on_without(const std::vector<char>& ended) {
+  flushing->ended = ended;
+  stages->set_ended(ended);
+  std::vector<char> left;  // by array
+  auto first = ended.begin();
+  for (const StageLayout& array : layouts) {
+    const auto end = first + array.model.jobs();
+    left.push_back(std::find(first, end, 0) == end);
+    first = end;
+  }
+  if (num_arrays() == 1) return;
+  for (std::vector<Action>& actions : flushing->turns) {
+    std::erase_if(actions, [&](const Action& action) {
+      return left[static_cast<std::size_t>(action.microbatch.value / plan.microbatches)] != 0;
+    });
+  }
 }
 
 /// The ranks rest after `done` steps. An asynchronous pipeline stays full: what is under way is put aside,

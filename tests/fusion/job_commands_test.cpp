@@ -138,7 +138,7 @@ TEST_F(JobCommands, JobsJoinAtTheirOwnSteps) {
     std::vector<std::string> alone;
   } cases[] = {
       {"--model mlp --width 16 --depth 2 --dropout 0.2 --data synthetic:64 --clip-norm 0.5 ",
-       "--stages 2 --schedule 1f1b ",
+       "--stages 2 --schedule 1f1b --arrays 1 ",
        "--lr 0.1 0.05 0.02 --seed 1 2 3 --rule adam adamw sgd ",
        {"--lr 0.1 --seed 1 --rule adam", "--lr 0.05 --seed 2 --rule adamw", "--lr 0.02 --seed 3 --rule sgd"}},
       // One order of data: jobs at different steps are at different places in it.
@@ -148,7 +148,7 @@ TEST_F(JobCommands, JobsJoinAtTheirOwnSteps) {
        {"--lr 0.1", "--lr 0.05", "--lr 0.02"}},
       {"--model dcgan --image-size 16 --latent 8 --generator-features 4 --discriminator-features 4 --rule "
        "adam ",
-       "--stages 2 ",
+       "--stages 2 --arrays 1 ",
        "--lr 0.0002 0.001 0.0005 --seed 1 2 3 ",
        {"--lr 0.0002 --seed 1", "--lr 0.001 --seed 2", "--lr 0.0005 --seed 3"}},
       // Of many lengths: in turn.

@@ -1,5 +1,7 @@
 // Jobs of one array that began at different times, or end apart: each equals its own run bit for bit, through
 // pipelines, replicas and a resume, and none disturbs another.
+#include <atomic>
+
 #include "runtime/base/error.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
@@ -220,6 +222,39 @@ TEST_F(JobSteps, SeveralArraysAreEachAtTheirOwn) {
   const Outcome together = train(std::vector{model, array_of(model, 2)}, plan, rest);
   plan.arrays = 1;
   for (std::size_t b = 0; b < 3; ++b) expect_own(shared(options, b, kSteps), together, plan, b, "arrays");
+}
+
+/// An array of which nobody goes on is no longer in the pipeline.
+TEST_F(JobSteps, ArraysThatHaveEndedLeaveThePipeline) {
+  for (const LayeredModel& model : {small_model(), conv_model()}) {
+    for (const auto& [replicas, kind] : {std::pair{std::vector{1, 1}, ScheduleKind::OneFOneB},
+                                         {{2, 1}, ScheduleKind::OneFOneB},
+                                         {{1, 1}, ScheduleKind::ZeroBubbleH1},
+                                         {{1, 1}, ScheduleKind::GPipe}}) {
+      for (const bool clipped : {false, true}) {
+        Plan plan = plan_for(model, replicas, 4, kind);
+        TrainOptions options = jobs(4, UpdateRuleKind::Adam);
+        const std::int64_t ends[] = {2, 6, 4, 3};
+        for (std::size_t b = 0; b < 4; ++b) {
+          options.jobs[b].steps = ends[b];
+          options.jobs[b].clip.norm = clipped ? 0.5 : 0;
+        }
+        plan.arrays = 3;
+        std::atomic<int> read = 0;
+        on_batch_ = [&](std::int64_t) { ++read; };
+        const Outcome together = train(std::vector{model, model, array_of(model, 2)}, plan, options);
+        on_batch_ = nullptr;
+        plan.arrays = 1;
+        // By every stage that reads: the last one for the targets.
+        EXPECT_EQ(read, (2 + 6 + 4) * 4 * static_cast<int>(replicas.size()));
+        for (std::size_t b = 0; b < 4; ++b) {
+          TrainOptions own = alone(options, b);
+          own.steps = ends[b];
+          expect_own(train(model, plan, own), together, plan, b, model.name + " " + to_string(kind));
+        }
+      }
+    }
+  }
 }
 
 TEST_F(JobSteps, WhatCannotBeIsRefused) {
