@@ -123,7 +123,8 @@ CommandSpec train_spec(TrainFlags& f) {
       {.name = "steps",
        .value = "N",
        .help =
-           "Updates (pipedream, pipedream-vsync: minibatches, rounded up to whole turns of the replicas).",
+           "Updates (pipedream, pipedream-vsync: minibatches, rounded up to whole turns of the replicas). Of "
+           "a job array: each job's own, or a list.",
        .group = "Training",
        .target = into::integer(o.steps, 0, into::kAny / 1024)},
       {.name = "epochs",
@@ -387,15 +388,24 @@ std::vector<Flag> job_files_flags(JobFilesFlags& f, const char* out_help) {
 }  // namespace
 
 CommandSpec fuse_spec(JobFilesFlags& f) {
-  return {
+  constexpr int kMostNew = 1024;
+  CommandSpec spec{
       .command = "fuse",
       .summary =
           "Make a checkpoint of a job array of those of its jobs: DIR is a checkpoint or an output "
           "folder, of an array all its jobs, or with DIR@0,2 some of them. With one job: a single "
-          "job's.",
+          "job's. Jobs may be at different steps: each goes on at its own.",
       .positionals = {"DIR..."},
       .flags = job_files_flags(f, "Output folder that gets the checkpoint: --resume it."),
-      .examples = {"millrace fuse run0 run1 run2 --out array", "millrace fuse array@0,2 run3 --out next"}};
+      .examples = {"millrace fuse run0 run1 run2 --out array", "millrace fuse array@0,2 run3 --out next",
+                   "millrace fuse array --new 2 --out next"}};
+  spec.flags.push_back({.name = "new",
+                        .value = "N",
+                        .help =
+                            "Jobs more, after the others, that begin at their step 0 when the array goes on: "
+                            "with what the lists of `train --resume` say of them.",
+                        .target = into::integer(f.new_jobs, 0, kMostNew)});
+  return spec;
 }
 
 CommandSpec split_spec(JobFilesFlags& f) {

@@ -112,6 +112,7 @@ struct ModelsFlags {
 struct JobFilesFlags {
   std::string out;
   bool overwrite = false;
+  int new_jobs = 0;  ///< of fuse
 };
 
 CommandSpec train_spec(TrainFlags& flags);

@@ -31,9 +31,10 @@ const Flag* flag_of(const CommandSpec& spec, const std::string& name) {
   return found == spec.flags.end() ? nullptr : &*found;
 }
 
-/// Numbers of the rule and of the rate, seeds, and the options of models, whose shapes are compared later.
+/// Numbers of the rule and of the rate, seeds, steps, and the options of models, whose shapes are compared
+/// later.
 bool may_differ(const std::string& name) {
-  static const std::vector<std::string> own{"seed",     "data-seed", "rule",
+  static const std::vector<std::string> own{"seed",     "data-seed", "rule",      "steps",
                                             "no-decay", "clip-norm", "clip-value"};
   if (std::ranges::find(own, name) != own.end()) return true;
   RuleOptions rule;
@@ -129,7 +130,11 @@ Result<JobLists> take_job_lists(const CommandSpec& spec, const std::vector<std::
       continue;
     }
     set_jobs(values.size(), flag->name);
-    if (result.has(flag->name)) problems.push_back({"--" + flag->name, "is given twice", {}});
+    const auto is_it = [&](const Group& other) {
+      return other.has_flag && flag_of(spec, name_of(other.words[0])) == flag;
+    };
+    if (!result.has(flag->name) && std::ranges::count_if(groups, is_it) > 1)
+      problems.push_back({"--" + flag->name, "is given twice", "give it once, with the value of each job"});
     result.lists.emplace_back(flag->name, values);
   }
   if (jobs && *jobs > kMostJobs)

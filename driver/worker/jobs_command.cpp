@@ -6,6 +6,7 @@
 
 #include "driver/worker/worker_options.h"
 #include "runtime/base/files.h"
+#include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/checkpoint/job_checkpoints.h"
@@ -54,14 +55,27 @@ Result<std::vector<JobSource>> sources_of(const Checkpoint& checkpoint, const Ch
   return sources;
 }
 
-/// A new run's folder with that checkpoint alone.
-Status save_in(const std::string& folder, const std::vector<JobSource>& jobs, bool overwrite) {
+/// "at step 9", "at steps 9, 3 and 0"
+std::string steps_text(const CheckpointInfo& info) {
+  if (info.jobs.empty()) return "at step " + std::to_string(info.step);
+  std::string text;
+  for (std::size_t job = 0; job < info.jobs.size(); ++job)
+    text += (job == 0                     ? ""
+             : job + 1 < info.jobs.size() ? ", "
+                                          : " and ") +
+            std::to_string(info.jobs[job].step);
+  return "at steps " + text;
+}
+
+/// A new run's folder with that checkpoint alone, of `jobs` and of `num_new` that have not begun.
+Status save_in(const std::string& folder, const std::vector<JobSource>& jobs, bool overwrite,
+               std::size_t num_new = 0) {
   if (overwrite) {
     if (Status removed = remove_earlier_run(folder); !removed) return removed;
   } else if (Status unused = check_unused(folder); !unused) {
     return unused;
   }
-  Result<JoinedCheckpoint> joined = join_jobs(jobs);
+  Result<JoinedCheckpoint> joined = join_jobs(jobs, num_new);
   if (!joined) return joined.problems();
   const CheckpointInfo& first = jobs.front().checkpoint->info;
   joined->info.run = new_run_id();
@@ -71,8 +85,9 @@ Status save_in(const std::string& folder, const std::vector<JobSource>& jobs, bo
   const auto problem = save_checkpoint(*alone.front(), (fs::path(folder) / run_files::kCheckpoints).string(),
                                        joined->info, 1, {{0, joined->tensors}}, {.deadline = kDeadline});
   if (problem) return Problem{folder, to_string(*problem), {}};
-  std::printf("%s: %zu job%s at step %lld\n", folder.c_str(), jobs.size(), jobs.size() == 1 ? "" : "s",
-              static_cast<long long>(joined->info.step));
+  const std::size_t count = jobs.size() + num_new;
+  std::printf("%s: %zu job%s %s\n", folder.c_str(), count, count == 1 ? "" : "s",
+              steps_text(joined->info).c_str());
   return Ok{};
 }
 
@@ -104,7 +119,7 @@ int fuse_command(const std::vector<std::string>& args) {
       if (!sources) return report_problems(sources.problems(), ExitCode::Usage);
       jobs.insert(jobs.end(), sources->begin(), sources->end());
     }
-    const Status saved = save_in(flags.out, jobs, flags.overwrite);
+    const Status saved = save_in(flags.out, jobs, flags.overwrite, static_cast<std::size_t>(flags.new_jobs));
     return saved ? 0 : report_problems(saved.problems(), ExitCode::Checkpoint);
   });
 }
@@ -122,7 +137,12 @@ int split_command(const std::vector<std::string>& args) {
           {{folders.front(), "is a checkpoint of a single job", "there is nothing to split"}},
           ExitCode::Checkpoint);
     }
+    const std::vector<JobProgress> progress = progress_of(*opened);
     for (std::size_t job = 0; job < count; ++job) {
+      if (progress[job].is_new) {
+        log_warning("job " + std::to_string(job) + " has not begun: there is nothing of it to write");
+        continue;
+      }
       const fs::path folder = fs::path(flags.out) / ("job" + std::to_string(job));
       if (const Status saved = save_in(folder.string(), {{&*opened, job}}, flags.overwrite); !saved)
         return report_problems(saved.problems(), ExitCode::Checkpoint);

@@ -77,6 +77,8 @@ struct TrainSpec : TrainFlags {
   std::map<std::size_t, std::shared_ptr<KernelChoices>> choices{};
   ArrayDivision division{};  ///< where nobody said into how many arrays
   bool own_data = false;     ///< jobs read different batches
+  /// Of jobs that go on at different steps: what each has consumed. Else empty.
+  std::vector<std::int64_t> positions{};
 
   std::uint64_t data_seed_of(std::size_t job) const {
     const TrainFlags& flags = of_jobs.empty() ? *this : of_jobs[job];
@@ -275,10 +277,50 @@ bool models_differ(const std::vector<TrainFlags>& jobs) {
       jobs, [&](const TrainFlags& f) { return !std::ranges::equal(f.model.options, first, same); });
 }
 
+bool at_one_step(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  const auto& at = spec.positions;
+  return at.empty() || std::all_of(at.begin() + static_cast<std::ptrdiff_t>(first),
+                                   at.begin() + static_cast<std::ptrdiff_t>(end),
+                                   [&](std::int64_t own) { return own == at[first]; });
+}
+
 bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
   for (std::size_t job = first + 1; job < end; ++job)
     if (spec.data_seed_of(job) != spec.data_seed_of(first)) return false;
-  return true;
+  return at_one_step(spec, first, end);
+}
+
+/// What each of `jobs` has consumed, if --resume has them at different steps; else empty. Of a job that is
+/// through, what the array has: it reads what another does. Whatever is wrong with the checkpoint is said by
+/// the Trainer.
+std::vector<std::int64_t> positions_in(const std::string& resume, const std::vector<TrainFlags>& jobs) {
+  if (resume.empty() || jobs.size() < 2) return {};
+  const Result<Checkpoint> checkpoint = open_checkpoint(resume);
+  if (!checkpoint || checkpoint->info.jobs.size() != jobs.size()) return {};
+  std::vector<std::int64_t> positions;
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    const JobProgress& own = checkpoint->info.jobs[job];
+    const bool through = jobs[job].epochs == 0 && own.step >= jobs[job].options.steps;
+    positions.push_back(through ? checkpoint->info.position : own.position);
+  }
+  return positions;
+}
+
+/// What the jobs [first, end) of one array cannot be that are at different steps.
+Problems problems_of_steps(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  if (at_one_step(spec, first, end)) return {};
+  const std::string apart = "the jobs of " + spec.options.resume + " are at different steps, ";
+  const std::string hint =
+      "give --arrays " + std::to_string(spec.positions.size()) + ": the jobs take turns in the pipeline";
+  Problems problems;
+  if (!spec.alone.dimensions.empty())
+    problems.push_back(
+        {"--resume",
+         apart + "so that they read different samples, and those of " + spec.alone.name + " vary in length",
+         hint});
+  if (spec.keep_last)
+    problems.push_back({"--keep-last", apart + "so that their epochs' incomplete steps come apart", hint});
+  return problems;
 }
 
 /// The jobs from `first` to before `end` as one array.
@@ -302,6 +344,7 @@ Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, s
   spec.choices.clear();
   for (std::size_t array = 0, first = 0, end; array < arrays; ++array, first = end) {
     end = first + models.size() / arrays + (array < models.size() % arrays);
+    if (Problems problems = problems_of_steps(spec, first, end); !problems.empty()) return problems;
     auto& choices = spec.choices[end - first];
     if (!choices) choices = new_choices(spec);
     Result<LayeredModel> fused = array_of(spec, models, first, end, choices);
@@ -333,7 +376,11 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
   }
   if (!problems.empty()) return problems;
   spec.of_jobs = jobs;
+  spec.positions = positions_in(spec.options.resume, jobs);
   spec.own_data = !read_the_same(spec, 0, jobs.size());
+  std::string at;
+  for (const std::int64_t position : spec.positions) at += " " + std::to_string(position);
+  spec.options.rank_settings.emplace_back("positions of jobs", at.empty() ? "alike" : at);
   // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
   if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); arrays > 1 && !whole)
     return whole.problems();
@@ -342,7 +389,7 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
   for (const TrainFlags& job : jobs) {
     const TrainOptions& o = job.options;
     spec.options.jobs.push_back(
-        {.seed = o.seed, .rule = o.rule, .clip = o.clip, .learning_rate = o.learning_rate});
+        {.seed = o.seed, .rule = o.rule, .clip = o.clip, .learning_rate = o.learning_rate, .steps = o.steps});
     for (const auto& setting : recorded_options(job.model.name, job.model.options, spec.own.models))
       spec.options.jobs.back().settings.push_back(setting);
   }
@@ -598,61 +645,22 @@ std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& 
   return compare(spec.pipeline.planned_for, run).notes;
 }
 
-/// What the jobs of an array read, each its own: fields of job 0, then those of job 1, ...
-class JobBatches final : public BatchSource {
- public:
-  explicit JobBatches(std::vector<std::unique_ptr<BatchSource>> jobs) : jobs_(std::move(jobs)) {}
-  Batch get(std::int64_t position) override {
-    Batch all;
-    for (const auto& job : jobs_) {
-      for (at::Tensor& field : job->get(position).fields) all.fields.push_back(std::move(field));
-    }
-    return all;
-  }
-  void seek(std::int64_t position) override {
-    for (const auto& job : jobs_) job->seek(position);
-  }
-  /// The same for all: samples have one size, and the data sets as many.
-  BatchExtent extent(std::int64_t position) const override { return jobs_.front()->extent(position); }
-
- private:
-  std::vector<std::unique_ptr<BatchSource>> jobs_;
-};
-
-/// The part of `all` that is of reader `reader` of the array.
-BatchNeeds needs_of(const BatchNeeds& all, std::size_t reader, std::size_t fields) {
-  const auto first = all.fields.begin() + static_cast<std::ptrdiff_t>(reader * fields);
-  return {.fields = {first, first + static_cast<std::ptrdiff_t>(fields)}, .mine = all.mine};
-}
-
-/// Of the jobs from `first` on, of one array.
-MakeBatches batches_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& array,
-                        std::size_t first) {
-  if (array.fields.size() == spec.alone.fields.size()) {
-    const std::size_t reader = spec.own_data ? first : 0;
+/// With what its jobs read, which are those from `first` on.
+TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,
+                       std::size_t first) {
+  const auto of_reader = [&](std::size_t reader) {
     return batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
                       loader_options(spec, reader));
-  }
-  const std::size_t jobs = static_cast<std::size_t>(array.jobs());
-  return [&spec, &sets, first, jobs](const BatchNeeds& train, const BatchNeeds& evaluation) {
-    std::vector<std::unique_ptr<BatchSource>> trains, evaluations;
-    BatchSources all;
-    for (std::size_t reader = first; reader < first + jobs; ++reader) {
-      const std::size_t fields = spec.alone.fields.size();
-      if (sets.trains[reader]->size() != sets.train->size())
-        throw DataError("the data sets of job 0 and job " + std::to_string(reader) + " differ in size");
-      const auto make = batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
-                                   loader_options(spec, reader));
-      BatchSources own =
-          make(needs_of(train, reader - first, fields), needs_of(evaluation, reader - first, fields));
-      trains.push_back(std::move(own.train));
-      if (own.evaluation.batches) evaluations.push_back(std::move(own.evaluation.batches));
-      all.evaluation.microbatches = own.evaluation.microbatches;
-    }
-    all.train = std::make_unique<JobBatches>(std::move(trains));
-    if (!evaluations.empty()) all.evaluation.batches = std::make_unique<JobBatches>(std::move(evaluations));
-    return all;
   };
+  if (network.fields.size() == spec.alone.fields.size())
+    return {network, of_reader(spec.own_data ? first : 0)};
+  TrainedArray array{network, {}};
+  for (std::size_t reader = first; reader < first + static_cast<std::size_t>(network.jobs()); ++reader) {
+    if (sets.trains[reader]->size() != sets.train->size())
+      throw DataError("the data sets of job 0 and job " + std::to_string(reader) + " differ in size");
+    array.of_jobs.push_back(of_reader(reader));
+  }
+  return array;
 }
 
 /// Of the data sets that have files; else null. Collective.
@@ -706,6 +714,8 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
     jobs.push_back(
         Json::object({{"job", static_cast<std::int64_t>(b) + spec.options.first_job.value_or(0)},
                       {"settings", settings_of(spec, b)},
+                      {"first_step", job.first_step},
+                      {"step", job.steps},
                       {"loss", job.losses.empty() ? Json() : finite_or_null(job.losses.back())},
                       {"status", job.nonfinite_step < 0 ? "ok" : "nonfinite"},
                       {"nonfinite_step", job.nonfinite_step < 0 ? Json() : Json(job.nonfinite_step)},
@@ -875,9 +885,10 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
     std::string settings;
     for (const auto& [flag, values] : spec.lists) settings += " " + flag + "=" + values[b];
     const JobReport& job = report.jobs[b];
-    std::printf("job %zu:%s final loss %.6f%s\n",
-                b + static_cast<std::size_t>(spec.options.first_job.value_or(0)), settings.c_str(),
-                job.losses.empty() ? 0.0 : job.losses.back(),
+    const std::string loss = job.losses.empty() ? "done before, at step " + std::to_string(job.steps)
+                                                : printed("final loss %.6f", job.losses.back());
+    std::printf("job %zu:%s %s%s\n", b + static_cast<std::size_t>(spec.options.first_job.value_or(0)),
+                settings.c_str(), loss.c_str(),
                 job.nonfinite_step < 0
                     ? ""
                     : (", not finite from step " + std::to_string(job.nonfinite_step) + " on").c_str());
@@ -931,7 +942,7 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   std::vector<TrainedArray> arrays;
   std::size_t first_job = 0;
   for (const LayeredModel& network : spec.networks) {
-    arrays.push_back({network, batches_for(spec, sets, network, first_job)});
+    arrays.push_back(array_for(spec, sets, network, first_job));
     first_job += static_cast<std::size_t>(network.jobs());
   }
   Trainer trainer({communicator, clock, device}, std::move(arrays), spec.pipeline, spec.options,
@@ -1239,6 +1250,7 @@ Status open_data(Round& round, OpenDatasets& open) {
   }
   if (spec.epochs > 0) {
     spec.options.steps = steps * spec.epochs;
+    for (JobOptions& job : spec.options.jobs) job.steps = spec.options.steps;
     if (spec.options.evaluate_every == 0) spec.options.evaluate_every = steps;
     if (spec.options.checkpoint_every == 0 && !spec.options.output_dir.empty())
       spec.options.checkpoint_every = steps;
@@ -1264,6 +1276,7 @@ Status go_on(Rounds& rounds) {
     Round& round = rounds.all[r];
     TrainOptions& o = round.spec.options;
     RoundGoal goal{.first_job = o.first_job.value_or(0), .steps = o.steps};
+    for (const JobOptions& job : o.jobs) goal.steps = std::max(goal.steps, job.steps.value_or(o.steps));
     for (int b = 0; b < rounds.plan.rounds[r].jobs; ++b) {
       goal.settings.push_back(settings_of(round.spec, static_cast<std::size_t>(b)));
       if (!o.save_weights.empty()) goal.weights.push_back(file_of_job(o.save_weights, goal.first_job + b));

@@ -91,6 +91,15 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
       losses.push_back(std::isfinite(loss) ? Json(loss) : Json("none"));
     manifest["averaging"] = Json::object({{"losses", losses}, {"from", info.averaging->from}});
   }
+  if (!info.jobs.empty()) {
+    Json jobs = Json::array();
+    for (const JobProgress& job : info.jobs) {
+      Json one = Json::object({{"step", job.step}, {"position", job.position}, {"updates", job.updates}});
+      if (job.is_new) one["new"] = true;
+      jobs.push_back(std::move(one));
+    }
+    manifest["jobs"] = jobs;
+  }
   manifest["shards"] = shards;
   return sealed(manifest);
 }
@@ -138,6 +147,19 @@ AveragingState averaging_from(const Json& json, Problems& problems) {
   return state;
 }
 
+JobProgress progress_from(const Json& json, const CheckpointInfo& array, Problems& problems) {
+  ObjectReader in(json, problems);
+  JobProgress job{.step = in.integer("step"),
+                  .position = in.integer("position"),
+                  .updates = in.integer("updates"),
+                  .is_new = in.boolean("new", false)};
+  in.finish();
+  if (job.step < 0 || job.position < 0 || job.updates < 0 || job.step > array.step ||
+      job.position > array.position)
+    problems.push_back({json.where(), "a job is at most as far as its array", {}});
+  return job;
+}
+
 Manifest read_members(const Json& json, Problems& problems) {
   Manifest manifest;
   ObjectReader in(json, problems);
@@ -154,12 +176,20 @@ Manifest read_members(const Json& json, Problems& problems) {
     manifest.info.loss_scale = loss_scale_from(*scale, problems);
   if (const Json* averaging = in.optional_object("averaging"))
     manifest.info.averaging = averaging_from(*averaging, problems);
+  if (const Json* jobs = in.optional_array("jobs")) {
+    for (const Json& job : jobs->items())
+      manifest.info.jobs.push_back(progress_from(job, manifest.info, problems));
+  }
   const Json* shards = in.array("shards");
   in.string("sha256");
   in.finish();
   if (!problems.empty()) return manifest;
   for (const auto& [key, value] : settings->members())
     manifest.info.settings.emplace_back(key, value.is_string() ? value.as_string() : value.dump());
+  const Json* count = settings->find("jobs");
+  const std::size_t listed = manifest.info.jobs.size();
+  if (listed > 0 && !(count && count->is_string() && count->as_string() == std::to_string(listed)))
+    problems.push_back({json.where(), "jobs are listed that the settings do not have", {}});
   for (const Json& entry : shards->items()) {
     ObjectReader shard(entry, problems);
     manifest.files.push_back(shard.string("file"));

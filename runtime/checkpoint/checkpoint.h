@@ -23,6 +23,16 @@
 
 namespace millrace {
 
+/// How far one job of an array has come.
+struct JobProgress {
+  std::int64_t step = 0;      ///< of its own
+  std::int64_t position = 0;  ///< microbatches that it has consumed
+  std::int64_t updates = 0;
+  bool is_new = false;  ///< it has not begun, and the checkpoint has none of its tensors
+
+  bool operator==(const JobProgress&) const = default;
+};
+
 struct CheckpointInfo {
   std::string run;     ///< id of the run that saved it
   std::string parent;  ///< of the run that it went on from, with the step ("3f2a... step 40"); empty: none
@@ -34,6 +44,8 @@ struct CheckpointInfo {
   Settings settings;
   std::optional<LossScaleState> loss_scale;  ///< where the loss is scaled
   std::optional<AveragingState> averaging;   ///< where evaluations decide when averages begin
+  /// Of an array whose jobs have not all come as far as it has; else empty.
+  std::vector<JobProgress> jobs;
 };
 
 /// Everything a stage needs to go on: weights, buffers and rule state by full name ("NAME" and

@@ -96,10 +96,49 @@ std::size_t jobs_in(const Checkpoint& checkpoint) {
   return std::max<std::size_t>(1, jobs ? number_of<std::size_t>(*jobs).value_or(1) : 1);
 }
 
-Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs) {
+std::vector<JobProgress> progress_of(const Checkpoint& checkpoint) {
+  const CheckpointInfo& info = checkpoint.info;
+  if (!info.jobs.empty()) return info.jobs;
+  return std::vector<JobProgress>(jobs_in(checkpoint), {info.step, info.position, info.updates});
+}
+
+namespace {
+
+/// What jobs that have not come equally far cannot be.
+Problems problems_of_steps(
+    const CheckpointInfo& info, const Checkpoint& first,
+    const std::map<std::string, std::pair<const SafetensorsFile*, std::string>>& model) {
+  if (info.jobs.empty()) return {};
+  Problems problems;
+  const std::string apart = "the jobs would be at different steps, and ";
+  const std::string* schedule = value_of(first.info.settings, "schedule");
+  if (schedule && *schedule != "with a flush")
+    problems.push_back({first.path, apart + "schedule " + *schedule + " never flushes",
+                        "fuse jobs at one step, or train them with a schedule that flushes"});
+  const auto carried = model.lower_bound("carried/");
+  if (carried != model.end() && carried->first.starts_with("carried/"))
+    problems.push_back({first.path,
+                        apart + first.info.model + " carries states from window to window, which all read",
+                        "fuse jobs at one step"});
+  return problems;
+}
+
+/// Settings of a job that has not begun: what it cannot choose.
+Settings common_settings(const Settings& first) {
+  Settings common;
+  for (const char* key : kCommon)
+    if (const std::string* value = value_of(first, key)) common.emplace_back(key, *value);
+  return common;
+}
+
+}  // namespace
+
+Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size_t num_new) {
   Problems problems;
   const Checkpoint& first = *jobs.front().checkpoint;
+  const std::size_t count = jobs.size() + num_new;
   std::vector<Settings> settings;
+  std::vector<JobProgress> progress;
   const auto say = [&](const Checkpoint& other, const std::string& what, const std::string& there,
                        const std::string& here, const std::string& hint) {
     problems.push_back({other.path, what + " is " + here + ", in " + first.path + " it is " + there, hint});
@@ -107,10 +146,8 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs) {
   for (const JobSource& source : jobs) {
     const Checkpoint& c = *source.checkpoint;
     settings.push_back(split_settings(c.info.settings, jobs_in(c))[source.job]);
+    progress.push_back(progress_of(c)[source.job]);
     if (c.info.model != first.info.model) say(c, "the model", first.info.model, c.info.model, {});
-    if (c.info.step != first.info.step || c.info.position != first.info.position)
-      say(c, "the step", std::to_string(first.info.step), std::to_string(c.info.step),
-          "jobs of an array are at the same step: take the checkpoints of one");
     for (const char* key : kCommon) {
       const std::string *there = value_of(settings.front(), key), *here = value_of(settings.back(), key);
       if ((there ? *there : "(none)") != (here ? *here : "(none)"))
@@ -118,11 +155,27 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs) {
     }
   }
   if (!problems.empty()) return problems;
+  const auto begun = std::ranges::find(progress, false, &JobProgress::is_new);
+  if (begun == progress.end())
+    return Problem{first.path, "the job has not begun: there is nothing of it yet",
+                   "take a job with it that has, or train it from its seed"};
+  const JobSource& like_all = jobs[static_cast<std::size_t>(begun - progress.begin())];
+  settings.resize(count, common_settings(settings.front()));
+  progress.resize(count, {.is_new = true});
   JoinedCheckpoint joined{.info = first.info};
   joined.info.settings = joined_settings(settings);
-  if (jobs.size() > 1) joined.info.settings.emplace_back("jobs", std::to_string(jobs.size()));
-  const auto model = tensors_of(jobs.front());
+  if (count > 1) joined.info.settings.emplace_back("jobs", std::to_string(count));
+  const JobProgress& farthest = *std::ranges::max_element(progress, {}, &JobProgress::position);
+  joined.info.step = farthest.step;
+  joined.info.position = farthest.position;
+  joined.info.updates = farthest.updates;
+  joined.info.jobs.clear();
+  if (std::ranges::any_of(progress, [&](const JobProgress& job) { return job != farthest; }))
+    joined.info.jobs = progress;
+  const auto model = tensors_of(like_all);
+  append(problems, problems_of_steps(joined.info, first, model));
   for (std::size_t b = 0; b < jobs.size(); ++b) {
+    if (progress[b].is_new) continue;
     const auto tensors = tensors_of(jobs[b]);
     for (const auto& [name, place] : tensors) {
       const bool is_weight = name.find('/') == std::string::npos;
@@ -131,12 +184,12 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs) {
       if (is_weight && (like == model.end() ||
                         like->second.first->shape(like->second.second) != place.first->shape(place.second))) {
         problems.push_back({jobs[b].checkpoint->path,
-                            name + " is not of the form that it has in " + first.path,
+                            name + " is not of the form that it has in " + like_all.checkpoint->path,
                             "jobs of an array have one model"});
         continue;
       }
       std::string full = name;
-      if (jobs.size() > 1) full.insert(own_name(name), job_prefix(static_cast<int>(b)));
+      if (count > 1) full.insert(own_name(name), job_prefix(static_cast<int>(b)));
       joined.tensors.emplace_back(std::move(full), place.first->tensor(place.second));
     }
     for (const auto& [name, place] : model) {

@@ -17,6 +17,9 @@ std::vector<Settings> split_settings(const Settings& array, std::size_t jobs);
 /// 1: it is of no array.
 std::size_t jobs_in(const Checkpoint& checkpoint);
 
+/// By job; one of a single job's.
+std::vector<JobProgress> progress_of(const Checkpoint& checkpoint);
+
 /// A job of an opened checkpoint, which outlives it.
 struct JobSource {
   const Checkpoint* checkpoint = nullptr;
@@ -27,8 +30,10 @@ struct JoinedCheckpoint {
   CheckpointInfo info;
   NamedTensors tensors;  ///< views of the files
 };
-/// A checkpoint of an array with `jobs` in this order; of a single job if there is one. Run and parent are
-/// the caller's. Problems: other models, steps or tensors; settings differ that cannot within an array.
-Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs);
+/// A checkpoint of an array with `jobs` in this order, and after them `num_new` that have not begun; of a
+/// single job if there is one. The array's step is that of the job which is farthest. Run and parent are the
+/// caller's. Problems: other models or tensors; settings differ that cannot within an array; jobs at
+/// different steps of an asynchronous schedule, or that carry states; no job has begun.
+Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size_t num_new = 0);
 
 }  // namespace millrace

@@ -56,12 +56,13 @@ void add_update_counts(NamedTensors& state, const ParameterStore& store, const U
   }
 }
 
-void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule) {
+void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule,
+                        std::int64_t usual) {
   std::vector<UpdateCount> counts;
   for (const ParameterSlot& slot : store.slots()) {
     const std::string name = count_name(slot);
     const SafetensorsFile* file = checkpoint.find(name);
-    counts.push_back({slot.offset, file ? file->tensor(name).item<std::int64_t>() : checkpoint.info.updates});
+    counts.push_back({slot.offset, file ? file->tensor(name).item<std::int64_t>() : usual});
   }
   if (!counts.empty()) rule.set_updates(std::move(counts));
 }

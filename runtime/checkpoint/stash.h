@@ -13,12 +13,13 @@ void add_stash(NamedTensors& state, const ParameterStore& store);
 /// incomplete.
 std::int64_t load_stash(const Checkpoint& checkpoint, ParameterStore& store);
 
-/// Adds "rule/updates/NAME" for each parameter that was not updated `usual` times, which the manifest says:
-/// replicas of an asynchronous pipeline share the steps.
+/// Adds "rule/updates/NAME" for each parameter that was not updated `usual` times, which the manifest says of
+/// the job: replicas of an asynchronous pipeline share the steps.
 void add_update_counts(NamedTensors& state, const ParameterStore& store, const UpdateRule& rule,
                        std::int64_t usual);
 /// Each parameter gets its own count, whichever stage saved it.
-void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule);
+void load_update_counts(const Checkpoint& checkpoint, const ParameterStore& store, UpdateRule& rule,
+                        std::int64_t usual);
 
 /// Adds "rule/rate/NAME" for each parameter, of a rule whose next update depends on the rate of the newest.
 void add_last_rate(NamedTensors& state, const ParameterStore& store, const UpdateRule& rule);

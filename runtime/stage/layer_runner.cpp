@@ -102,8 +102,10 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
     CallContext context{.training = run != Run::Evaluate, .replicas = replicas_, .masks = masks_};
     if (step.draws) {
-      for (std::size_t job = 0; job < seeds_.size(); ++job)
-        drawn_[job] = derive_seed(seeds_[job], step.named->name, static_cast<std::uint64_t>(position));
+      for (std::size_t job = 0; job < seeds_.size(); ++job) {
+        const std::int64_t own = position - (run == Run::Evaluate ? 0 : begins_at_[job]);
+        drawn_[job] = derive_seed(seeds_[job], step.named->name, static_cast<std::uint64_t>(own));
+      }
       context.random_seed = drawn_.front();
       if (drawn_.size() > 1) context.job_seeds = drawn_;
     }

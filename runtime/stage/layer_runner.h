@@ -59,13 +59,19 @@ class LayerRunner {
       : LayerRunner(program, store, std::vector{seed}) {}
   /// Of a job array: a seed for each job.
   LayerRunner(const StageProgram& program, ParameterStore& store, std::vector<std::uint64_t> seeds)
-      : program_(program), store_(store), seeds_(std::move(seeds)), drawn_(seeds_.size()) {}
+      : program_(program),
+        store_(store),
+        seeds_(std::move(seeds)),
+        drawn_(seeds_.size()),
+        begins_at_(seeds_.size()) {}
 
   void set_observer(LayerObserver* observer) { observer_ = observer; }
   /// Layers with statistics of the batch take them over all replicas (CallContext::replicas).
   void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
   void set_masks(MasksFrom masks) { masks_ = masks; }
+  /// By job: what layers draw in training is by the position less this, the job's own.
+  void set_begins(std::vector<std::int64_t> positions) { begins_at_ = std::move(positions); }
 
   /// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
   void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
@@ -111,6 +117,7 @@ class LayerRunner {
   ParameterStore& store_;
   std::vector<std::uint64_t> seeds_, drawn_;  ///< by job; of the layer that runs
   MasksFrom masks_ = MasksFrom::Device;
+  std::vector<std::int64_t> begins_at_;
   LayerObserver* observer_ = nullptr;
   ReplicaSum* replicas_ = nullptr;
 };

@@ -550,6 +550,22 @@ void StageExecutor::complete_gradients() {
   }
 }
 
+void StageExecutor::set_ended(const std::vector<char>& ended) {
+  if (ended == ended_) return;
+  ended_ = ended;
+  if (parts_.store.has_buffers()) statistics_at_end_ = parts_.store.copy_of_buffers();
+}
+
+/// Forwards have moved the running statistics of jobs that have ended; nothing has read them since.
+void StageExecutor::restore_ended() {
+  for (std::size_t layer = 0; layer < statistics_at_end_.size(); ++layer) {
+    const std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(layer));
+    const std::size_t per_job = buffers.size() / ended_.size();
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (ended_[i / per_job]) buffers[i].copy_(statistics_at_end_[layer][i]);
+  }
+}
+
 void StageExecutor::update() {
   complete_gradients();
   gradients_complete_ = false;
@@ -567,12 +583,13 @@ void StageExecutor::update() {
         updates.push_back(one.update(store, weights, gradient,
                                      {.lr = lr_[job],
                                       .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscale_,
-                                      .skip = skips}));
+                                      .skip = skips || (!ended_.empty() && ended_[job])}));
       }
       UpdateRule::apply_all_(updates);
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
   }
+  restore_ended();
   ties_.exchange_values();
 }
 

@@ -81,6 +81,10 @@ class StageExecutor {
   /// for every cut that the function names (pause). Null: none.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
   void set_learning_rate(std::vector<double> lr) { lr_ = std::move(lr); }  ///< by job
+  /// By job: positions at which the jobs' own begin. In training layers draw for those.
+  void set_begins(std::vector<std::int64_t> positions) { layers_.set_begins(std::move(positions)); }
+  /// By job, between steps: whose weights, rule state and running statistics stay as they are from now on.
+  void set_ended(const std::vector<char>& ended);
   /// In evaluation layers draw for positions less `shift`: every evaluation draws the same.
   void set_evaluation_shift(std::int64_t shift) { evaluation_shift_ = shift; }
   /// Of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
@@ -194,6 +198,7 @@ class StageExecutor {
   VersionId version_for(std::int64_t microbatch) const;
   void join_statistics();
   void keep_statistics(MicrobatchId microbatch);
+  void restore_ended();
 
   struct SumOverReplicas final : ReplicaSum {
     explicit SumOverReplicas(Communicator& r) : replicas(r) {}
@@ -239,7 +244,9 @@ class StageExecutor {
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
-  std::vector<double> gradient_factors_;  ///< by job; empty: 1
+  std::vector<double> gradient_factors_;       ///< by job; empty: 1
+  std::vector<char> ended_;                    ///< by job; empty: none
+  ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
   bool skips_update_ = false;
   double loss_scale_ = 1, unscale_ = 1;
   CarriedStates carried_, carried_in_evaluation_;

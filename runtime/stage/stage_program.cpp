@@ -208,7 +208,7 @@ std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const d
 static double mean_loss_of(const std::vector<NamedValues>& jobs) {
   double sum = 0, count = 0;
   for (const NamedValues& job : jobs) {
-    if (!std::isfinite(job.front().second)) continue;
+    if (job.empty() || !std::isfinite(job.front().second)) continue;
     sum += job.front().second;
     ++count;
   }

@@ -67,9 +67,10 @@ Action RankRunner::in_its_array(Action action) const {
   return action;
 }
 
-int RankRunner::updates_of_step() const {
-  const auto held = static_cast<int>(parts_.stages.held().size());
-  return parts_.of_each_array > 0 ? held : held / parts_.stages.num_arrays();
+/// Several arrays have a list for each step, which some may not be in any more.
+int RankRunner::updates_of_step(std::span<const Action> actions) const {
+  if (parts_.of_each_array > 0) return static_cast<int>(std::ranges::count(actions, Op::Update, &Action::op));
+  return static_cast<int>(parts_.stages.held().size()) / parts_.stages.num_arrays();
 }
 
 template <class Work>
@@ -174,6 +175,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
   next_receive_ = 0;
   posted_ = 0;
   int updated = 0;
+  const int updates = updates_of_step(actions);
   start_device_time();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].microbatch.value >= end_) continue;
@@ -192,7 +194,7 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
       throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
                                            ": " + error.what());
     }
-    if (actions[i].op == Op::Update && ++updated % updates_of_step() == 0) {
+    if (actions[i].op == Op::Update && ++updated % updates == 0) {
       settle_device_times();
       on_update(actions[i]);
       step_ += parts_.steps_per_update;

@@ -63,7 +63,7 @@ class RankRunner {
  private:
   int array_of(const Action& action) const;
   Action in_its_array(Action action) const;  ///< the microbatch counted in its array
-  int updates_of_step() const;
+  int updates_of_step(std::span<const Action> actions) const;
   void step(const Action& action, bool last_gradient);
   void agree(const Action& update);
   void feed(const Action& forward);

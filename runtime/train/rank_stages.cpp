@@ -198,10 +198,15 @@ std::vector<double> times(std::vector<double> values, double factor) {
 }  // namespace
 
 namespace {
-/// What the array of `held` has of `lr`, which is by job.
+/// What the array of `held` has of `all`, which is by job.
+template <class Value>
+std::vector<Value> own_of(const HeldStage& held, const std::vector<Value>& all) {
+  const auto first = all.begin() + held.first_job;
+  return {first, first + held.jobs};
+}
+
 std::vector<double> rates_of(const HeldStage& held, const std::vector<double>& lr) {
-  const auto first = lr.begin() + held.first_job;
-  return times({first, first + held.jobs}, held.rate);
+  return times(own_of(held, lr), held.rate);
 }
 }  // namespace
 
@@ -209,6 +214,18 @@ void RankStages::begin(std::int64_t first_position, const std::vector<double>& l
   for (const HeldStage& h : held_) {
     h.executor->begin(first_position, rates_of(h, lr));
     h.executor->set_loss_scale(loss_scaler_.scale(), loss_scaler_.unscale());
+  }
+}
+
+void RankStages::set_begins(const std::vector<std::int64_t>& positions) {
+  for (const HeldStage& h : held_) {
+    for (const auto& executor : h.executors) executor->set_begins(own_of(h, positions));
+  }
+}
+
+void RankStages::set_ended(const std::vector<char>& ended) {
+  for (const HeldStage& h : held_) {
+    for (const auto& executor : h.executors) executor->set_ended(own_of(h, ended));
   }
 }
 

@@ -81,6 +81,8 @@ class RankStages {
   bool owns_loss() const;  ///< the one rank that speaks for the job
 
   void begin(std::int64_t first_position, const std::vector<double>& lr);  ///< by job, of all arrays
+  void set_begins(const std::vector<std::int64_t>& positions);             ///< StageExecutor's, of all arrays
+  void set_ended(const std::vector<char>& ended);                          ///< StageExecutor's, of all arrays
   void set_learning_rate(const std::vector<double>& lr);
   void pause(std::int64_t cut);  ///< StageExecutor::pause
   void go_on();

@@ -167,6 +167,10 @@ Settings rank_settings(const Plan& plan, const TrainOptions& options) {
                     {"resume", options.resume.empty() ? "none" : "given"},
                     {"init-from", options.init_from.empty() ? "none" : "given"},
                     {"zero-1", options.rule.shard_state ? "true" : "false"}};
+  std::string of_jobs;
+  for (const JobOptions& job : options.jobs)
+    of_jobs += " " + std::to_string(job.steps.value_or(options.steps));
+  settings.emplace_back("steps of jobs", of_jobs);
   settings.insert(settings.end(), options.rank_settings.begin(), options.rank_settings.end());
   return settings;
 }

@@ -43,14 +43,23 @@ void cut_from(const std::filesystem::path& path, std::int64_t step) {
     log_warning(to_string(written.problems()));
 }
 
-/// The same of a table with the step in its first column. False: there is none to go on with.
-bool cut_rows_from(const std::filesystem::path& path, std::int64_t step) {
+constexpr std::string_view kOwnStep = ",own_step";
+
+/// The same of a table with the step in its first column. False: there is none to go on with. `own_steps`:
+/// whether rows end with the job's own step, which is put there if they must; until then it was the step.
+bool cut_rows_from(const std::filesystem::path& path, std::int64_t step, bool& own_steps) {
   const Result<std::string> text = read_file(path, kGiB);
   if (!text || !text->starts_with("step,job,")) return false;
+  const bool has = std::string_view(*text).substr(0, text->find('\n')).ends_with(kOwnStep);
+  const bool adds = own_steps && !has;
+  own_steps = own_steps || has;
   std::string kept;
   for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
-    if (at > 0 && std::strtoll(text->c_str() + at, nullptr, 10) >= step) continue;
-    kept.append(*text, at, end + 1 - at);
+    const std::int64_t of_row = at > 0 ? std::strtoll(text->c_str() + at, nullptr, 10) : -1;
+    if (of_row >= step) continue;
+    kept.append(*text, at, end - at);
+    if (adds) kept += at > 0 ? "," + std::to_string(of_row) : std::string(kOwnStep);
+    kept += '\n';
   }
   if (kept == *text) return true;
   const Status written = write_file_atomically(path, kept);
@@ -81,9 +90,11 @@ std::string numbered_from(const std::string& name, int first_job) {
 }
 
 StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& header, std::int64_t from_step)
-    : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)), first_job_(header.first_job) {
+    : file_(open_log(folder / run_files::kSteps.of(header.rank), from_step)),
+      first_job_(header.first_job),
+      own_steps_(header.own_steps) {
   if (header.writes_jobs) {
-    jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step);
+    jobs_begun_ = from_step > 0 && cut_rows_from(folder / run_files::kJobs, from_step, own_steps_);
     jobs_file_ = LineFile(folder / run_files::kJobs, /*append=*/jobs_begun_);
   }
   write_line(file_, Json::object({{"format", "millrace-steps-1"},
@@ -126,11 +137,13 @@ void StepLog::write(const StepRecord& r) {
   line["resident_memory_bytes"] = r.resident_memory_bytes;
   line["weight_versions"] = r.weight_versions;
   line["stashed_microbatches"] = r.stashed;
-  const auto put = [&](const std::string& name, const std::vector<double>& values) {
+  const auto put = [&](const std::string& name, const auto& values) {
     for (std::size_t job = 0; job < values.size(); ++job)
-      line[values.size() == 1 ? name : name + ".job" + std::to_string(first_job_ + static_cast<int>(job))] =
-          values[job];
+      if (r.ended.empty() || !r.ended[job])
+        line[values.size() == 1 ? name : name + ".job" + std::to_string(first_job_ + static_cast<int>(job))] =
+            values[job];
   };
+  put("own_step", r.own_steps);
   put("lr", r.lr);
   if (std::ranges::all_of(r.gradient_norms, [](double n) { return n >= 0 && std::isfinite(n); }))
     put("gradient_norm", r.gradient_norms);
@@ -156,21 +169,26 @@ void StepLog::write(const ScoreReport& s) {
   write_line(file_, line.dump());
 }
 
-/// "step,job,loss,...,lr,status"
+/// "step,job,loss,...,lr,status", and where they differ "own_step".
 void StepLog::write_jobs(const StepRecord& r) {
   const std::span<const NamedValues> jobs = r.losses->jobs.empty()
                                                 ? std::span(&r.losses->values, 1)  // one of several by itself
                                                 : std::span<const NamedValues>(r.losses->jobs);
   if (!std::exchange(jobs_begun_, true)) {
     std::string header = "step,job";
-    for (const auto& [name, value] : jobs.front()) header += "," + name;
-    write_line(jobs_file_, header + ",lr,status");
+    for (const auto& [name, value] : *std::ranges::find(jobs, false, &NamedValues::empty))
+      header += "," + name;
+    write_line(jobs_file_, header + ",lr,status" + (own_steps_ ? std::string(kOwnStep) : ""));
   }
+  std::vector<std::int64_t> own = r.own_steps;
+  own.resize(jobs.size(), r.step);
   for (std::size_t job = 0; job < jobs.size(); ++job) {
+    if (jobs[job].empty()) continue;  // it has ended
     std::string row = std::to_string(r.step) + "," + std::to_string(first_job_ + static_cast<int>(job));
     for (const auto& [name, value] : jobs[job]) row += printed(",%.17g", value);
     const bool finite = std::isfinite(jobs[job].front().second);
-    write_line(jobs_file_, row + printed(",%.17g", r.lr[job]) + (finite ? ",ok" : ",nonfinite"));
+    write_line(jobs_file_, row + printed(",%.17g", r.lr[job]) + (finite ? ",ok" : ",nonfinite") +
+                               (own_steps_ ? "," + std::to_string(own[job]) : ""));
   }
 }
 
@@ -188,7 +206,7 @@ std::string text_of(const NamedValues& values) {
 std::string text_of(const std::vector<NamedValues>& jobs) {
   std::string all;
   for (const NamedValues& job : jobs)
-    all += (all.empty() ? " loss=" : ",") + printed("%.4f", job.front().second);
+    all += (all.empty() ? " loss=" : ",") + (job.empty() ? "-" : printed("%.4f", job.front().second));
   return all;
 }
 }  // namespace

@@ -23,6 +23,8 @@ struct StepRecord {
   double ended_s = 0;  ///< when it ended, by the run's clock
   double cpu_s = 0;    ///< CPU time of this process meanwhile, all its threads
   double samples_per_s = 0;
+  std::vector<std::int64_t> own_steps;     ///< by job, where they are not all `step`; else empty
+  std::vector<char> ended;                 ///< by job: it is trained no more; empty: all are
   std::vector<double> lr{0};               ///< by job
   std::vector<double> gradient_norms{-1};  ///< before clipping; negative: not measured. By job
   std::optional<double> loss_scale;        ///< of this step; empty: the loss is not scaled
@@ -44,6 +46,7 @@ struct StepLogHeader {
   int ranks = 1;
   bool writes_jobs = false;  ///< jobs.csv of a job array: a line for each step and job
   int first_job = 0;         ///< TrainOptions::first_job
+  bool own_steps = false;    ///< its jobs are at different steps
 };
 
 /// Default: writes nothing to disk, prints all the same.
@@ -69,6 +72,7 @@ class StepLog {
   void write_jobs(const StepRecord& record);
   LineFile file_, jobs_file_;
   int first_job_ = 0;
+  bool own_steps_ = false;
   bool jobs_begun_ = false;
   std::int64_t lost_lines_ = 0;
 };

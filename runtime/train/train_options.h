@@ -22,11 +22,13 @@ struct JobOptions {
   RuleOptions rule;
   ClipOptions clip;  ///< of one scope
   LearningRateOptions learning_rate;
-  Settings settings;  ///< TrainOptions::settings of this job
+  Settings settings{};                  ///< TrainOptions::settings of this job
+  std::optional<std::int64_t> steps{};  ///< instead of TrainOptions::steps
 };
 
 struct TrainOptions {
-  /// Updates; pipedream and pipedream-vsync: minibatches, rounded up to a multiple of all replicas.
+  /// Updates; pipedream and pipedream-vsync: minibatches, rounded up to a multiple of all replicas. Of an
+  /// array, of each job: who has done them stays as it is while others go on.
   std::int64_t steps = 1;
   int microbatch = 1;  ///< samples
   std::uint64_t seed = 0;

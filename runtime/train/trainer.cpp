@@ -27,6 +27,7 @@
 #include "runtime/schedule/pair_order.h"
 #include "runtime/schedule/schedule_stream.h"
 #include "runtime/stage/stage_program.h"
+#include "runtime/train/job_batches.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 
@@ -96,6 +97,14 @@ LossSums joined(std::vector<LossSums> arrays) {
   }
   all.values = values_of_jobs(all.jobs);
   return all;
+}
+
+/// Of jobs that have ended nothing is said.
+void leave_out(const std::vector<char>& ended, LossSums& losses) {
+  if (ended.empty() || losses.jobs.empty()) return;
+  for (std::size_t job = 0; job < ended.size(); ++job)
+    if (ended[job]) losses.jobs[job].clear();
+  losses.values = values_of_jobs(losses.jobs);
 }
 
 /// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
@@ -213,6 +222,7 @@ struct Trainer::Impl {
       1;  ///< steps in which every replica has its turn as often: all events come after whole ones
   std::unique_ptr<RankStages> stages;
   std::vector<BatchSources> sources;  // by array
+  std::vector<char> reads_own;        // by array: each of its jobs has batches of its own
   std::unique_ptr<WeightsScore> score;
   SpanRing trace;
   StatusBoard status;
@@ -235,9 +245,12 @@ struct Trainer::Impl {
   struct Flushing {
     std::vector<std::vector<Action>> turns;
     std::unique_ptr<RankRunner> runner;
+    std::vector<char> ended{};  ///< jobs that the actions do without; empty: none
   };
   std::optional<Flushing> flushing;
-  std::int64_t start = 0;  // steps done when this run began
+  std::int64_t start = 0;                               // steps done when this run began
+  std::vector<std::int64_t> joined_at;                  // by job: at which step of the run its own begin
+  std::vector<std::optional<std::int64_t>> ended_with;  // by job: its own steps, if it ended before this run
   /// Before the current one: the first forwards use them, as they did in the run that saved them.
   std::int64_t older_versions = 0;
   RunLock lock;                    // of rank 0
@@ -259,6 +272,8 @@ struct Trainer::Impl {
         layouts(layouts_or_throw(arrays, plan, options)),
         model(with_all_jobs(arrays)) {
     if (updates_after_each()) round = shape_of(plan).round();
+    joined_at.assign(static_cast<std::size_t>(jobs()), 0);
+    ended_with.resize(joined_at.size());
   }
 
   const StageLayout& layout() const { return layouts.front(); }
@@ -289,10 +304,10 @@ struct Trainer::Impl {
     stages->set_extents([&source](std::int64_t position) { return source.extent(position); }, array);
   }
   int jobs() const { return model.jobs(); }
-  /// TrainOptions::rate_per_length: what the rate of a step is multiplied with.
-  double length_share(std::int64_t step) const {
+  /// TrainOptions::rate_per_length: what the rates of an array are multiplied with.
+  double length_share(std::int64_t step, int array) const {
     if (options.rate_per_length == 0) return 1;
-    const BatchExtent extent = sources.front().train->extent(position_of(step));
+    const BatchExtent extent = sources[static_cast<std::size_t>(array)].train->extent(position_of(step));
     return double(extent.lengths.at(0)) / double(options.rate_per_length);
   }
   /// Among all jobs that are trained: TrainOptions::first_job.
@@ -300,19 +315,63 @@ struct Trainer::Impl {
   bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
-    const double share = length_share(step);
-    if (options.jobs.empty()) return {share * learning_rate(options.learning_rate, step)};
+    if (options.jobs.empty()) return {length_share(step, 0) * learning_rate(options.learning_rate, step)};
     std::vector<double> result;
-    for (const JobOptions& job : options.jobs)
-      result.push_back(share * learning_rate(job.learning_rate, step));
+    for (int array = 0; array < num_arrays(); ++array) {
+      const double share = length_share(step, array);
+      for (int b = layouts[static_cast<std::size_t>(array)].model.jobs(); b > 0; --b) {
+        const std::size_t job = result.size();
+        result.push_back(share * learning_rate(options.jobs[job].learning_rate, step - joined_at[job]));
+      }
+    }
     return result;
+  }
+
+  /// Steps of a job's own that it is to do, and that it has done after `step` of the run.
+  std::int64_t steps_of(std::size_t job) const {
+    return options.jobs.empty() ? options.steps : options.jobs[job].steps.value_or(options.steps);
+  }
+  std::int64_t own_steps(std::size_t job, std::int64_t step) const {
+    if (ended_with[job]) return *ended_with[job];
+    if (asynchronous()) return step - joined_at[job];  // all end together, after a whole round
+    return std::min(step - joined_at[job], std::max(steps_of(job), start - joined_at[job]));
+  }
+  bool has_ended(std::size_t job, std::int64_t step) const {
+    return ended_with[job] || (!asynchronous() && step - joined_at[job] >= steps_of(job));
+  }
+  /// Of the run: when its last job has done its own.
+  std::int64_t steps_of_all() const {
+    std::int64_t last = 0;
+    for (std::size_t job = 0; job < joined_at.size(); ++job)
+      if (!ended_with[job]) last = std::max(last, joined_at[job] + steps_of(job));
+    return last;
+  }
+  /// By job; empty if no job has ended.
+  std::vector<char> ended_at(std::int64_t step) const {
+    std::vector<char> ended;
+    for (std::size_t job = 0; job < joined_at.size(); ++job) ended.push_back(has_ended(job, step));
+    if (std::ranges::find(ended, 1) == ended.end()) ended.clear();
+    return ended;
+  }
+  bool at_different_steps() const {
+    return std::ranges::any_of(joined_at, [](std::int64_t at) { return at != 0; });
+  }
+  /// What a checkpoint of this moment says of the jobs: nothing where all have come as far as the run.
+  std::vector<JobProgress> progress() const {
+    std::vector<JobProgress> jobs;
+    for (std::size_t job = 0; job < joined_at.size(); ++job) {
+      const std::int64_t own = own_steps(job, done);
+      jobs.push_back({.step = own, .position = position_of(own), .updates = own});
+    }
+    const bool alike = std::ranges::all_of(jobs, [&](const JobProgress& job) { return job.step == done; });
+    return alike ? std::vector<JobProgress>() : jobs;
   }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
   /// `step`, or the first one after it that ends a round.
   std::int64_t end_of_round(std::int64_t step) const {
     return start + (step - start + round - 1) / round * round;
   }
-  std::int64_t last_step() const { return end_of_round(options.steps); }
+  std::int64_t last_step() const { return end_of_round(steps_of_all()); }
   std::int64_t limit() const {
     return stop->limit() == StopVote::kNever ? StopVote::kNever : start + stop->limit();
   }
@@ -343,7 +402,7 @@ struct Trainer::Impl {
         const ParameterStore own = h.store_of(of);
         UpdateRule& rule = *of.rule;
         NamedTensors state = whole_stage_state(own, rule);
-        add_update_counts(state, own, rule, done);
+        add_update_counts(state, own, rule, own_steps(static_cast<std::size_t>(h.first_job + of.job), done));
         add_last_rate(state, own, rule);
         std::ranges::move(state, std::back_inserter(states[&h]));
       }
@@ -384,14 +443,20 @@ struct Trainer::Impl {
   void place_followers();
   void watch_evaluation();
   void check_sizes();
+  void check_ends() const;
+  void set_aside_ended();
+  void check_steps(const std::string& checkpoint) const;
   void check_turns();
   void build(const std::vector<TrainedArray>& arrays);
   void resume();
   void take_initial_weights();
+  BatchSources batches_of(const TrainedArray& array, int index, const BatchNeeds& train,
+                          const BatchNeeds& evaluation) const;
   bool advance(std::int64_t most);
   void run_training();
   void run_to(std::int64_t step);
   void step_to(std::int64_t end);
+  void go_on_without(const std::vector<char>& ended);
   void open_flow();
   void flow_to(std::int64_t end);
   void rest();
@@ -427,6 +492,7 @@ void Trainer::Impl::check_sizes() {
                       "use for example --schedule 1f1b, or leave the target out");
   }
   check_turns();
+  check_ends();
   if (carries() && num_arrays() > 1) {
     throw ConfigError(
         plan.model + " carries states from window to window, and several arrays go through the pipeline",
@@ -492,13 +558,14 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   const bool whole_run = updates_after_each();
   for (int array = 0; array < num_arrays(); ++array) {
     BatchNeeds train{.fields = stages->fields(array)};
+    reads_own.push_back(!arrays[static_cast<std::size_t>(array)].of_jobs.empty());
     // Replicas take turns from where the run begins, which resume() says before the first batch is read.
     train.mine = [=, this](std::int64_t position) {
       return mine(whole_run ? position - position_of(start) : position % per_step);
     };
     BatchNeeds evaluation = train;
     evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
-    sources.push_back(arrays[static_cast<std::size_t>(array)].make_batches(train, evaluation));
+    sources.push_back(batches_of(arrays[static_cast<std::size_t>(array)], array, train, evaluation));
     use_extents_of(*sources.back().train, array);
   }
   prepare_averaging();
@@ -506,6 +573,73 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   stop = std::make_unique<StopVote>(world.communicator, options.stop, stop_reach(plan, round));
   evaluation_stop =
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
+}
+
+/// At the positions of the run: a job's own begin where it joined.
+BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, const BatchNeeds& train,
+                                       const BatchNeeds& evaluation) const {
+  std::size_t first = 0;
+  for (int before = 0; before < index; ++before)
+    first += static_cast<std::size_t>(layouts[static_cast<std::size_t>(before)].model.jobs());
+  const auto begins_at = [this, first](std::size_t job) { return position_of(joined_at[first + job]); };
+  if (!array.of_jobs.empty())
+    return batches_of_jobs(array.of_jobs, array.model.of_jobs.front().fields.size(), train, evaluation,
+                           begins_at);
+  BatchSources of_all = array.make_batches(train, evaluation);
+  of_all.train = std::make_unique<ShiftedBatches>(std::move(of_all.train), [=] { return begins_at(0); });
+  return of_all;
+}
+
+/// Jobs whose steps end apart. Throws ConfigError.
+void Trainer::Impl::check_ends() const {
+  bool apart = false;
+  for (std::size_t job = 0; job < joined_at.size(); ++job) apart = apart || steps_of(job) != steps_of(0);
+  if (!apart) return;
+  if (asynchronous())
+    throw ConfigError("--steps ends jobs apart, and schedule " + to_string(plan.schedule) + " never flushes",
+                      "give one number of steps, or a schedule that flushes");
+  if (carries())
+    throw ConfigError("--steps ends jobs apart, and " + plan.model +
+                          " carries states from window to window, which go on for all jobs of an array",
+                      "give one number of steps");
+}
+
+/// Who has ended reads what a job of its array reads that goes on, whatever it is: nothing comes of it.
+void Trainer::Impl::set_aside_ended() {
+  std::size_t first = 0;
+  for (const StageLayout& array : layouts) {
+    const std::size_t end = first + static_cast<std::size_t>(array.model.jobs());
+    std::int64_t of_others = 0;
+    for (std::size_t job = end; job-- > first;)
+      if (!ended_with[job]) of_others = joined_at[job];
+    for (std::size_t job = first; job < end; ++job)
+      if (ended_with[job]) joined_at[job] = of_others;
+    first = end;
+  }
+}
+
+/// Jobs that go on at different steps. Throws CheckpointError.
+void Trainer::Impl::check_steps(const std::string& checkpoint) const {
+  if (!at_different_steps()) return;
+  const std::string apart = "cannot resume: the jobs of " + checkpoint + " are at different steps, and ";
+  const std::string alone = "`millrace split` makes a checkpoint of each job";
+  if (asynchronous())
+    throw CheckpointError(apart + "schedule " + to_string(plan.schedule) + " never flushes",
+                          "use a schedule that flushes, for example --schedule 1f1b; " + alone);
+  if (carries())
+    throw CheckpointError(apart + plan.model + " carries states from window to window, which all jobs read",
+                          alone);
+  std::size_t first = 0;
+  for (std::size_t array = 0; array < layouts.size(); ++array) {
+    const std::size_t end = first + static_cast<std::size_t>(layouts[array].model.jobs());
+    for (std::size_t job = first; job < end; ++job) {
+      if (joined_at[job] != joined_at[first] && !reads_own[array])
+        throw CheckpointError(apart + "jobs " + std::to_string(first) + " and " + std::to_string(job) +
+                                  " read the same batches",
+                              "make the array with batches of each job's own (JobData::Own); " + alone);
+    }
+    first = end;
+  }
 }
 
 void Trainer::Impl::prepare_averaging() {
@@ -625,7 +759,17 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
   const auto is_allowed = [&](const SettingChange& change) {
     return std::ranges::any_of(allowed, [&](const auto& a) { return a == "all" || a == change.key; });
   };
-  const std::vector<SettingChange> changes = changes_between(found.info.settings, settings);
+  Settings then = found.info.settings;
+  const std::vector<JobProgress> progress = progress_of(found);
+  if (std::ranges::any_of(progress, &JobProgress::is_new)) {  // which are what this run says
+    const std::size_t count = progress.size();
+    std::vector<Settings> of_jobs = split_settings(then, count), now = split_settings(settings, count);
+    for (std::size_t job = 0; job < count; ++job)
+      if (progress[job].is_new) of_jobs[job] = now[job];
+    then = joined_settings(of_jobs);
+    then.emplace_back("jobs", std::to_string(count));
+  }
+  const std::vector<SettingChange> changes = changes_between(then, settings);
   std::vector<SettingChange> refused;
   std::string names;
   for (const SettingChange& change : changes) {
@@ -641,9 +785,9 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
   if (!changes.empty() && owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
 }
 
-/// Of --init-from. A run that resumes has its own.
+/// Of --init-from. Jobs that go on have their own.
 void Trainer::Impl::take_initial_weights() {
-  if (options.init_from.empty() || !options.resume.empty()) return;
+  if (options.init_from.empty()) return;
   const std::string& path = options.init_from;
   const std::string purpose = "start from " + path;
   std::vector<std::string> names;
@@ -690,14 +834,18 @@ void Trainer::Impl::resume() {
   const Checkpoint opened =
       open_checkpoint_together(world.communicator, options.resume, names, options.checkpoint_deadline);
   check_changes(opened);
+  const std::vector<JobProgress> progress = progress_of(opened);
+  if (std::ranges::any_of(progress, &JobProgress::is_new)) take_initial_weights();
   const auto problem = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) {
       for (const HeldStage::Rule& of : h.rules) {
+        const JobProgress& job = progress[static_cast<std::size_t>(h.first_job + of.job)];
+        if (job.is_new) continue;
         ParameterStore own = h.store_of(of);
         UpdateRule& rule = *of.rule;
         if (Problems problems = load_stage(opened, plan.model, own, rule); !problems.empty())
           throw CheckpointError(to_string(problems));
-        load_update_counts(opened, own, rule);
+        load_update_counts(opened, own, rule, job.updates);
         load_last_rate(opened, own, rule);
         if (opened.info.averaging && opened.info.averaging->from >= 0)
           rule.begin_averaging(opened.info.averaging->from);
@@ -713,14 +861,24 @@ void Trainer::Impl::resume() {
   continues = broadcast_text(world.communicator, own ? "own" : "") == "own";
   if (continues) run = opened.info.run;
   parent = continues ? opened.info.parent : opened.info.run + " step " + std::to_string(opened.info.step);
-  const std::int64_t per_step = microbatches_per_step(plan);
-  if (opened.info.position % per_step != 0) {
-    throw CheckpointError("cannot resume: the checkpoint is after microbatch " +
-                              std::to_string(opened.info.position) + ", which does not end a step of " +
-                              std::to_string(per_step),
+  const auto steps_in = [&](std::int64_t position) {  // another schedule counts other steps
+    const std::int64_t per_step = microbatches_per_step(plan);
+    if (position % per_step == 0) return position / per_step;
+    throw CheckpointError("cannot resume: the checkpoint is after microbatch " + std::to_string(position) +
+                              ", which does not end a step of " + std::to_string(per_step),
                           "give a number of microbatches per step that divides it");
+  };
+  done = start = steps_in(opened.info.position);
+  for (std::size_t job = 0; job < joined_at.size(); ++job) {
+    const std::int64_t own = steps_in(progress[job].position);
+    joined_at[job] = done - own;
+    if (jobs() > 1 && !asynchronous() && own >= steps_of(job)) ended_with[job] = own;
   }
-  done = start = opened.info.position / per_step;  // another schedule counts other steps
+  set_aside_ended();
+  check_steps(opened.path);
+  std::vector<std::int64_t> begins;
+  for (const std::int64_t step : joined_at) begins.push_back(position_of(step));
+  stages->set_begins(begins);
   for (const HeldStage& h : stages->held()) {
     h.store->set_current(VersionId(done));
     // Other cuts of the model have other delays: their pipeline begins anew with the newest weights.
@@ -731,7 +889,12 @@ void Trainer::Impl::resume() {
   if (opened.info.loss_scale) stages->loss_scaler().set_state(*opened.info.loss_scale);
   report.first_step = done;
   if (continues) report.saved_step = done;
-  if (owns_loss()) log_info("resumed step=" + std::to_string(done) + " from=" + opened.path);
+  if (owns_loss()) {
+    std::string of_jobs;
+    for (std::size_t job = 0; at_different_steps() && job < joined_at.size(); ++job)
+      of_jobs += (job == 0 ? " own_steps=" : ",") + std::to_string(own_steps(job, done));
+    log_info("resumed step=" + std::to_string(done) + of_jobs + " from=" + opened.path);
+  }
   for (const BatchSources& of_array : sources) of_array.train->seek(position_of(done));
   const auto carried = together("loading " + opened.path, [&] {
     for (const HeldStage& h : stages->held()) load_carried(opened, *h.executor, *h.store, followed());
@@ -740,7 +903,7 @@ void Trainer::Impl::resume() {
 }
 
 std::int64_t Trainer::Impl::next_event() const {
-  std::int64_t next = options.steps;
+  std::int64_t next = steps_of_all();
   for (std::int64_t every : {options.checkpoint_every, evaluates() ? options.evaluate_every : 0,
                              scores() ? options.score_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
@@ -791,6 +954,7 @@ void Trainer::Impl::step_to(std::int64_t end) {
     std::ranges::for_each(layout().turns, add);
   }
   while (done < end) {
+    if (const std::vector<char> ended = ended_at(done); ended != flushing->ended) go_on_without(ended);
     for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
       stages->set_turn(turn);
       stages->begin(position_of(done), rates(done));
@@ -804,6 +968,26 @@ void Trainer::Impl::step_to(std::int64_t end) {
     if (done == limit()) break;
   }
   stages->finish_sends();
+}
+
+/// Jobs end between two steps. Of an array that others are in they are computed, and stay as they are; an
+/// array that they are all of leaves the pipeline, on every rank alike.
+void Trainer::Impl::go_on_without(const std::vector<char>& ended) {
+  flushing->ended = ended;
+  stages->set_ended(ended);
+  std::vector<char> left;  // by array
+  auto first = ended.begin();
+  for (const StageLayout& array : layouts) {
+    const auto end = first + array.model.jobs();
+    left.push_back(std::find(first, end, 0) == end);
+    first = end;
+  }
+  if (num_arrays() == 1) return;
+  for (std::vector<Action>& actions : flushing->turns) {
+    std::erase_if(actions, [&](const Action& action) {
+      return left[static_cast<std::size_t>(action.microbatch.value / plan.microbatches)] != 0;
+    });
+  }
 }
 
 /// The ranks rest after `done` steps. An asynchronous pipeline stays full: what is under way is put aside,
@@ -851,21 +1035,32 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = stages->peak_versions(),
                     .stashed = stages->peak_stash()};
+  if (at_different_steps()) {
+    for (const std::int64_t at : joined_at) record.own_steps.push_back(newest - at);
+  }
+  record.ended = ended_at(step);
   if (stages->last()) {
     record.losses = take_losses();
+    leave_out(record.ended, *record.losses);
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
     std::vector<NamedValues> losses = record.losses->jobs;
     if (losses.empty() && is_one_of_several()) losses.push_back(record.losses->values);
-    report.jobs.resize(losses.size());
+    if (report.jobs.empty()) {
+      for (std::size_t job = 0; job < losses.size(); ++job)
+        report.jobs.push_back({.first_step = own_steps(job, start)});
+    }
     for (std::size_t job = 0; job < report.jobs.size(); ++job) {
+      report.jobs[job].steps = own_steps(job, newest + 1);
+      if (losses[job].empty()) continue;  // it has ended
+      const std::int64_t own = newest - joined_at[job];
       const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
       if (std::isfinite(loss) || report.jobs[job].nonfinite_step >= 0) continue;
-      report.jobs[job].nonfinite_step = newest;
+      report.jobs[job].nonfinite_step = own;
       if (owns_loss())
-        log_warning("job " + std::to_string(first_job() + static_cast<int>(job)) + ": the loss of step " +
-                    std::to_string(newest) + " is " + std::to_string(loss) + "; the other jobs go on");
+        log_warning("job " + std::to_string(first_job() + static_cast<int>(job)) + ": the loss of its step " +
+                    std::to_string(own) + " is " + std::to_string(loss) + "; the other jobs go on");
     }
   }
   log.write(record);
@@ -888,7 +1083,7 @@ LossSums Trainer::Impl::take_losses() {
 
 /// Several arrays end where no job has a finite loss any more.
 void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t step) const {
-  const auto finite = [](const NamedValues& job) { return std::isfinite(job.front().second); };
+  const auto finite = [](const NamedValues& job) { return job.empty() || std::isfinite(job.front().second); };
   if (!options.stop_on_nonfinite || num_arrays() == 1 || std::ranges::any_of(losses.jobs, finite)) return;
   throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
                      "lower --lr or add --warmup-steps");
@@ -927,15 +1122,8 @@ bool Trainer::Impl::evaluate_array(int array) {
   bool asked = false;
   evaluation.batches->seek(0);
   // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
-  struct Shifted final : BatchSource {
-    BatchSource* inner;
-    std::int64_t by;
-    Batch get(std::int64_t position) override { return inner->get(position - by); }
-    void seek(std::int64_t position) override { inner->seek(position - by); }
-    BatchExtent extent(std::int64_t position) const override { return inner->extent(position - by); }
-  } shifted;
-  shifted.inner = evaluation.batches.get();
-  shifted.by = kEvaluationPosition + evaluated;
+  const std::int64_t by = kEvaluationPosition + evaluated;
+  ShiftedBatches shifted(*evaluation.batches, [by] { return by; });
   stages->set_evaluation_shift(evaluated);
   use_extents_of(shifted, array);
   RunnerParts parts = runner_parts();
@@ -947,10 +1135,10 @@ bool Trainer::Impl::evaluate_array(int array) {
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / evaluation_chunk * evaluation_chunk;
     const std::int64_t end = std::min({total, chunk + evaluation_chunk, next + kEvaluationPiece});
-    stages->begin(shifted.by + chunk, std::vector<double>(static_cast<std::size_t>(jobs()), 0.0));
+    stages->begin(by + chunk, std::vector<double>(static_cast<std::size_t>(jobs()), 0.0));
     shifted_runner.run(evaluation_actions(plan, layout(), static_cast<int>(next - chunk),
                                           static_cast<int>(end - chunk), world.communicator),
-                       done, shifted.by + chunk, [](const Action&) {});
+                       done, by + chunk, [](const Action&) {});
     next = end;
     asked = evaluation_stop->next(options.stop && options.stop->load()) &&
             (next < total || array + 1 < num_arrays());
@@ -1072,7 +1260,8 @@ void Trainer::Impl::open_files() {
                    .stage = first().stage.value,
                    .ranks = world.communicator.size(),
                    .writes_jobs = is_one_of_several() && owns_loss(),
-                   .first_job = first_job()},
+                   .first_job = first_job(),
+                   .own_steps = at_different_steps()},
                   continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);
@@ -1109,7 +1298,8 @@ bool Trainer::Impl::checkpoint() {
        .plan_fingerprint = plan.fingerprint(),
        .settings = settings,
        .loss_scale = loss_scale(),
-       .averaging = averaging ? std::optional(averaging->state()) : std::nullopt},
+       .averaging = averaging ? std::optional(averaging->state()) : std::nullopt,
+       .jobs = progress()},
       plan.num_stages(), state, {.keep = options.keep_checkpoints, .deadline = options.checkpoint_deadline});
   if (problem) {
     ++report.failed_saves;
@@ -1238,14 +1428,16 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
                  std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
   Problems problems = validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule));
-  const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate) {
-    if (rate.total_steps <= 1) rate.total_steps = options.steps;
+  const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate,
+                         std::int64_t steps) {
+    if (rate.total_steps <= 1) rate.total_steps = steps;
     append(problems, validate(rate));
     append(problems, validate(rule));
     append(problems, validate(rule, clip, is_asynchronous(plan.schedule)));
   };
-  for (JobOptions& job : options.jobs) check(job.rule, job.clip, job.learning_rate);
-  if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate);
+  for (JobOptions& job : options.jobs)
+    check(job.rule, job.clip, job.learning_rate, job.steps.value_or(options.steps));
+  if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate, options.steps);
   int jobs = 0;
   for (const TrainedArray& array : arrays) jobs += array.model.jobs();
   if ((!options.jobs.empty() || arrays.size() > 1) && static_cast<int>(options.jobs.size()) != jobs)
@@ -1268,7 +1460,7 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
   self.agree_on_settings();
   self.claim_outputs();
   self.build(arrays);
-  self.take_initial_weights();
+  if (self.options.resume.empty()) self.take_initial_weights();
   self.resume();
   self.open_files();
 }

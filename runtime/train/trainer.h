@@ -63,9 +63,11 @@ struct ScoreReport {
   double seconds = 0;  ///< what it took
 };
 
-/// Of one job of an array.
+/// Of one job of an array. Steps are its own.
 struct JobReport {
-  std::vector<double> losses;
+  std::int64_t first_step = 0;  ///< done before this run
+  std::int64_t steps = 0;       ///< done, of all runs
+  std::vector<double> losses;   ///< of this run
   std::int64_t nonfinite_step =
       -1;  ///< the first whose loss is NaN or Inf, from which on it is worth nothing
 };
@@ -106,6 +108,9 @@ int microbatches_per_step(const Plan& plan);
 struct TrainedArray {
   LayeredModel model;
   MakeBatches make_batches;
+  /// Of an array whose jobs read their own batches (JobData::Own), instead: each job's, with the fields of
+  /// its own model and at its own positions. Jobs that are to go on at different steps need it.
+  std::vector<MakeBatches> of_jobs{};
 };
 
 /// Collective: every rank of the plan constructs and runs one. Throws ConfigError (plan, model, ranks do not

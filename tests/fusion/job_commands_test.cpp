@@ -124,10 +124,145 @@ TEST_F(JobCommands, CheckpointsFuseAndSplit) {
 
   expect_refused(4, "train " + model + "--fused --lr 0.02 0.1 --seed 3 1" + to_12 + "--resume nine",
                  "an array of 3 jobs");
-  expect_refused(4, "fuse run0 nine@1 --out other", "the step is 9");
   expect_refused(2, "fuse nine@5 --out other", "has no job 5");
   expect_refused(4, "fuse run0 run1 --out array", "array");
   expect_refused(4, "split run0 --out other", "single job");
+}
+
+/// Epochs of 8 steps: each job's end where its own do.
+TEST_F(JobCommands, JobsJoinAtTheirOwnSteps) {
+  const std::string common = " --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ",
+                    rate = "--warmup-steps 5 --lr-policy cosine --lr-total-steps 20 ";
+  const struct {
+    std::string model, plan, lists;
+    std::vector<std::string> alone;
+  } cases[] = {
+      {"--model mlp --width 16 --depth 2 --dropout 0.2 --data synthetic:64 --clip-norm 0.5 ",
+       "--stages 2 --schedule 1f1b --arrays 1 ",
+       "--lr 0.1 0.05 0.02 --seed 1 2 3 --rule adam adamw sgd ",
+       {"--lr 0.1 --seed 1 --rule adam", "--lr 0.05 --seed 2 --rule adamw", "--lr 0.02 --seed 3 --rule sgd"}},
+      // One order of data: jobs at different steps are at different places in it.
+      {"--model mlp --width 16 --depth 2 --dropout 0.2 --data synthetic:64 --data-seed 7 --rule adam ",
+       "--arrays 2 ",
+       "--lr 0.1 0.05 0.02 ",
+       {"--lr 0.1", "--lr 0.05", "--lr 0.02"}},
+      {"--model dcgan --image-size 16 --latent 8 --generator-features 4 --discriminator-features 4 --rule "
+       "adam ",
+       "--stages 2 --arrays 1 ",
+       "--lr 0.0002 0.001 0.0005 --seed 1 2 3 ",
+       {"--lr 0.0002 --seed 1", "--lr 0.001 --seed 2", "--lr 0.0005 --seed 3"}},
+      // Of many lengths: in turn.
+      {"--model gnmt --hidden 8 --vocabulary 40 ",
+       "--stages 2 --arrays 3 ",
+       "--lr 0.1 0.05 0.02 --seed 1 2 3 ",
+       {"--lr 0.1 --seed 1", "--lr 0.05 --seed 2", "--lr 0.02 --seed 3"}},
+  };
+  for (const auto& c : cases) {
+    for (std::size_t b = 0; b < 3; ++b) {
+      const std::string name = std::to_string(b), own = "train " + c.model + rate + c.alone[b] + common;
+      expect_done(own + "--steps 12 --save-weights whole" + name + ".safetensors");
+      if (b < 2)
+        expect_done(own + "--steps " + (b == 0 ? "7" : "3") +
+                    " --overwrite --checkpoint-at-end --output-dir run" + name);
+    }
+    expect_done("fuse run0 run1 --new 1 --out array --overwrite");
+    const std::string train =
+        "train " + c.model + rate + common + "--fused --kernels loop --steps 12 " + c.lists;
+    expect_done(train + c.plan +
+                "--resume array --save-weights w.safetensors --output-dir out --overwrite "
+                "--checkpoint-every 2 --keep-checkpoints 0");
+    const auto expect_files = [&](const std::string& what) {
+      for (std::size_t b = 0; b < 3; ++b)
+        EXPECT_TRUE(bytes("w.job" + std::to_string(b) + ".safetensors") ==
+                    bytes("whole" + std::to_string(b) + ".safetensors"))
+            << c.model << what << ", job " << b;
+    };
+    expect_files(c.plan);
+    for (const std::string from : {"08", "14"}) {
+      expect_done(train + (c.model.find("gnmt") == std::string::npos ? "" : "--arrays 3 ") +
+                  "--resume out/checkpoints/step-000000" + from + " --save-weights w.safetensors");
+      expect_files("resumed from " + from);
+    }
+    // Alone again, each at its own step.
+    expect_done("split out/checkpoints/step-00000010 --out jobs --overwrite");
+    for (std::size_t b = 0; b < 3; ++b) {
+      expect_done("train " + c.model + rate + c.alone[b] + common + "--steps 12 --resume jobs/job" +
+                  std::to_string(b) + " --save-weights alone.safetensors");
+      EXPECT_TRUE(bytes("alone.safetensors") == bytes("whole" + std::to_string(b) + ".safetensors"))
+          << c.model << "split, job " << b;
+    }
+  }
+}
+
+TEST_F(JobCommands, JobsSayTheirOwnSteps) {
+  const std::string train =
+      "train --model mlp --width 16 --depth 2 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 "
+      "--fused --lr 0.1 0.2 --seed 1 2 --output-dir run ";
+  expect_refused(2, train + "--steps 6 --steps 6 4", "is given twice");
+  expect_done(train + "--steps 6 4 --checkpoint-at-end");
+  const std::string before = bytes("run/jobs.csv");
+  EXPECT_EQ(before.substr(0, before.find('\n')), "step,job,loss,top1,top5,lr,status");
+  EXPECT_EQ(std::count(before.begin(), before.end(), '\n'), 1 + 6 + 4);
+  // It goes on in its own folder: the rows that are there get the column.
+  expect_done(train + "--steps 8 --resume run --checkpoint-at-end");
+  const std::string csv = bytes("run/jobs.csv");
+  EXPECT_EQ(csv.substr(0, csv.find('\n')), "step,job,loss,top1,top5,lr,status,own_step");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 8 + 8);
+  EXPECT_NE(csv.find("ok,5\n6,0,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\n9,1,"), std::string::npos) << csv;
+  EXPECT_EQ(csv.substr(csv.rfind(',')), ",7\n");
+  const auto json = parse_json(bytes("run/summary.json"), "summary.json");
+  ASSERT_TRUE(json);
+  const auto& jobs = json->find("jobs")->items();
+  EXPECT_EQ(jobs[0].find("first_step")->as_int(), 6);
+  EXPECT_EQ(jobs[1].find("first_step")->as_int(), 4);
+  EXPECT_EQ(jobs[0].find("step")->as_int(), 8);
+  EXPECT_EQ(jobs[1].find("step")->as_int(), 8);
+  EXPECT_EQ(jobs[0].find("losses")->items().size(), 2u);
+  EXPECT_EQ(jobs[1].find("losses")->items().size(), 4u);
+  EXPECT_NE(bytes("run/steps.rank0.jsonl").find("\"own_step.job1\":4"), std::string::npos);
+  // Who is through is left as it is.
+  const Ran ran = run(train + "--steps 8 9 --resume run");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find(" done before, at step 8\n"), std::string::npos) << ran.output;
+  const std::string after = bytes("run/jobs.csv");
+  EXPECT_EQ(std::count(after.begin(), after.end(), '\n'), 1 + 8 + 9);
+  EXPECT_EQ(after.substr(after.rfind(',')), ",8\n");
+}
+
+TEST_F(JobCommands, WhatCannotBeAtDifferentStepsIsRefused) {
+  const std::string common = " --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
+  const auto run_to = [&](const std::string& name, int steps, const std::string& flags) {
+    expect_done("train " + flags + common + "--checkpoint-at-end --overwrite --output-dir " + name +
+                " --steps " + std::to_string(steps));
+  };
+  run_to("long", 5, "--model gnmt --hidden 8 --vocabulary 40");
+  run_to("short", 2, "--model gnmt --hidden 8 --vocabulary 40");
+  expect_done("fuse long short --out array");
+  expect_refused(
+      2, "train --model gnmt --hidden 8 --vocabulary 40 --fused --jobs 2 --steps 9 --resume array" + common,
+      "vary in length");
+  const std::string mlp = "--model mlp --width 16 --depth 2 --data synthetic:60 --keep-last";
+  run_to("long", 5, mlp);
+  run_to("short", 2, mlp);
+  expect_done("fuse long short --out array --overwrite");
+  expect_refused(2, "train " + mlp + " --fused --jobs 2 --steps 9 --resume array" + common,
+                 "incomplete steps");
+  expect_refused(4, "train " + mlp + " --fused --jobs 3 --steps 9 --resume array" + common,
+                 "an array of 2 jobs");
+  const std::string lstm =
+      "--model awd_lstm --layers 2 --hidden 12 --embedding-features 8 --vocabulary 50 --length 6 ";
+  run_to("long", 5, lstm);
+  run_to("short", 2, lstm);
+  expect_refused(4, "fuse long short --out other", "carries states");
+  expect_refused(4, "fuse long --new 1 --out other", "carries states");
+  expect_refused(2, "train " + lstm + "--fused --data-seed 1 --steps 3 4" + common, "carries states");
+  const std::string asynchronous = "--model mlp --width 16 --depth 2 --stages 2 --schedule pipedream";
+  run_to("long", 5, asynchronous);
+  run_to("short", 2, asynchronous);
+  expect_refused(4, "fuse long short --out other", "never flushes");
+  expect_refused(2, "train " + asynchronous + " --fused --steps 3 4" + common, "ends jobs apart");
+  EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
 
 TEST_F(JobCommands, StatesOfTextThatRunsOnFuseAndSplit) {
@@ -173,7 +308,7 @@ TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
   }
   // Each its own batches, padded to other lengths: within one array they would have to be the same.
   const std::string gnmt =
-      kTrain + std::string("--model gnmt --hidden 8 --vocabulary 40 --stages 2 --lr 0.1 ");
+      kTrain + std::string("--model gnmt --hidden 8 --vocabulary 40 --stages 2 --lr 0.1 --lr-by-length ");
   expect_refused(2, gnmt + "--fused --seed 1 2", "vary in length");
   expect_done(gnmt + "--fused --kernels loop --arrays 2 --seed 1 2 --save-weights w.safetensors");
   for (const std::string job : {"0", "1"}) {

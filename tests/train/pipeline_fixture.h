@@ -155,6 +155,7 @@ class Pipeline : public ::testing::Test {
             at::set_num_threads(1);
             SteadyClock clock;
             std::vector<TrainedArray> arrays;
+            std::size_t first_job = 0;
             for (const LayeredModel& model : models) {
               arrays.push_back({model, [&](const BatchNeeds&, const BatchNeeds&) {
                                   BatchSources sources{.train = make_batches_(model)};
@@ -164,6 +165,12 @@ class Pipeline : public ::testing::Test {
                                   if (make_evaluation_) sources.evaluation = make_evaluation_(model);
                                   return sources;
                                 }});
+              for (int b = 0; batches_of_job_ && b < model.jobs(); ++b) {
+                const std::size_t job = first_job++;
+                arrays.back().of_jobs.push_back([&, job](const BatchNeeds&, const BatchNeeds&) {
+                  return BatchSources{.train = batches_of_job_(job)};
+                });
+              }
             }
             Trainer trainer({*communicators[r], clock, *device_}, std::move(arrays), plan, options);
             outcome.reports[r] = trainer.run();
@@ -222,6 +229,8 @@ class Pipeline : public ::testing::Test {
   std::int64_t evaluation_microbatches_ = 0;
   std::function<Evaluation(const LayeredModel& model)> make_evaluation_;  ///< instead of random ones
   std::function<void(std::int64_t position)> on_batch_;  ///< of training; called by the threads of all ranks
+  /// Of arrays whose jobs read their own (JobData::Own), by job.
+  std::function<std::unique_ptr<BatchSource>(std::size_t job)> batches_of_job_;
   std::function<std::unique_ptr<BatchSource>(const LayeredModel& model)> make_batches_ =
       [this](const LayeredModel& model) {
         return std::make_unique<RandomBatches>(model, kMicrobatch, on_batch_);
