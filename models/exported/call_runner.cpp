@@ -420,15 +420,7 @@ ExportedArgument with_values(const ExportedArgument& argument, const SymbolValue
 /// [input] with elements dropped.
 at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, const std::string& call) {
   if (p >= 1) return input.mul(at::zeros_like(input));
-  at::Tensor mask;
-  {
-    at::NoGradGuard no_grad;
-    const at::Device where = pass.masks == MasksFrom::Host ? at::Device(at::kCPU) : input.device();
-    mask = at::empty(input.sizes(), input.options().device(where));
-    mask.bernoulli_(1 - p, seeded_generator(where, derive_seed(pass.random_seed, call))).div_(1 - p);
-    mask = mask.to(input.device());
-  }
-  return input.mul(mask);
+  return input.mul(dropout_mask(input, p, derive_seed(pass.random_seed, call), pass.masks));
 }
 
 }  // namespace

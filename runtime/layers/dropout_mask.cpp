@@ -4,6 +4,8 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
+#include "runtime/base/philox.h"
+
 namespace millrace {
 namespace {
 
@@ -17,9 +19,11 @@ at::Tensor drawn(const at::Tensor& like, double p, std::span<const std::uint64_t
   const std::int64_t rows = seeds.size() == 1 ? 0 : mask.size(0) / static_cast<std::int64_t>(seeds.size());
   for (std::size_t i = 0; i < seeds.size(); ++i) {
     at::Tensor own = seeds.size() == 1 ? mask : mask.narrow(0, static_cast<std::int64_t>(i) * rows, rows);
-    own.bernoulli_(1 - p, seeded_generator(mask.device(), seeds[i]));
+    if (mask.is_cpu())
+      draw_mask(own.mutable_data_ptr<float>(), own.numel(), p, static_cast<float>(1 / (1 - p)), seeds[i]);
+    else
+      own.bernoulli_(1 - p, seeded_generator(mask.device(), seeds[i])).div_(1 - p);
   }
-  at::Tensor(mask).div_(1 - p);
   return mask.to(like.device(), like.scalar_type(), /*non_blocking=*/true);
 }
 

@@ -15,8 +15,8 @@ namespace millrace {
 /// on what was drawn before.
 at::Generator seeded_generator(at::Device device, std::uint64_t seed);
 
-/// 0 with probability `p`, else 1 / (1 - p): of the shape, dtype and device of `like`, a function of the seed
-/// alone, on devices other than the CPU also of their kind.
+/// 0 with probability `p` below 1, else 1 / (1 - p): of the shape, dtype and device of `like`, a function of
+/// the seed alone, on devices other than the CPU also of their kind.
 at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed,
                         MasksFrom from = MasksFrom::Device);
 /// By the seed of `context`; of a job array (Layer::folds) by each job's, for its part of dimension 0: what

@@ -545,6 +545,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     passes.back()->run(batches.timed.front().batch, &uncounted);
     for (int i = 0; i < 2 * Updates::kTurns; ++i) updates.update();
   };
+  // Kernels are tried at the first microbatch of a size (linear_kernels.h).
+  for (const ProfileBatches::One& one : batches.timed) {
+    for (const auto& pass : passes) pass->run(one.batch, &uncounted);
+  }
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
     if (options.before_block) options.before_block();

@@ -1,0 +1,218 @@
+#include "driver/worker/train_arrays.h"
+
+#include <algorithm>
+
+#include "models/exported/exported_model.h"
+#include "runtime/base/text.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/layers/autograd_layer.h"
+#include "runtime/layers/carrying_layer.h"
+#include "runtime/stage/fuse.h"
+#include "runtime/train/profiler.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+
+Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own) {
+  Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
+  if (!model || !flags.autograd) return model;
+  const auto replace = [](LayeredModel& one) {
+    for (NamedLayer& named : one.layers) {
+      const Layer* layer = named.layer.get();
+      if (!dynamic_cast<const MultiLayer*>(layer) && !dynamic_cast<const CarryingLayer*>(layer))
+        named.layer = through_autograd(named.layer);
+    }
+  };
+  replace(*model);
+  for (Turn& turn : model->turns) replace(turn.model);
+  return model;
+}
+
+namespace {
+
+/// Whether the jobs were told different options of the model.
+bool models_differ(const std::vector<TrainFlags>& jobs) {
+  const auto same = [](const GivenOption& a, const GivenOption& b) {
+    return a.name == b.name && a.text == b.text;
+  };
+  const GivenOptions& first = jobs.front().model.options;
+  return std::ranges::any_of(
+      jobs, [&](const TrainFlags& f) { return !std::ranges::equal(f.model.options, first, same); });
+}
+
+bool at_one_step(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  const auto& at = spec.positions;
+  return at.empty() || std::all_of(at.begin() + static_cast<std::ptrdiff_t>(first),
+                                   at.begin() + static_cast<std::ptrdiff_t>(end),
+                                   [&](std::int64_t own) { return own == at[first]; });
+}
+
+bool read_the_same(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  for (std::size_t job = first + 1; job < end; ++job)
+    if (spec.data_seed_of(job) != spec.data_seed_of(first)) return false;
+  return at_one_step(spec, first, end);
+}
+
+/// What each of `jobs` has consumed, if --resume has them at different steps; else empty. Of a job that is
+/// through, what the array has: it reads what another does. Whatever is wrong with the checkpoint is said by
+/// the Trainer.
+std::vector<std::int64_t> positions_in(const std::string& resume, const std::vector<TrainFlags>& jobs) {
+  if (resume.empty() || jobs.size() < 2) return {};
+  const Result<Checkpoint> checkpoint = open_checkpoint(resume);
+  if (!checkpoint || checkpoint->info.jobs.size() != jobs.size()) return {};
+  std::vector<std::int64_t> positions;
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    const JobProgress& own = checkpoint->info.jobs[job];
+    const bool through = jobs[job].epochs == 0 && own.step >= jobs[job].options.steps;
+    positions.push_back(through ? checkpoint->info.position : own.position);
+  }
+  return positions;
+}
+
+/// What the jobs [first, end) of one array cannot be that are at different steps.
+Problems problems_of_steps(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  if (at_one_step(spec, first, end)) return {};
+  const std::string apart = "the jobs of " + spec.options.resume + " are at different steps, ";
+  const std::string hint =
+      "give --arrays " + std::to_string(spec.positions.size()) + ": the jobs take turns in the pipeline";
+  Problems problems;
+  if (!spec.alone.dimensions.empty())
+    problems.push_back(
+        {"--resume",
+         apart + "so that they read different samples, and those of " + spec.alone.name + " vary in length",
+         hint});
+  if (spec.keep_last)
+    problems.push_back({"--keep-last", apart + "so that their epochs' incomplete steps come apart", hint});
+  return problems;
+}
+
+/// The jobs from `first` to before `end` as one array.
+Result<LayeredModel> array_of(const TrainSpec& spec, const std::vector<LayeredModel>& models,
+                              std::size_t first, std::size_t end,
+                              const std::shared_ptr<KernelChoices>& choices) {
+  return fuse(
+      {models.begin() + static_cast<std::ptrdiff_t>(first),
+       models.begin() + static_cast<std::ptrdiff_t>(end)},
+      choices,
+      {.data = read_the_same(spec, first, end) ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
+}
+
+std::shared_ptr<KernelChoices> new_choices(const TrainSpec& spec) {
+  return std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
+}
+
+/// Makes `arrays` job arrays of what the jobs are; the first ones have a job more where they cannot be equal.
+Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, std::size_t arrays) {
+  std::vector<LayeredModel> networks;
+  spec.choices.clear();
+  for (std::size_t array = 0, first = 0, end; array < arrays; ++array, first = end) {
+    end = first + models.size() / arrays + (array < models.size() % arrays);
+    if (Problems problems = problems_of_steps(spec, first, end); !problems.empty()) return problems;
+    auto& choices = spec.choices[end - first];
+    if (!choices) choices = new_choices(spec);
+    Result<LayeredModel> fused = array_of(spec, models, first, end, choices);
+    if (!fused) return fused.problems();
+    networks.push_back(*std::move(fused));
+  }
+  spec.networks = std::move(networks);
+  return {};
+}
+
+}  // namespace
+
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::size_t arrays) {
+  if (arrays > jobs.size()) {
+    return {
+        {"--arrays",
+         std::to_string(jobs.size()) + " jobs cannot be divided into " + std::to_string(arrays) + " arrays",
+         "give at most " + std::to_string(jobs.size())}};
+  }
+  std::vector<LayeredModel> models(jobs.size(), spec.alone);
+  Problems problems;
+  if (models_differ(jobs)) {
+    for (std::size_t b = 1; b < jobs.size(); ++b) {
+      Result<LayeredModel> own = model_of(jobs[b], spec.own);
+      if (!own)
+        append(problems, own.problems());
+      else
+        models[b] = *std::move(own);
+    }
+  }
+  if (!problems.empty()) return problems;
+  spec.of_jobs = jobs;
+  spec.positions = positions_in(spec.options.resume, jobs);
+  spec.own_data = !read_the_same(spec, 0, jobs.size());
+  std::string at;
+  for (const std::int64_t position : spec.positions) at += " " + std::to_string(position);
+  spec.options.rank_settings.emplace_back("positions of jobs", at.empty() ? "alike" : at);
+  // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
+  if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); arrays > 1 && !whole)
+    return whole.problems();
+  problems = make_arrays(spec, models, arrays);
+  if (!problems.empty()) return problems;
+  for (const TrainFlags& job : jobs) {
+    const TrainOptions& o = job.options;
+    spec.options.jobs.push_back(
+        {.seed = o.seed, .rule = o.rule, .clip = o.clip, .learning_rate = o.learning_rate, .steps = o.steps});
+    for (const auto& setting : recorded_options(job.model.name, job.model.options, spec.own.models))
+      spec.options.jobs.back().settings.push_back(setting);
+  }
+  return {};
+}
+
+bool chooses_arrays(const TrainSpec& spec) {
+  if (spec.of_jobs.size() < 2 || spec.arrays > 0 || !spec.plan.empty() || spec.options.first_job)
+    return false;
+  if (spec.kernels == ArrayKernels::Fused || spec.device != ComputeDevice::Cpu) return false;
+  if (first_carrying(spec.alone.layers)) return false;
+  Plan several = spec.pipeline;
+  several.arrays = 2;
+  return validate(several, spec.alone.name, spec.alone.layer_names()).empty();
+}
+
+ArrayDivision measured_division(const TrainSpec& spec) {
+  constexpr double kShort = 2e-3;  // seconds
+  const std::vector<LayeredModel>& models = spec.networks.front().of_jobs;
+  const std::shared_ptr<Device> device = make_cpu_device();
+  ProfileOptions options{.microbatch = spec.options.microbatch,
+                         .repetitions = 3,
+                         .seed = spec.options.seed,
+                         .precision = spec.options.precision};
+  return divide_jobs({.jobs = models.size(),
+                      .layers = spec.alone.layers.size(),
+                      .stages = spec.pipeline.num_stages(),
+                      .microbatches = spec.pipeline.microbatches},
+                     [&](std::size_t jobs) {
+                       const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
+                       if (!array) throw ConfigError(to_string(array.problems()));
+                       const auto measure = [&] {
+                         return microbatch_seconds(*array, options, choosing_clock(), *device);
+                       };
+                       options.repetitions = 3;
+                       const double seconds = measure();
+                       if (seconds > kShort) return seconds;
+                       options.repetitions = 30;
+                       return std::min(seconds, measure());
+                     });
+}
+
+void divide(TrainSpec& spec, ArrayDivision division) {
+  spec.division = std::move(division);
+  const std::size_t arrays = spec.division.arrays;
+  if (arrays == 1) return;
+  const std::vector<LayeredModel> models = spec.networks.front().of_jobs;
+  if (const Problems problems = make_arrays(spec, models, arrays); !problems.empty())
+    throw ConfigError(to_string(problems));
+  spec.pipeline.arrays = static_cast<int>(arrays);
+}
+
+std::string division_text(const TrainSpec& spec) {
+  std::string tried;
+  for (const TriedArray& one : spec.division.tried)
+    tried += (tried.empty() ? "" : ", ") + std::to_string(one.jobs) + ": " + printed("%.3f", one.job_s * 1e3);
+  return std::to_string(spec.of_jobs.size()) + " jobs in " + std::to_string(spec.division.arrays) +
+         (spec.division.arrays == 1 ? " array" : " arrays") +
+         "; milliseconds of a job's microbatch, by jobs of an array: " + tried;
+}
+
+}  // namespace millrace

@@ -1,0 +1,132 @@
+#include "driver/worker/train_data.h"
+
+#include <algorithm>
+
+#include "driver/worker/worker_data_report.h"
+#include "runtime/base/log.h"
+
+namespace millrace {
+
+namespace {
+
+DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size_t reader) {
+  return {.path = spec.data,
+          .split = split,
+          .fields = spec.alone.fields,
+          .seed = spec.data_seed_of(reader),
+          .dimensions = spec.alone.dimensions,
+          .per_step = split == DataSplit::Train
+                          ? std::int64_t{spec.options.microbatch} * microbatches_per_step(spec.pipeline)
+                          : spec.options.microbatch,
+          .length_buckets = spec.length_buckets,
+          .random_bptt = spec.random_bptt};
+}
+
+}  // namespace
+
+Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
+  Datasets sets;
+  const auto set_of = [&](DataSplit split, std::size_t reader) -> Result<std::shared_ptr<const Dataset>> {
+    const DatasetOptions options = dataset_options(spec, split, reader);
+    const auto known = open.find({split, options.seed});
+    if (known != open.end()) return known->second;
+    auto made = make_dataset(options, spec.own.datasets);
+    if (made) open.emplace(std::pair(split, options.seed), *made);
+    return made;
+  };
+  for (std::size_t reader = 0; reader < spec.readers(); ++reader) {
+    auto train = set_of(DataSplit::Train, reader);
+    if (!train) return train.problems();
+    sets.trains.push_back(*train);
+    if (!spec.evaluate) continue;
+    auto test = set_of(DataSplit::Test, reader);
+    if (!test) return test.problems();
+    sets.tests.push_back(*test);
+  }
+  sets.train = sets.trains.front();
+  if (spec.evaluate) sets.test = sets.tests.front();
+  return sets;
+}
+
+void log_notes(const TrainSpec& spec, const Datasets& sets) {
+  std::vector<std::string> notes = sets.train->notes();
+  if (sets.test) {
+    for (const std::string& note : sets.test->notes()) {
+      if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+    }
+  } else if (spec.evaluate) {
+    notes.push_back("no evaluation: " + spec.data + " has no test or val folder");
+  }
+  for (const std::string& note : notes) log_warning(note);
+  for (const std::string& note : spec.plan_notes) log_warning(note);
+}
+
+LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader) {
+  LoaderOptions options{.microbatch = spec.options.microbatch,
+                        .microbatches_per_step = microbatches_per_step(spec.pipeline),
+                        .seed = spec.data_seed_of(reader),
+                        .workers = spec.workers,
+                        .keep_incomplete = spec.keep_last,
+                        .page_locked = spec.device != ComputeDevice::Cpu};
+  options.read_for(spec.alone);
+  return options;
+}
+
+std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& sets) {
+  constexpr std::int64_t kMostSteps = 256;
+  PlannedFor run = spec.pipeline.planned_for;
+  if (run.lengths.empty()) return {};
+  LoaderOptions options = loader_options(spec);
+  options.workers = 0;
+  const auto source = make_loader(sets.train, options);
+  if (!source) return {};  // said where it is trained on
+  LayerGraph seen;
+  for (const Dimension& dimension : spec.alone.dimensions) seen.dimensions.push_back(dimension.name);
+  const std::int64_t steps = std::min(kMostSteps, steps_per_epoch(*sets.train, options));
+  for (std::int64_t at = 0; at < steps * options.microbatches_per_step; ++at)
+    seen.microbatches.push_back({.lengths = (*source)->extent(at).lengths});
+  run.lengths = seen.length_ranges();
+  return compare(spec.pipeline.planned_for, run).notes;
+}
+
+TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,
+                       std::size_t first) {
+  const auto of_reader = [&](std::size_t reader) {
+    return batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
+                      loader_options(spec, reader));
+  };
+  if (network.fields.size() == spec.alone.fields.size())
+    return {network, of_reader(spec.own_data ? first : 0)};
+  TrainedArray array{network, {}};
+  for (std::size_t reader = first; reader < first + static_cast<std::size_t>(network.jobs()); ++reader) {
+    if (sets.trains[reader]->size() != sets.train->size())
+      throw DataError("the data sets of job 0 and job " + std::to_string(reader) + " differ in size");
+    array.of_jobs.push_back(of_reader(reader));
+  }
+  return array;
+}
+
+Json data_files(const Datasets& sets, Communicator& communicator) {
+  Json result;
+  for (const auto& [name, set] : {std::pair{"train", sets.train.get()}, {"test", sets.test.get()}}) {
+    if (!set || set->name_of(0).empty()) continue;
+    if (result.is_null()) result = Json::object({});
+    result[name] = data_report(*set, communicator);
+  }
+  return result;
+}
+
+Status open_bleu_text(TrainSpec& spec, const Datasets& sets) {
+  if (spec.bleu.every == 0) return Ok{};
+  Settings recorded;
+  for (const auto& setting : sets.train->recorded()) recorded.push_back(setting);
+  auto text = read_bleu_text(spec.bleu, spec.alone.fields.front().limit, recorded);
+  if (!text) return text.problems();
+  spec.bleu_text = *std::move(text);
+  spec.options.score_every = spec.bleu.every * spec.steps_per_epoch;
+  spec.options.target_score = spec.bleu.target;
+  spec.options.rank_settings.emplace_back("bleu", spec.bleu_text->fingerprint());
+  return Ok{};
+}
+
+}  // namespace millrace

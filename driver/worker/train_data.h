@@ -1,0 +1,50 @@
+// What `millrace train` reads: data sets, batches by array, texts to score.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/dataset.h"
+#include "driver/worker/train_spec.h"
+#include "runtime/base/json.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+
+/// By reader: one for all jobs of an array, or one for each.
+struct Datasets {
+  std::vector<std::shared_ptr<const Dataset>> trains, tests;
+  std::shared_ptr<const Dataset> train, test;  ///< the first
+};
+
+/// The data sets of a run that are open: rounds and readers of one seed share theirs.
+using OpenDatasets = std::map<std::pair<DataSplit, std::uint64_t>, std::shared_ptr<const Dataset>>;
+
+/// Those that the readers of `spec` need, which join `open`.
+Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open);
+
+/// Once for a job.
+void log_notes(const TrainSpec& spec, const Datasets& sets);
+
+/// Of reader `reader` (TrainSpec::readers).
+LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader = 0);
+
+/// Whether the data's microbatches, of some hundred steps, are as long as those that the plan was made for:
+/// what is otherwise, for the user.
+std::vector<std::string> compare_lengths(const TrainSpec& spec, const Datasets& sets);
+
+/// `network` with what its jobs read, which are those from `first` on.
+TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const LayeredModel& network,
+                       std::size_t first);
+
+/// Of the data sets that have files; else null. Collective.
+Json data_files(const Datasets& sets, Communicator& communicator);
+
+/// --bleu-every: what is translated, and when.
+Status open_bleu_text(TrainSpec& spec, const Datasets& sets);
+
+}  // namespace millrace

@@ -1,0 +1,275 @@
+#include "driver/worker/train_spec.h"
+
+#include <algorithm>
+
+#include "driver/worker/rounds.h"
+#include "driver/worker/train_arrays.h"
+#include "driver/worker/worker_options.h"
+#include "models/exported/exported_model.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/emulated_links.h"
+#include "runtime/plan/cluster_spec.h"
+#include "runtime/plan/replicas.h"
+#include "runtime/schedule/csv.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+
+namespace {
+
+Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
+  const ScheduleKind kind = f.schedule.value_or(ScheduleKind::OneFOneB);
+  int chunks = f.chunks;
+  if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
+  const Result<std::vector<int>> replicas = parse_replicas(f.replicas, f.stages);
+  if (!replicas) return replicas.problems();
+  const bool equal = std::ranges::count(*replicas, replicas->front()) == f.stages;
+  if (!equal && chunks > 1)
+    return Problem{"--replicas", "stages on the same rank have the same replicas", "give one number"};
+  Plan plan = uniform_plan(model.name, model.layer_names(), chunks * f.stages, replicas->front(),
+                           f.microbatches ? f.microbatches : 4, kind, chunks);
+  if (!equal) set_replicas(plan, *replicas);
+  // Two versions suffice if an update covers what is in flight.
+  if (f.microbatches == 0 && kind == ScheduleKind::PipeDream2BW)
+    plan.microbatches = std::max(plan.microbatches, least_update_every(shape_of(plan)));
+  return plan;
+}
+
+/// A schedule's file has no form for unequal ones.
+int replicas_for_file(const TrainFlags& f) {
+  const Result<std::vector<int>> replicas = parse_replicas(f.replicas, 1);
+  return replicas ? replicas->front() : 0;
+}
+
+/// The order of a file for the stages of `plan`, or for equal stages where it has them.
+Result<Plan> plan_with_schedule_file(const TrainFlags& f, const LayeredModel& model, std::optional<Plan> plan,
+                                     ScheduleFile& file) {
+  file.name = f.schedule_file;
+  Result<std::string> text = read_file(file.name);
+  if (!text) return text.problems();
+  file.text = *std::move(text);
+  const int replicas = plan ? static_cast<int>(plan->stages.front().ranks.size()) : replicas_for_file(f);
+  if (replicas < 1)
+    return Problem{"--replicas", "must be one number of at least 1 with --schedule-file", "for example 2"};
+  const Result<CsvSchedule> read = read_schedule_csv(file.text, file.name, {.replicas = replicas});
+  if (!read) return read.problems();
+  for (const std::string& note : read->notes) log_warning(file.name + ": " + note);
+  if (!plan) {
+    plan =
+        uniform_plan(model.name, model.layer_names(), read->shape.num_stages(), 1, 1, ScheduleKind::Custom);
+    for (std::size_t s = 0; s < plan->stages.size(); ++s)
+      plan->stages[s].ranks = read->shape.ranks_of_stage[s];
+  }
+  plan->schedule = ScheduleKind::Custom;
+  plan->microbatches = read->shape.microbatches;
+  return *std::move(plan);
+}
+
+}  // namespace
+
+void predicts_nothing(Plan& plan) {
+  plan.predicted_step_s = plan.predicted_run_step_s = 0;
+}
+
+namespace {
+
+/// Problems where the plan of a file was made for another run; `notes` where just its predictions were.
+Problems compare_with_run(const TrainFlags& f, Plan& plan, std::vector<std::string>& notes) {
+  OtherThanPlanned other =
+      compare(plan.planned_for, {to_string(f.options.precision), f.options.microbatch, {}});
+  const bool predicts = plan.predicted_step_s > 0;
+  if (predicts && f.microbatches > 0 && f.microbatches != plan.microbatches)
+    other.notes.push_back("its predictions do not hold: they are for " + std::to_string(plan.microbatches) +
+                          " microbatches in a step, the run has " + std::to_string(f.microbatches));
+  if (predicts && f.schedule && *f.schedule != plan.schedule)
+    other.notes.push_back("its predictions do not hold: they are for schedule " + to_string(plan.schedule) +
+                          ", the run has " + to_string(*f.schedule));
+  if (!other.notes.empty()) predicts_nothing(plan);
+  for (const std::string& note : other.notes) notes.push_back(f.plan + ": " + note);
+  return about_file(f.plan, std::move(other.problems));
+}
+
+/// `notes`: what the run has otherwise than the plan's predictions.
+Result<Plan> plan_from(const TrainFlags& f, const LayeredModel& model, std::optional<ScheduleFile>& file,
+                       std::vector<std::string>& notes) {
+  std::optional<Plan> given;
+  if (!f.plan.empty()) {
+    Result<Plan> loaded = Plan::load(f.plan);
+    if (!loaded) return loaded;
+    given = *std::move(loaded);
+    if (Problems problems = compare_with_run(f, *given, notes); !problems.empty()) return problems;
+    if (f.microbatches > 0) given->microbatches = f.microbatches;
+    if (f.schedule) given->schedule = *f.schedule;
+  }
+  Result<Plan> plan = !f.schedule_file.empty()
+                          ? plan_with_schedule_file(f, model, std::move(given), file.emplace())
+                      : given ? Result<Plan>(*std::move(given))
+                              : plan_without_file(f, model);
+  if (!plan) return plan;
+  if (f.arrays > 0 && f.arrays != plan->arrays) {
+    plan->arrays = f.arrays;
+    predicts_nothing(*plan);  // was of another number
+  }
+  if (f.microbatches > 0 && updates_after_each(plan->schedule))
+    log_warning("--microbatches has no effect on " + to_string(plan->schedule) +
+                ", which updates after every minibatch of --microbatch samples");
+  if (f.recompute) {
+    for (PlanStage& stage : plan->stages) stage.recompute = true;
+  }
+  Problems problems = validate(*plan, model.name, model.layer_names());
+  if (!f.plan.empty())
+    for (Problem& problem : problems)
+      problem.where = f.plan + (problem.where.empty() ? "" : ": " + problem.where);
+  if (!problems.empty()) return problems;
+  return plan;
+}
+
+/// --emulate-links: the links of a cluster file between the ranks of `plan`.
+Result<ChannelDecorator> emulated_links(const std::string& path, const Plan& plan) {
+  Result<ClusterSpec> loaded = ClusterSpec::load(path);
+  if (!loaded) return loaded.problems();
+  if (loaded->num_ranks() < plan.num_ranks()) {
+    return Problem{"--emulate-links",
+                   path + " has " + std::to_string(loaded->num_ranks()) + " ranks, the plan has " +
+                       std::to_string(plan.num_ranks()),
+                   "give the cluster that the plan was made for"};
+  }
+  EmulatedNetwork network;
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) network.hosts.push_back(loaded->host_of(RankId(rank)));
+  network.wire = [cluster = *std::move(loaded)](int from, int to) {
+    const RankId a(from), b(to);
+    const ClusterLink link = cluster.link(a, b);
+    return EmulatedWire{.latency_s = link.latency_s,
+                        .seconds_per_byte = 1 / link.bandwidth + cluster.copy_seconds_per_byte(a, b)};
+  };
+  return ChannelDecorator([network](std::shared_ptr<Channel> channel) {
+    return make_emulated_links(std::move(channel), network);
+  });
+}
+
+/// Flags that do not go together.
+Problems conflicts(const TrainFlags& f) {
+  const TrainOptions& o = f.options;
+  Problems problems;
+  if (o.sync_batch_norm && f.autograd)
+    problems.push_back({"--sync-batch-norm", "LibTorch's autograd does not see through the sum over replicas",
+                        "leave out --autograd"});
+  append(problems, conflicts(o.learning_rate, f.rate_in_epochs));
+  if (o.sync_batch_norm && is_exported_model(f.model.name))
+    problems.push_back({"--sync-batch-norm", "an exported model normalises as it was exported",
+                        "leave it out: each replica takes the statistics of its own microbatches"});
+  if (!o.init_from_ignore.empty() && o.init_from.empty())
+    problems.push_back({"--init-from-ignore", "says nothing without --init-from", "give --init-from PATH"});
+  if (o.checkpoint_every > 0 && o.output_dir.empty())
+    problems.push_back({"--checkpoint-every", "needs a place for the checkpoints", "give --output-dir DIR"});
+  if (o.checkpoint_at_end && o.output_dir.empty())
+    problems.push_back({"--checkpoint-at-end", "needs a place for the checkpoint", "give --output-dir DIR"});
+  if (o.overwrite && o.output_dir.empty())
+    problems.push_back({"--overwrite", "says nothing without an output folder", "give --output-dir DIR"});
+  append(problems, bleu_flag_problems(f.bleu));
+  if (f.length_buckets > 0 && f.keep_last)
+    problems.push_back({"--keep-last",
+                        "says nothing with --length-buckets: what is left of a bucket is left out",
+                        "give one of the two"});
+  if (f.bleu.every > 0 && f.model.name != "gnmt")
+    problems.push_back({"--bleu-every", "translates with gnmt, not with " + f.model.name, "leave it out"});
+  if (!o.resume_changes.empty() && o.resume.empty())
+    problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
+  return problems;
+}
+
+Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
+  const TrainOptions& o = flags.options;
+  Problems problems = validate(o.rule);
+  append(problems, validate(o.rule, o.clip, asynchronous));
+  append(problems, validate(in_steps(o.learning_rate, flags.rate_in_epochs, 1)));
+  return problems;
+}
+
+}  // namespace
+
+Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions& own,
+                            const Problems& flag_problems, const std::optional<RoundPlace>& place) {
+  const TrainFlags& flags = jobs.front();
+  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+  Result<LayeredModel> model = model_of(flags, own);
+  if (!model) {
+    Problems problems = flag_problems;
+    append(problems, model.problems());
+    return problems;
+  }
+  TrainSpec spec{flags, {*model}, *model};
+  spec.own = own;
+  TrainOptions& o = spec.options;
+  Result<Plan> plan = plan_from(spec, *model, o.schedule, spec.plan_notes);
+  if (plan && !plan->rounds.empty()) plan = plan->of_round(place ? place->round : 0);
+  if (place) {
+    o.first_job = place->first_job;
+    o.output_dir = round_folder(o.output_dir, place->round);
+    o.stop_on_nonfinite = false;  // the other rounds' jobs have nothing to do with it
+  }
+  const int arrays = plan ? plan->arrays : std::max(1, flags.arrays);
+  Problems problems = flag_problems;
+  if (jobs.size() > 1) {
+    append(problems, fuse_jobs(spec, jobs, static_cast<std::size_t>(arrays)));
+    if (problems.size() > flag_problems.size()) return problems;
+  } else if (arrays > 1) {
+    problems.push_back({"--arrays", "a single job is not divided into " + std::to_string(arrays) + " arrays",
+                        "give --fused and a list of values, for example --lr 0.1 0.2"});
+  }
+  if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
+    problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
+                        "only with --schedule pipedream or pipedream-vsync"});
+  if (spec.rate_by_length && spec.alone.dimensions.empty())
+    problems.push_back(
+        {"--lr-by-length", "the samples of " + spec.model.name + " are all of one length", "leave it out"});
+  else if (spec.rate_by_length)
+    o.rate_per_length = spec.alone.dimensions.front().nominal;
+  append(problems, conflicts(spec));
+  if (place && spec.bleu.every > 0)
+    problems.push_back({"--bleu-every", "judges one job, the plan has several in rounds", "leave it out"});
+  if (is_exported_model(o.save_weights) && (jobs.size() > 1 || place))
+    problems.push_back({"--save-weights", "writes no .pt2 of the jobs of an array", "give FILE.safetensors"});
+  else if (is_exported_model(o.save_weights)) {
+    spec.archive = spec.model.name;
+    spec.trained_archive = o.save_weights;
+    o.save_weights += ".safetensors";  // until the archive is written
+    if (!is_exported_model(spec.archive))
+      problems.push_back({"--save-weights", "writes a .pt2 of an exported model only, not of " + spec.archive,
+                          "give FILE.safetensors"});
+  }
+  if (!plan) append(problems, plan.problems());
+  append(problems, validate(o.precision, o.loss_scale, plan && is_asynchronous(plan->schedule)));
+  for (const TrainFlags& job : jobs) {
+    append(problems, rule_problems(job, plan && is_asynchronous(plan->schedule)));
+    if (&job != &jobs.front()) append(problems, conflicts(job.options.learning_rate, job.rate_in_epochs));
+  }
+  if (!spec.emulate_links.empty() && plan) {
+    Result<ChannelDecorator> links = emulated_links(spec.emulate_links, *plan);
+    if (!links)
+      append(problems, links.problems());
+    else
+      spec.decorators.push_back(*std::move(links));
+  }
+  if (!problems.empty()) return problems;
+  o.launcher = launcher_process();
+  o.settings.emplace_back("keep-last", spec.keep_last ? "true" : "false");
+  for (const auto& setting : recorded_options(spec.model.name, spec.model.options, own.models))
+    o.settings.push_back(setting);
+  const auto record_sampler = [&spec](Settings& settings) {
+    if (spec.length_buckets > 0) settings.emplace_back("length-buckets", std::to_string(spec.length_buckets));
+    if (spec.random_bptt) settings.emplace_back("random-bptt", "true");
+  };
+  record_sampler(o.settings);
+  if (spec.data_seed) o.settings.emplace_back("data-seed", std::to_string(*spec.data_seed));
+  for (std::size_t job = 0; job < o.jobs.size(); ++job) {
+    Settings& mine = o.jobs[job].settings;
+    mine.insert(mine.begin(), {"keep-last", spec.keep_last ? "true" : "false"});
+    record_sampler(mine);
+    if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
+  }
+  spec.pipeline = *std::move(plan);
+  return spec;
+}
+
+}  // namespace millrace

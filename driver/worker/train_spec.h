@@ -1,0 +1,65 @@
+// `millrace train`: everything that its flags say, with the files that they name loaded.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver/cli/compute_specs.h"
+#include "driver/worker/bleu_score.h"
+#include "driver/worker/program.h"
+#include "runtime/comm/channel.h"
+#include "runtime/layers/job_array.h"
+#include "runtime/plan/plan.h"
+#include "runtime/stage/layered_model.h"
+#include "runtime/train/array_division.h"
+
+namespace millrace {
+
+/// Everything the flags say, with the files they name loaded.
+struct TrainSpec : TrainFlags {
+  std::vector<LayeredModel> networks;  ///< by array; one, unless jobs are divided into several
+  LayeredModel alone{};                ///< one job's: what data sets are read for
+  /// Of job arrays: what each job was told, and the lists that it was told in.
+  std::vector<TrainFlags> of_jobs{};
+  std::vector<std::pair<std::string, std::vector<std::string>>> lists{};
+  /// What layers choose, by the jobs of an array.
+  std::map<std::size_t, std::shared_ptr<KernelChoices>> choices{};
+  ArrayDivision division{};  ///< where nobody said into how many arrays
+  bool own_data = false;     ///< jobs read different batches
+  /// Of jobs that go on at different steps: what each has consumed. Else empty.
+  std::vector<std::int64_t> positions{};
+
+  std::uint64_t data_seed_of(std::size_t job) const {
+    const TrainFlags& flags = of_jobs.empty() ? *this : of_jobs[job];
+    return flags.data_seed.value_or(flags.options.seed);
+  }
+  std::size_t readers() const { return own_data ? of_jobs.size() : 1; }
+  Plan pipeline;
+  std::vector<std::string> plan_notes{};       ///< what the run has otherwise than its plan
+  std::vector<ChannelDecorator> decorators{};  ///< of what joins the ranks
+  std::shared_ptr<const BleuText> bleu_text{};
+  std::int64_t steps_per_epoch = 0;
+  std::string archive{}, trained_archive{};  ///< the model's, and what to write with its weights replaced
+  Additions own{};
+};
+
+/// A round of several in which the jobs are trained.
+struct RoundPlace {
+  std::size_t round = 0;
+  int first_job = 0;
+};
+
+/// Nothing is compared with what a run is not.
+void predicts_nothing(Plan& plan);
+
+/// `jobs`: what each job was told, one if it is no array. `flag_problems`: values that do not fit their
+/// flags. `place`: where these jobs are a part of all.
+Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions& own,
+                            const Problems& flag_problems, const std::optional<RoundPlace>& place);
+
+}  // namespace millrace

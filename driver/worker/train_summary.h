@@ -1,0 +1,20 @@
+// What `millrace train` says at its end: summary.json and the lines it prints.
+#pragma once
+
+#include <cstddef>
+
+#include "driver/worker/train_spec.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/json.h"
+#include "runtime/train/trainer.h"
+
+namespace millrace {
+
+/// The flags in which the jobs differ.
+Json settings_of(const TrainSpec& spec, std::size_t job);
+
+/// The rank of the last stage's first replica writes and prints the result of the job, and what of it is
+/// missing on the disk. Null on the others. Of several rounds the summary is printed when all are done.
+Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files, RankId rank);
+
+}  // namespace millrace
