@@ -18,8 +18,8 @@ struct HostMemory {
 /// once, before other threads make tensors; further calls do nothing.
 void install_host_allocator();
 
-/// While one lives, CPU tensors that its thread makes count neither as live nor in the peak: data sets that are
-/// kept in memory, which no plan knows of.
+/// While one lives, CPU tensors that its thread makes count neither as live nor in the peak: data sets that
+/// are kept in memory, which no plan knows of.
 class UncountedTensors {
  public:
   UncountedTensors();

@@ -457,7 +457,7 @@ Problems check_meetings(const Schedule& schedule, const PipelineShape& shape, Tr
   if (stages.empty()) return {};
   if (is_asynchronous(schedule.kind))
     return {Problem{to_string(schedule.kind), "its replicas take turns, so that no two run at the same time",
-                   "use a schedule that flushes"}};
+                    "use a schedule that flushes"}};
   return check_rounds(schedule, shape, transport, stages);
 }
 

@@ -546,8 +546,7 @@ void UpdateRule::apply_all_(std::span<const Update> updates) {
     if (one.scalars.skip) continue;
     for (UpdateCount& count : one.rule->counts_) ++count.updates;
     for (Segment& segment : one.rule->segments_) ++segment.updates;
-    if (one.rule->shards_.shared())
-      one.rule->shards_.all_gather_(one.rule->part_of(one, one.weights));
+    if (one.rule->shards_.shared()) one.rule->shards_.all_gather_(one.rule->part_of(one, one.weights));
   }
 }
 
