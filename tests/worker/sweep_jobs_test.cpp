@@ -225,7 +225,9 @@ TEST_F(SweepJobs, ThePlannerDividesTheJobsIntoRounds) {
   ASSERT_EQ(
       run("profile " + model + "--jobs 2,4 --rule adam --repetitions 1 --blocks 1 --out profile.json").code,
       0);
-  ASSERT_EQ(run("plan --profile profile.json --ranks 2 --microbatches 2 --jobs 1 --out one.json").code, 0);
+  ASSERT_EQ(
+      run("plan --profile profile.json --ranks 2 --stages 2 --microbatches 2 --jobs 1 --out one.json").code,
+      0);
   const Result<Plan> one = Plan::load((folder_ / "one.json").string());
   ASSERT_TRUE(one);
   Bytes peak = 0;
