@@ -186,7 +186,8 @@ ArrayDivision measured_division(const TrainSpec& spec) {
                        const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
                        if (!array) throw ConfigError(to_string(array.problems()));
                        const auto measure = [&] {
-                         return microbatch_seconds(*array, options, choosing_clock(), *device);
+                         return microbatch_seconds(*array, options, choosing_clock(), *device,
+                                                   static_cast<int>(models.size() - jobs));
                        };
                        options.repetitions = 3;
                        const double seconds = measure();

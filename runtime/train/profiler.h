@@ -49,8 +49,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
 
 /// Seconds of a microbatch of random data of the nominal lengths through the whole model as one stage,
 /// forward to backward, all turns: the least of `options.repetitions` after the first, in which a job array
-/// chooses its kernels. Nothing of it is kept. Throws ConfigError as profile_model() does.
+/// chooses its kernels. Nothing of it is kept. `other_jobs`: whose weights, gradients and rule state (two
+/// copies of the weights) a run reads between two microbatches of these: memory of that size is gone through
+/// before each. Throws ConfigError as profile_model() does.
 double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
-                          Device& device);
+                          Device& device, int other_jobs = 0);
 
 }  // namespace millrace
