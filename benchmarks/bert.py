@@ -13,13 +13,14 @@ import json
 import math
 import os
 import re
-import struct
 import subprocess
 import sys
 import tempfile
 
 import numpy
 from tokenizers import BertWordPieceTokenizer
+
+import token_file
 
 GOAL = 4.5
 MODEL = ("--layers 4 --hidden 128 --heads 4 --feed-forward 512 --positions 64 --length 32 --dropout 0 --microbatch 64 "
@@ -50,10 +51,8 @@ def run(words):
 
 
 def guessing_loss(path, vocabulary):
-    """Nats a token of a token file (data/text/token_file.h), by how often each token occurs in it."""
-    data = open(path, "rb").read()
-    size, _, tokens = struct.unpack_from("<IQQ", data, 12)
-    numbers = numpy.frombuffer(data, {2: "<u2", 4: "<u4"}[size], tokens, 128)
+    """Nats a token of a token file, by how often each token occurs in it."""
+    numbers, _ = token_file.read(path)
     shares = numpy.bincount(numbers, minlength=vocabulary) / len(numbers)
     return -sum(share * math.log(share) for share in shares if share > 0), len(numbers)
 

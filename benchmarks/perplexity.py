@@ -22,6 +22,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
+import token_file
+
 ROWS, MICROBATCHES, LENGTH = 20, 2, 35
 RATE, CLIP, WORSE = 2e-3, 0.25, 1.02
 END = 3
@@ -60,11 +62,9 @@ def encode(o, folder):
 
 
 def row_of_text(path):
-    """The numbers of a token file (data/text/token_file.h), an end after each sentence."""
-    data = open(path, "rb").read()
-    size, sentences, tokens = struct.unpack_from("<IQQ", data, 12)
-    numbers = numpy.frombuffer(data, {2: "<u2", 4: "<u4"}[size], tokens, 128).astype(numpy.int64)
-    index = numpy.frombuffer(data, "<u8", sentences + 1, 128 + (tokens * size + 7) // 8 * 8)
+    """The numbers of a token file, an end after each sentence."""
+    numbers, index = token_file.read(path)
+    numbers = numbers.astype(numpy.int64)
     parts = []
     for first, last in zip(index[:-1], index[1:]):
         parts += [numbers[int(first):int(last)], [END]]

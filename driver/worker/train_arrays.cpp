@@ -146,8 +146,10 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
   for (const std::int64_t position : spec.positions) at += " " + std::to_string(position);
   spec.options.rank_settings.emplace_back("positions of jobs", at.empty() ? "alike" : at);
   // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
-  if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); arrays > 1 && !whole)
-    return whole.problems();
+  if (arrays > 1) {
+    if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); !whole)
+      return whole.problems();
+  }
   problems = make_arrays(spec, models, arrays);
   if (!problems.empty()) return problems;
   for (const TrainFlags& job : jobs) {
@@ -171,30 +173,23 @@ bool chooses_arrays(const TrainSpec& spec) {
 }
 
 ArrayDivision measured_division(const TrainSpec& spec) {
-  constexpr double kShort = 2e-3;  // seconds
   const std::vector<LayeredModel>& models = spec.networks.front().of_jobs;
   const std::shared_ptr<Device> device = make_cpu_device();
-  ProfileOptions options{.microbatch = spec.options.microbatch,
-                         .repetitions = 3,
-                         .seed = spec.options.seed,
-                         .precision = spec.options.precision};
+  const ProfileOptions options{.microbatch = spec.options.microbatch,
+                               .repetitions = 3,
+                               .seed = spec.options.seed,
+                               .precision = spec.options.precision};
+  const auto seconds_of = [&](std::size_t jobs) {
+    const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
+    if (!array) throw ConfigError(to_string(array.problems()));
+    return microbatch_seconds(*array, options, choosing_clock(), *device,
+                              static_cast<int>(models.size() - jobs));
+  };
   return divide_jobs({.jobs = models.size(),
                       .layers = spec.alone.layers.size(),
                       .stages = spec.pipeline.num_stages(),
                       .microbatches = spec.pipeline.microbatches},
-                     [&](std::size_t jobs) {
-                       const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
-                       if (!array) throw ConfigError(to_string(array.problems()));
-                       const auto measure = [&] {
-                         return microbatch_seconds(*array, options, choosing_clock(), *device,
-                                                   static_cast<int>(models.size() - jobs));
-                       };
-                       options.repetitions = 3;
-                       const double seconds = measure();
-                       if (seconds > kShort) return seconds;
-                       options.repetitions = 30;
-                       return std::min(seconds, measure());
-                     });
+                     seconds_of);
 }
 
 void divide(TrainSpec& spec, ArrayDivision division) {

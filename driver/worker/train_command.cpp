@@ -3,17 +3,13 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <mutex>
 
 #include <ATen/ops/zeros.h>
 
-#include "data/dataset.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/job_lists.h"
 #include "driver/worker/bleu_score.h"
@@ -22,7 +18,6 @@
 #include "driver/worker/train_data.h"
 #include "driver/worker/train_spec.h"
 #include "driver/worker/train_summary.h"
-#include "driver/worker/worker_data_report.h"
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
@@ -30,20 +25,10 @@
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
-#include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
-#include "runtime/comm/emulated_links.h"
 #include "runtime/comm/rank_threads.h"
-#include "runtime/layers/autograd_layer.h"
-#include "runtime/layers/carrying_layer.h"
-#include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/plan_rounds.h"
-#include "runtime/plan/replicas.h"
-#include "runtime/schedule/csv.h"
-#include "runtime/stage/fuse.h"
 #include "runtime/train/array_division.h"
-#include "runtime/train/profiler.h"
-#include "runtime/train/step_log.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {

@@ -1,6 +1,5 @@
 #include "runtime/layers/dropout_mask.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
@@ -30,7 +29,6 @@ at::Tensor drawn(const at::Tensor& like, double p, std::span<const std::uint64_t
 }  // namespace
 
 at::Generator seeded_generator(at::Device device, std::uint64_t seed) {
-  if (device.is_cpu()) return at::detail::createCPUGenerator(seed);
   at::Generator generator =
       at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
   generator.set_current_seed(seed);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <tuple>
+#include <utility>
 
 #ifdef __SSE__
 #include <xmmintrin.h>
@@ -195,18 +196,36 @@ LinearKernels kernels_for(const at::Tensor& rows, std::int64_t in, std::int64_t 
   return linear_kernels(rows.size(0), in, out);
 }
 
+/// Rows, in, out, threads.
+using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
+
+/// tried(), once for all threads.
+LinearKernels found_for(const Sizes& sizes) {
+  static std::mutex mutex;
+  static std::map<Sizes, LinearKernels> known;
+  std::lock_guard lock(mutex);
+  auto found = known.find(sizes);
+  if (found == known.end()) {
+    const auto& [rows, in, out, threads] = sizes;
+    found = known.emplace(sizes, tried(rows, in, out)).first;
+  }
+  return found->second;
+}
+
 }  // namespace
 
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (!sgemm_ || std::min({rows, in, out}) < 1) return {};
   if (in * out > kLargestTransposed || rows * in * out > kMostMultiplications) return {};
-  static std::mutex mutex;
-  static std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int>, LinearKernels> known;
-  const auto key = std::tuple(rows, in, out, at::get_num_threads());
-  std::lock_guard lock(mutex);
-  auto found = known.find(key);
-  if (found == known.end()) found = known.emplace(key, tried(rows, in, out)).first;
-  return found->second;
+  const Sizes sizes{rows, in, out, at::get_num_threads()};
+  // Asked for three times by each layer and microbatch: what this thread asked before needs no lock.
+  thread_local std::array<std::pair<Sizes, LinearKernels>, 64> recent{};
+  auto& [known, kernels] = recent[static_cast<std::size_t>(rows + 7 * in + 31 * out) % recent.size()];
+  if (known != sizes) {
+    kernels = found_for(sizes);
+    known = sizes;
+  }
+  return kernels;
 }
 
 at::Tensor transposed_copy(const at::Tensor& weight) {

@@ -95,7 +95,6 @@ class Sgd final : public ElementWise<Sgd> {
   bool is_first(const Segment& segment) const {
     return segment.updates == 0 && number(&RuleOptions::dampening) != 0;
   }
-  double decay_of(bool decays) const { return decays ? number(&RuleOptions::weight_decay) : 0; }
   template <class T>
   void own(const Flat<T>& flat, BlockWork& work) const {
     for (const Segment& segment : segments()) {
@@ -144,7 +143,7 @@ class Adam final : public ElementWise<Adam> {
   void own(const Flat<T>& flat, BlockWork& work) const {
     const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
     for (const Segment& segment : segments()) {
-      const double decay = segment.decays ? number(&RuleOptions::weight_decay) : 0;
+      const double decay = decay_of(segment.decays);
       const bool apart = options_.kind == UpdateRuleKind::AdamW;
       const auto step = static_cast<double>(static_cast<T>(segment.updates + 1));
       const AdamBlock<T> numbers{.decay = static_cast<T>(apart ? 0 : decay),
@@ -177,7 +176,7 @@ class Adam final : public ElementWise<Adam> {
         steps.push_back(at::full({}, static_cast<double>(segment.updates + 1), weights.options()));
       }
       if (parameters.empty()) continue;
-      const double decay = decays ? number(&RuleOptions::weight_decay) : 0;
+      const double decay = decay_of(decays);
       const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
       const double epsilon = number(&RuleOptions::epsilon);
       if (options_.kind == UpdateRuleKind::AdamW)
@@ -213,7 +212,7 @@ class Adadelta final : public ElementWise<Adadelta> {
     const double rho = number(&RuleOptions::rho);
     for (const Segment& segment : segments()) {
       const AdadeltaBlock<T> numbers{
-          .decay = static_cast<T>(segment.decays ? number(&RuleOptions::weight_decay) : 0),
+          .decay = static_cast<T>(decay_of(segment.decays)),
           .rho = static_cast<T>(rho),
           .rest = static_cast<T>(1 - rho),
           .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
@@ -258,7 +257,7 @@ class RmsProp final : public ElementWise<RmsProp> {
     const double alpha = number(&RuleOptions::alpha);
     for (const Segment& segment : segments()) {
       const RmsPropBlock<T> numbers{
-          .decay = static_cast<T>(segment.decays ? number(&RuleOptions::weight_decay) : 0),
+          .decay = static_cast<T>(decay_of(segment.decays)),
           .alpha = static_cast<T>(alpha),
           .rest = static_cast<T>(1 - alpha),
           .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
@@ -324,7 +323,7 @@ class Asgd final : public ElementWise<Asgd> {
   };
   Numbers numbers(const Segment& segment, double lr) const {
     Numbers n{.averages = updates() >= begin_, .eta = lr};
-    n.decay = segment.decays ? number(&RuleOptions::weight_decay) : 0;
+    n.decay = decay_of(segment.decays);
     if (!n.averages) return n;
     const double lambd = number(&RuleOptions::lambd), rate = last_rate_.value_or(lr);
     const auto before = static_cast<double>(segment.updates - begin_);
@@ -467,7 +466,7 @@ class Lars final : public LayerWise {
   void prepare(at::Tensor, const at::Tensor&, FlatRange, bool, std::int64_t) override {}
   void step(at::Tensor weights, at::Tensor gradient, FlatRange range, bool decays, double lr,
             const Norms& norms) override {
-    const double decay = decays ? number(&RuleOptions::weight_decay) : 0;
+    const double decay = decay_of(decays);
     const double below = norms.step + decay * norms.weights + number(&RuleOptions::epsilon);
     const double rate =
         norms.weights > 0 && norms.step > 0 ? lr * number(&RuleOptions::trust) * norms.weights / below : lr;

@@ -122,6 +122,8 @@ class UpdateRule {
   static void multiply_(at::Tensor gradient, double factor);
 
   double number(std::optional<double> RuleOptions::*member) const { return *(options_.*member); }
+  /// Of the weights, of a segment that decays or not.
+  double decay_of(bool decays) const { return decays ? number(&RuleOptions::weight_decay) : 0; }
   bool decays(const ParameterSlot& slot) const;
   /// What this rank's shard has of a parameter, padding included; may be empty.
   FlatRange shard_of_slot(std::size_t slot) const;

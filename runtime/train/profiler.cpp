@@ -637,6 +637,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
 double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                           Device& device, int other_jobs) {
   constexpr std::int64_t kMostOthers = 1 << 28;  // bytes; no cache has more of a core's
+  constexpr double kShort = 2e-3;                // seconds; such a pass is repeated ten times as often
   at::NoGradGuard no_grad;
   const StageLayout layout = layout_or_throw(model, options);
   ParameterStore store = store_of(layout, options, device);
@@ -648,7 +649,8 @@ double microbatch_seconds(const LayeredModel& model, const ProfileOptions& optio
   at::Tensor others =
       at::zeros({std::min(kMostOthers, 4 * of_a_job * other_jobs)}, at::TensorOptions(at::kByte));
   double least = 0;
-  for (int i = 0; i <= std::max(1, options.repetitions); ++i) {
+  const int few = std::max(1, options.repetitions);
+  for (int i = 0; i <= (least > kShort ? few : 10 * few); ++i) {
     others.add_(1);
     double seconds = 0;
     for (const auto& pass : passes) seconds += pass->plain_seconds(batch);
