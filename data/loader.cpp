@@ -1,6 +1,7 @@
 // Microbatches by position, made ahead by worker threads. What a position holds depends on (seed, position)
 // only.
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -13,6 +14,7 @@
 
 #include "data/dataset.h"
 #include "runtime/base/check.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 
@@ -45,6 +47,7 @@ class Loader final : public BatchSource {
 
   Batch get(std::int64_t position) override {
     if (options_.workers == 0) return make(position);
+    if (short_ >= kShortToStop) return make_here(position);
     std::unique_lock lock(mutex_);
     // The first position asked for (and one that does not ascend) starts the window anew.
     if (!started_ || position < front_) restart(position);
@@ -76,6 +79,21 @@ class Loader final : public BatchSource {
     Batch batch;
     std::exception_ptr error;
   };
+
+  // A batch that takes no longer than a worker's waking is made by who asks for it: after so many of them in
+  // a row, until one takes much longer. Not beside a GPU, which the asking thread must keep busy.
+  static constexpr std::chrono::microseconds kShort{50}, kLong{200};
+  static constexpr int kShortToStop = 16;
+
+  Batch make_here(std::int64_t position) {
+    const TimePoint start = steady_clock().now();
+    Batch batch = make(position);
+    if (steady_clock().now() - start > kLong) {
+      short_ = 0;
+      seek(position + 1);
+    }
+    return batch;
+  }
 
   void restart(std::int64_t position) {
     jobs_.clear();  // workers keep theirs alive and finish into nowhere
@@ -120,12 +138,15 @@ class Loader final : public BatchSource {
       lock.unlock();
       Batch batch;
       std::exception_ptr error;
+      const TimePoint start = steady_clock().now();
       try {
         batch = make(job->position);
       } catch (...) {
         error = std::current_exception();
       }
+      const bool is_short = !options_.page_locked && steady_clock().now() - start < kShort;
       lock.lock();
+      short_ = is_short ? short_ + 1 : 0;
       job->batch = std::move(batch);
       job->error = error;
       job->done = true;
@@ -258,6 +279,7 @@ class Loader final : public BatchSource {
   std::mutex mutex_;  // guards what follows
   std::condition_variable_any changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
+  std::atomic<int> short_{0};  // batches in a row that took less than kShort
   bool started_ = false;
   std::int64_t front_ = 0;
   std::int64_t next_ = 0;

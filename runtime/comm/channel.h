@@ -13,6 +13,13 @@
 
 namespace millrace {
 
+/// A message that is read where the transport has it.
+class Arrival : public Pending {
+ public:
+  /// After wait() and as long as this lives; nobody may write it.
+  virtual at::Tensor message() const = 0;
+};
+
 /// Thread-safe. Ranks are those of the whole job.
 class Channel {
  public:
@@ -26,10 +33,14 @@ class Channel {
   virtual std::vector<int> hosts() const { return {}; }
   /// `tensor` is contiguous and must not change before the Pending is done.
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
+  /// A receive for who only reads the message: not copied where the transport can do without.
+  /// `transfer.tensor` is not written, it says shape, dtype and device. This one posts the receive of a new
+  /// tensor.
+  virtual std::unique_ptr<Arrival> receive(const Transfer& transfer);
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-/// Hands everything on: what a decorator overrides is what it changes.
+/// Hands everything on: what a decorator overrides is what it changes. All receives are posted by post().
 class ForwardingChannel : public Channel {
  public:
   explicit ForwardingChannel(std::shared_ptr<Channel> inner) : inner_(std::move(inner)) {}

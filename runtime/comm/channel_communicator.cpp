@@ -118,24 +118,38 @@ class WorkerPending final : public Pending {
   std::shared_ptr<Worker::Job> job_;
 };
 
+/// What each peer sends to be added; null where it is this rank.
+using Arrivals = std::vector<std::unique_ptr<Arrival>>;
+
+/// Writes the sum of `mine` and of what arrives, in the order of ranks, into `mine`. What this rank has sent
+/// of it must have left: `sends`.
+void sum_arrivals(const Arrivals& arrivals, const std::vector<std::unique_ptr<Pending>>& sends,
+                  const at::Tensor& mine) {
+  std::vector<at::Tensor> parts;
+  for (const auto& arrival : arrivals) {
+    if (arrival) arrival->wait();
+    parts.push_back(arrival ? arrival->message() : mine);
+  }
+  for (const auto& send : sends) send->wait();
+  at::NoGradGuard no_grad;
+  sum_in_order(parts, mine);
+}
+
 class DirectReduce final : public Pending {
  public:
-  DirectReduce(at::Tensor flat, std::vector<at::Tensor> received,
-               std::vector<std::unique_ptr<Pending>> messages)
-      : flat_(std::move(flat)), received_(std::move(received)), messages_(std::move(messages)) {}
+  DirectReduce(at::Tensor flat, Arrivals arrivals, std::vector<std::unique_ptr<Pending>> sends)
+      : flat_(std::move(flat)), arrivals_(std::move(arrivals)), sends_(std::move(sends)) {}
   void wait() override {
-    if (messages_.empty()) return;
-    for (auto& message : messages_) message->wait();
-    messages_.clear();
-    at::NoGradGuard no_grad;
-    sum_in_order(received_, flat_);
-    received_.clear();
+    if (arrivals_.empty()) return;
+    sum_arrivals(arrivals_, sends_, flat_);
+    arrivals_.clear();
+    sends_.clear();
   }
 
  private:
   at::Tensor flat_;
-  std::vector<at::Tensor> received_;
-  std::vector<std::unique_ptr<Pending>> messages_;
+  Arrivals arrivals_;
+  std::vector<std::unique_ptr<Pending>> sends_;
 };
 
 class ChannelCommunicator final : public Communicator {
@@ -206,48 +220,52 @@ class ChannelCommunicator final : public Communicator {
   void abort(const std::string& reason) noexcept override { channel_->abort(reason); }
 
  private:
-  std::unique_ptr<Pending> post(Transfer transfer) {
+  /// With the channel's rank of the peer, and this group in its tag.
+  Transfer of_channel(Transfer transfer) const {
     transfer.peer = RankId(members_.at(static_cast<std::size_t>(transfer.peer.value)));
     transfer.tag |= group_ << kGroupShift;
-    return channel_->post(transfer);
+    return transfer;
   }
+
+  std::unique_ptr<Pending> post(Transfer transfer) { return channel_->post(of_channel(std::move(transfer))); }
 
   static std::uint64_t next_tag(std::uint64_t sequence) {
     return (sequence << kSequenceShift) & (kCollective - 1);
   }
 
-  /// Sends `mine[peer]` to each peer and receives from each into `theirs[peer]`.
-  void all_to_all(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& theirs,
-                  std::uint64_t tag, const std::string& what) {
-    for (auto& part : start_all_to_all(mine, theirs, tag, what)) part->wait();
-  }
-
-  std::vector<std::unique_ptr<Pending>> start_all_to_all(const std::vector<at::Tensor>& mine,
-                                                         const std::vector<at::Tensor>& theirs,
-                                                         std::uint64_t tag, const std::string& what) {
-    std::vector<std::unique_ptr<Pending>> parts;
+  /// Sends `tensors[peer]` to each peer.
+  std::vector<std::unique_ptr<Pending>> send_to_all(const std::vector<at::Tensor>& tensors, std::uint64_t tag,
+                                                    const std::string& what) {
+    std::vector<std::unique_ptr<Pending>> sends;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
-      parts.push_back(
-          post({Direction::Receive, RankId(peer), tag, theirs[static_cast<std::size_t>(peer)], what}));
-      parts.push_back(post({Direction::Send, RankId(peer), tag, mine[static_cast<std::size_t>(peer)], what}));
+      sends.push_back(
+          post({Direction::Send, RankId(peer), tag, tensors[static_cast<std::size_t>(peer)], what}));
     }
-    return parts;
+    return sends;
+  }
+
+  /// From each peer a tensor like `mine`, which is only to be read.
+  Arrivals receive_from_all(const at::Tensor& mine, std::uint64_t tag, const std::string& what) {
+    Arrivals arrivals;
+    for (int peer = 0; peer < size(); ++peer) {
+      arrivals.push_back(
+          peer == rank_ ? nullptr
+                        : channel_->receive(of_channel({Direction::Receive, RankId(peer), tag, mine, what})));
+    }
+    return arrivals;
   }
 
   /// Every rank gets every rank's whole tensor; posted now, added up by the caller's wait(): no thread and
   /// one round trip.
   std::unique_ptr<Pending> start_direct_reduce(at::Tensor flat, std::uint64_t tag, const std::string& what) {
-    const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
-    std::vector<at::Tensor> received(n);
-    for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? flat : at::empty_like(flat);
-    auto messages = start_all_to_all(std::vector<at::Tensor>(n, flat), received, tag, what);
-    return std::make_unique<DirectReduce>(std::move(flat), std::move(received), std::move(messages));
+    Arrivals arrivals = receive_from_all(flat, tag, what);
+    auto sends = send_to_all(std::vector<at::Tensor>(static_cast<std::size_t>(size()), flat), tag, what);
+    return std::make_unique<DirectReduce>(std::move(flat), std::move(arrivals), std::move(sends));
   }
 
   void reduce_by_chunks(at::Tensor flat, std::uint64_t tag, const std::string& what) {
     const auto n = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank_);
-    std::vector<at::Tensor> received(n);
     // Reduce-scatter: each rank sums its chunk in the order of ranks; then everybody gets every chunk.
     const std::int64_t chunk = (flat.numel() + size() - 1) / size();
     std::vector<at::Tensor> chunks(n);
@@ -255,10 +273,17 @@ class ChannelCommunicator final : public Communicator {
       const std::int64_t begin = std::min<std::int64_t>(static_cast<std::int64_t>(p) * chunk, flat.numel());
       chunks[p] = flat.narrow(0, begin, std::min(chunk, flat.numel() - begin));
     }
-    for (std::size_t p = 0; p < n; ++p) received[p] = p == me ? chunks[p] : at::empty_like(chunks[me]);
-    all_to_all(chunks, received, tag, what);
-    sum_in_order(received, chunks[me]);
-    all_to_all(std::vector<at::Tensor>(n, chunks[me]), chunks, tag + 1, what);
+    const Arrivals arrivals = receive_from_all(chunks[me], tag, what);
+    const auto sends = send_to_all(chunks, tag, what);
+    sum_arrivals(arrivals, sends, chunks[me]);
+    std::vector<std::unique_ptr<Pending>> results;
+    for (std::size_t p = 0; p < n; ++p) {
+      if (p != me)
+        results.push_back(post({Direction::Receive, RankId(static_cast<int>(p)), tag + 1, chunks[p], what}));
+    }
+    for (auto& send : send_to_all(std::vector<at::Tensor>(n, chunks[me]), tag + 1, what))
+      results.push_back(std::move(send));
+    for (auto& result : results) result->wait();
   }
 
   void reduce_along(const AllReduceRoute& route, at::Tensor flat, std::uint64_t tag,
@@ -279,7 +304,26 @@ class ChannelCommunicator final : public Communicator {
   std::shared_ptr<Worker> worker_;
 };
 
+/// A receive into a tensor that nobody else has.
+class CopiedArrival final : public Arrival {
+ public:
+  CopiedArrival(at::Tensor message, std::unique_ptr<Pending> received)
+      : message_(std::move(message)), received_(std::move(received)) {}
+  void wait() override { received_->wait(); }
+  at::Tensor message() const override { return message_; }
+
+ private:
+  at::Tensor message_;
+  std::unique_ptr<Pending> received_;
+};
+
 }  // namespace
+
+std::unique_ptr<Arrival> Channel::receive(const Transfer& transfer) {
+  Transfer copied = transfer;
+  copied.tensor = at::empty_like(transfer.tensor);
+  return std::make_unique<CopiedArrival>(copied.tensor, post(copied));
+}
 
 std::shared_ptr<Channel> decorated(std::shared_ptr<Channel> channel,
                                    const std::vector<ChannelDecorator>& decorators) {

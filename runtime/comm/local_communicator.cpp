@@ -36,13 +36,16 @@ struct Mailboxes {
   Clock& clock;
 };
 
-class Received final : public Pending {
+class Received final : public Arrival {
  public:
-  Received(std::shared_ptr<Mailboxes> boxes, int rank, Transfer transfer)
-      : boxes_(std::move(boxes)), rank_(rank), transfer_(std::move(transfer)) {}
+  enum class Into { ItsTensor, Nothing };  ///< where the message is copied to
+  Received(std::shared_ptr<Mailboxes> boxes, int rank, Transfer transfer, Into into)
+      : boxes_(std::move(boxes)), rank_(rank), transfer_(std::move(transfer)), into_(into) {}
+
+  at::Tensor message() const override { return message_.view(transfer_.tensor.sizes()); }
 
   void wait() override {
-    if (done_) return;
+    if (message_.defined()) return;
     const Mailbox::Key key{transfer_.peer.value, transfer_.tag};
     Mailbox& box = boxes_->of(rank_);
     Clock& clock = boxes_->clock;
@@ -68,15 +71,16 @@ class Received final : public Pending {
                                    "got " + std::to_string(message.numel()) + " elements, expected " +
                                        std::to_string(transfer_.tensor.numel())));
     }
-    transfer_.tensor.view({-1}).copy_(message.view({-1}));
-    done_ = true;
+    if (into_ == Into::ItsTensor) transfer_.tensor.view({-1}).copy_(message.view({-1}));
+    message_ = message;
   }
 
  private:
   std::shared_ptr<Mailboxes> boxes_;
   int rank_;
   Transfer transfer_;
-  bool done_ = false;
+  Into into_;
+  at::Tensor message_;  // undefined until it is there
 };
 
 class LocalChannel final : public Channel {
@@ -89,7 +93,8 @@ class LocalChannel final : public Channel {
   bool buffers_sends() const override { return true; }
 
   std::unique_ptr<Pending> post(const Transfer& t) override {
-    if (t.direction == Direction::Receive) return std::make_unique<Received>(boxes_, rank_, t);
+    if (t.direction == Direction::Receive)
+      return std::make_unique<Received>(boxes_, rank_, t, Received::Into::ItsTensor);
     at::Tensor copy = t.tensor.clone();  // the sender may go on to change it
     Mailbox& box = boxes_->of(t.peer.value);
     std::lock_guard lock(box.mutex);
@@ -98,6 +103,10 @@ class LocalChannel final : public Channel {
     box.messages[{rank_, t.tag}].push_back(std::move(copy));
     boxes_->clock.notify_all(box.changed);
     return std::make_unique<NothingPending>();
+  }
+
+  std::unique_ptr<Arrival> receive(const Transfer& t) override {
+    return std::make_unique<Received>(boxes_, rank_, t, Received::Into::Nothing);
   }
 
   void abort(const std::string& reason) noexcept override {

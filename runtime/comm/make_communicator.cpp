@@ -28,8 +28,10 @@ class RoutedChannel final : public Channel {
   bool buffers_sends() const override { return (!near_ || near_->buffers_sends()) && far_->buffers_sends(); }
   std::vector<int> hosts() const override { return hosts_; }
   std::unique_ptr<Pending> post(const Transfer& transfer) override {
-    const bool is_near = near_ && host_of(transfer.peer.value) == host_of(rank());
-    return (is_near ? near_ : far_)->post(transfer);
+    return way_to(transfer.peer.value).post(transfer);
+  }
+  std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
+    return way_to(transfer.peer.value).receive(transfer);
   }
   void abort(const std::string& reason) noexcept override {
     if (near_) near_->abort(reason);
@@ -38,6 +40,7 @@ class RoutedChannel final : public Channel {
 
  private:
   int host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  Channel& way_to(int peer) const { return near_ && host_of(peer) == host_of(rank()) ? *near_ : *far_; }
 
   std::shared_ptr<Channel> near_;  // null: no shared memory here
   std::vector<int> hosts_;         // by rank

@@ -28,6 +28,9 @@
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -314,8 +317,10 @@ class SharedMesh {
   /// A message that this rank waits for. Guarded by arrivals_mutex_ until `done`.
   struct Receive {
     Transfer transfer;
+    bool copies = true;  ///< into the transfer's tensor; else it stays in its block until release()
     std::size_t peer = 0;
-    std::string error;  ///< written before `done`
+    Block* block = nullptr;  ///< that it stays in; written before `done`, as is the next
+    std::string error;
     std::atomic<bool> done{false};
   };
 
@@ -339,6 +344,11 @@ class SharedMesh {
     if (found == posted_.end()) return;
     std::erase(found->second, &receive);
     if (found->second.empty()) posted_.erase(found);
+  }
+
+  /// The message of a receive that does not copy has been read.
+  void release(Receive& receive) {
+    if (receive.block) free(*peers_[receive.peer], *std::exchange(receive.block, nullptr));
   }
 
   /// Takes in what has arrived for this rank. Whoever waits, for whatever, calls this: a rank that waits for
@@ -428,15 +438,21 @@ class SharedMesh {
       return;
     }
     Block& block = from.block(message.block);
-    if (message.bytes == tensor.nbytes()) {
-      std::memcpy(tensor.mutable_data_ptr(), block.data(), message.bytes);
-    } else {
+    if (message.bytes != tensor.nbytes()) {
       receive.error =
           "got " + std::to_string(message.bytes) + " bytes, expected " + std::to_string(tensor.nbytes());
+    } else if (receive.copies) {
+      std::memcpy(tensor.mutable_data_ptr(), block.data(), message.bytes);
+    } else {
+      receive.block = &block;
     }
-    block.use.fetch_add(1, std::memory_order_release);
-    from.ring();
+    if (!receive.block) free(from, block);
     receive.done.store(true, std::memory_order_release);
+  }
+
+  static void free(Segment& sender, Block& block) {
+    block.use.fetch_add(1, std::memory_order_release);
+    sender.ring();
   }
 
   [[noreturn]] void throw_aborted(Segment& segment, const Transfer& t, TimePoint start) const {
@@ -491,14 +507,16 @@ class SharedMesh {
   std::chrono::microseconds spin_;
 };
 
-class SharedReceive final : public Pending {
+class SharedReceive final : public Arrival {
  public:
-  SharedReceive(std::shared_ptr<SharedMesh> mesh, Transfer transfer) : mesh_(std::move(mesh)) {
+  SharedReceive(std::shared_ptr<SharedMesh> mesh, Transfer transfer, bool copies) : mesh_(std::move(mesh)) {
     receive_.transfer = std::move(transfer);
+    receive_.copies = copies;
     mesh_->post(receive_);
   }
   ~SharedReceive() override {
     if (!receive_.done.load(std::memory_order_acquire)) mesh_->forget(receive_);
+    mesh_->release(receive_);
   }
 
   void wait() override {
@@ -511,6 +529,11 @@ class SharedReceive final : public Pending {
     if (!receive_.error.empty())
       throw PeerError(wait_message(mesh_->options().rank.value, receive_.transfer, mesh_->options().clock,
                                    start, receive_.error));
+  }
+
+  at::Tensor message() const override {
+    const at::Tensor& like = receive_.transfer.tensor;
+    return at::from_blob(receive_.block->data(), like.sizes(), like.options());
   }
 
  private:
@@ -531,7 +554,10 @@ class SharedMemoryChannel final : public Channel {
       mesh_->send(transfer);
       return std::make_unique<NothingPending>();
     }
-    return std::make_unique<SharedReceive>(mesh_, transfer);
+    return std::make_unique<SharedReceive>(mesh_, transfer, /*copies=*/true);
+  }
+  std::unique_ptr<Arrival> receive(const Transfer& transfer) override {
+    return std::make_unique<SharedReceive>(mesh_, transfer, /*copies=*/false);
   }
   void abort(const std::string& reason) noexcept override { mesh_->abort(reason); }
 

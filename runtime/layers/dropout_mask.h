@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// A generator of an accelerator's own kind that begins at `seed`: one that counts (Philox), so that what it draws
-/// depends on the seed and on how much is drawn, not on what was drawn before.
+/// A generator of an accelerator's own kind that begins at `seed`: one that counts (Philox), so that what it
+/// draws depends on the seed and on how much is drawn, not on what was drawn before.
 at::Generator seeded_generator(at::Device device, std::uint64_t seed);
 
 /// 0 with probability `p` below 1, else 1 / (1 - p): of the shape, dtype and device of `like`, a function of

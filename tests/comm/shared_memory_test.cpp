@@ -12,6 +12,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
 #include <filesystem>
@@ -141,6 +142,58 @@ TEST_F(Shared, AFileSizeLimitMakesTheMemorySmallerNotTheProcessDead) {
   EXPECT_EQ(in_child([] { return exchange_under(rlim_t{8} << 20, 1 << 20); }), 0);
   EXPECT_EQ(in_child([] { return exchange_under(rlim_t{8} << 20, 64 << 20); }), 42) << "names the limit";
   EXPECT_EQ(in_child([] { return exchange_under(rlim_t{64} << 10, 1 << 10); }), 5) << "none, and says so";
+}
+
+/// The channels of ranks 0 and 1, both of this process.
+std::vector<std::shared_ptr<Channel>> pair() {
+  auto store = make_memory_store();
+  std::vector<std::shared_ptr<Channel>> channels(2);
+  std::jthread other([&] { channels[1] = make_shared_memory_channel(options_of(1), {0, 1}, *store); });
+  channels[0] = make_shared_memory_channel(options_of(0), {0, 1}, *store);
+  other.join();
+  return channels;
+}
+
+TEST(SharedMemory, AMessageThatIsReadInPlaceStaysUntilItsReaderIsDone) {
+  const auto channels = pair();
+  ASSERT_TRUE(channels[0] && channels[1]);
+  const at::Tensor like = at::empty({100, 10}, at::kFloat);
+  const auto send = [&](double value, std::uint64_t tag) {
+    at::Tensor sent = at::full({100, 10}, value);
+    channels[1]->post({Direction::Send, RankId(0), tag, sent, "out"})->wait();
+    sent.fill_(-1);  // it is free once it is sent
+  };
+  const auto receive = [&](std::uint64_t tag) {
+    auto arrival = channels[0]->receive({Direction::Receive, RankId(1), tag, like, "in"});
+    arrival->wait();
+    return arrival;
+  };
+  send(1, 1);
+  auto first = receive(1);
+  const void* place = first->message().const_data_ptr();
+  EXPECT_EQ(first->message().sizes(), like.sizes());
+  send(2, 2);
+  send(3, 3);
+  const auto second = receive(2), third = receive(3);
+  EXPECT_TRUE(at::equal(first->message(), at::full({100, 10}, 1.)));
+  EXPECT_TRUE(at::equal(second->message(), at::full({100, 10}, 2.)));
+  EXPECT_TRUE(at::equal(third->message(), at::full({100, 10}, 3.)));
+  first.reset();
+  send(4, 4);
+  EXPECT_EQ(receive(4)->message().const_data_ptr(), place) << "the block was free again";
+}
+
+TEST(SharedMemory, AMessageOfAnotherLengthIsRefusedInPlaceToo) {
+  const auto channels = pair();
+  ASSERT_TRUE(channels[0] && channels[1]);
+  channels[1]->post({Direction::Send, RankId(0), 1, at::full({7}, 1.), "out"})->wait();
+  auto arrival = channels[0]->receive({Direction::Receive, RankId(1), 1, at::empty({8}, at::kFloat), "in"});
+  try {
+    arrival->wait();
+    FAIL() << "nothing was said";
+  } catch (const PeerError& error) {
+    EXPECT_NE(std::string(error.what()).find("got 28 bytes, expected 32"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

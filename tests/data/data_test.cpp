@@ -7,9 +7,11 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "data/dataset.h"
 #include "data/readers/jpeg.h"
@@ -368,6 +370,42 @@ TEST_F(ImageFolderTest, NamesWhatIsWrong) {
                                 loader_for({.microbatch = 8})))
                 .find("one step needs 8"),
             std::string::npos);
+}
+
+/// Says which thread asked last; slow where it is told to be.
+class WatchedDataset final : public Dataset {
+ public:
+  std::int64_t size() const override { return 64; }
+  Sample get(std::int64_t index, std::uint64_t, Wanted) const override {
+    maker_ = std::this_thread::get_id();
+    if (slow_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return {{.number = index}};
+  }
+  std::string describe() const override { return "watched"; }
+  std::string fingerprint() const override { return "watched"; }
+  mutable std::atomic<std::thread::id> maker_{};
+  std::atomic<bool> slow_{false};
+};
+
+TEST(Loader, ShortBatchesAreMadeByWhoAsksUntilTheyAreLong) {
+  const auto dataset = std::make_shared<WatchedDataset>();
+  LoaderOptions options{.microbatch = 1, .workers = 1};
+  options.fields = {{.name = "number", .shape = {}, .dtype = at::kLong}};
+  auto loader = *make_loader(dataset, options);
+  options.workers = 0;
+  const auto plain = *make_loader(std::make_shared<WatchedDataset>(), options);
+  std::int64_t position = 0;
+  const auto next_is_made_here = [&] {
+    dataset->maker_ = std::thread::id();
+    EXPECT_TRUE(at::equal(loader->get(position).fields[0], plain->get(position).fields[0])) << position;
+    ++position;
+    return dataset->maker_.load() == std::this_thread::get_id();
+  };
+  EXPECT_FALSE(next_is_made_here()) << "nothing is known yet";
+  while (!next_is_made_here()) ASSERT_LT(position, 1'000'000);
+  dataset->slow_ = true;
+  next_is_made_here();
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(next_is_made_here()) << position;
 }
 
 TEST(Loader, AnEpochsLastStepIsSpreadOverItsMicrobatches) {
