@@ -22,10 +22,10 @@ import tempfile
 
 MODELS = {
     # name: (flags of millrace, steps)
-    "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16", 300),
-    "mlp-narrow": ("--model mlp --width 32 --depth 3 --classes 10 --microbatch 8", 400),
+    "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16 --data synthetic:128", 300),
+    "mlp-narrow": ("--model mlp --width 32 --depth 3 --classes 10 --microbatch 8 --data synthetic:64", 400),
     "mlp-wide": ("--model mlp --width 256 --depth 4 --classes 10 --microbatch 32", 100),
-    "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 30),
+    "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 120),
     "pointnet": ("--model pointnet_cls --points 256 --classes 10 --microbatch 8", 12),
     "resnet18": ("--model resnet18 --image-size 32 --classes 10 --microbatch 8", 12),
     "transformer": ("--model transformer_lm --microbatch 8", 12),

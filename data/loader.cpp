@@ -82,7 +82,7 @@ class Loader final : public BatchSource {
 
   // A batch that takes no longer than a worker's waking is made by who asks for it: after so many of them in
   // a row, until one takes much longer. Not beside a GPU, which the asking thread must keep busy.
-  static constexpr std::chrono::microseconds kShort{50}, kLong{200};
+  static constexpr std::chrono::microseconds kShort{10}, kLong{50};
   static constexpr int kShortToStop = 16;
 
   Batch make_here(std::int64_t position) {

@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/layers/autograd_layer.h"
 #include "runtime/layers/carrying_layer.h"
+#include "runtime/rules/rule_table.h"
 #include "runtime/stage/fuse.h"
 #include "runtime/train/profiler.h"
 #include "runtime/train/trainer.h"
@@ -179,11 +180,15 @@ ArrayDivision measured_division(const TrainSpec& spec) {
                                .repetitions = 3,
                                .seed = spec.options.seed,
                                .precision = spec.options.precision};
+  BetweenMicrobatches between{
+      .rule_states = static_cast<int>(states_of(spec.options.jobs.front().rule).size()),
+      .microbatches = spec.pipeline.microbatches};
   const auto seconds_of = [&](std::size_t jobs) {
     const Result<LayeredModel> array = array_of(spec, models, 0, jobs, new_choices(spec));
     if (!array) throw ConfigError(to_string(array.problems()));
-    return microbatch_seconds(*array, options, choosing_clock(), *device,
-                              static_cast<int>(models.size() - jobs));
+    // On one rank an array goes on for many steps before the next one does (TrainOptions::stretch_s).
+    if (spec.pipeline.num_ranks() > 1) between.other_jobs = static_cast<int>(models.size() - jobs);
+    return microbatch_seconds(*array, options, choosing_clock(), *device, between);
   };
   return divide_jobs({.jobs = models.size(),
                       .layers = spec.alone.layers.size(),

@@ -19,7 +19,7 @@ struct DividedRun {
 /// A size of arrays that was tried.
 struct TriedArray {
   std::size_t jobs;
-  double job_s;  ///< seconds of a job's microbatch, forward to backward
+  double job_s;  ///< seconds of a job's microbatch: microbatch_seconds(), profiler.h
 };
 
 struct ArrayDivision {

@@ -7,6 +7,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/median.h"
@@ -635,7 +636,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
 }
 
 double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
-                          Device& device, int other_jobs) {
+                          Device& device, const BetweenMicrobatches& between) {
   constexpr std::int64_t kMostOthers = 1 << 28;  // bytes; no cache has more of a core's
   constexpr double kShort = 2e-3;                // seconds; such a pass is repeated ten times as often
   at::NoGradGuard no_grad;
@@ -645,15 +646,24 @@ double microbatch_seconds(const LayeredModel& model, const ProfileOptions& optio
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns_of(layout))
     passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
-  const auto of_a_job = static_cast<std::int64_t>(store.flat_weights().nbytes()) / model.jobs();
-  at::Tensor others =
-      at::zeros({std::min(kMostOthers, 4 * of_a_job * other_jobs)}, at::TensorOptions(at::kByte));
+  const at::Tensor weights = store.flat_weights(), gradient = store.flat_gradient();
+  std::vector<at::Tensor> states;
+  for (int i = 0; i < between.rule_states; ++i) states.push_back(at::zeros_like(weights));
+  const auto of_a_job = static_cast<std::int64_t>(weights.nbytes()) / model.jobs();
+  const std::int64_t of_others = (2 + between.rule_states) * between.other_jobs * of_a_job;
+  at::Tensor others = at::zeros({std::min(kMostOthers, of_others)}, at::TensorOptions(at::kByte));
   double least = 0;
   const int few = std::max(1, options.repetitions);
   for (int i = 0; i <= (least > kShort ? few : 10 * few); ++i) {
     others.add_(1);
     double seconds = 0;
     for (const auto& pass : passes) seconds += pass->plain_seconds(batch);
+    const TimePoint start = clock.now();
+    for (at::Tensor& state : states) state.add_(gradient);
+    weights.mul_(1);
+    gradient.zero_();
+    device.synchronize();
+    seconds += Seconds(clock.now() - start).count() / between.microbatches;
     if (i > 0) least = i == 1 ? seconds : std::min(least, seconds);
   }
   return least;

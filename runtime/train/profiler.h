@@ -47,12 +47,18 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 
+/// What a run does beside the passes of the jobs that are measured.
+struct BetweenMicrobatches {
+  int rule_states = 2;   ///< of their update: tensors as large as the weights (states_of(), rule_table.h)
+  int microbatches = 1;  ///< from one update to the next
+  int other_jobs = 0;    ///< whose weights, gradients and rule state are read before each microbatch
+};
+
 /// Seconds of a microbatch of random data of the nominal lengths through the whole model as one stage,
-/// forward to backward, all turns: the least of `options.repetitions` after the first, in which a job array
-/// chooses its kernels. Nothing of it is kept. `other_jobs`: whose weights, gradients and rule state (two
-/// copies of the weights) a run reads between two microbatches of these: memory of that size is gone through
-/// before each. Throws ConfigError as profile_model() does.
+/// forward to backward, all turns, and its share of what an update reads and writes: the least of
+/// `options.repetitions` after the first, in which a job array chooses its kernels. Nothing of it is kept.
+/// Throws ConfigError as profile_model() does.
 double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
-                          Device& device, int other_jobs = 0);
+                          Device& device, const BetweenMicrobatches& between);
 
 }  // namespace millrace

@@ -56,6 +56,14 @@ double& seconds_of(StepTimes& times, Op op) {
 
 }  // namespace
 
+StepTimes& StepTimes::operator+=(const StepTimes& other) {
+  for (double StepTimes::*part :
+       {&StepTimes::forward, &StepTimes::backward, &StepTimes::send, &StepTimes::receive, &StepTimes::wait,
+        &StepTimes::all_reduce, &StepTimes::update, &StepTimes::data})
+    this->*part += other.*part;
+  return *this;
+}
+
 int RankRunner::array_of(const Action& action) const {
   return parts_.of_each_array == 0 ? parts_.array
                                    : static_cast<int>(action.microbatch.value / parts_.of_each_array);

@@ -21,6 +21,7 @@ namespace millrace {
 /// Seconds by what the rank did; reset by the owner.
 struct StepTimes {
   double forward = 0, backward = 0, send = 0, receive = 0, wait = 0, all_reduce = 0, update = 0, data = 0;
+  StepTimes& operator+=(const StepTimes& other);
 };
 
 struct RunnerParts {

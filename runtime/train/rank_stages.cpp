@@ -210,8 +210,9 @@ std::vector<double> rates_of(const HeldStage& held, const std::vector<double>& l
 }
 }  // namespace
 
-void RankStages::begin(std::int64_t first_position, const std::vector<double>& lr) {
+void RankStages::begin(std::int64_t first_position, const std::vector<double>& lr, std::optional<int> array) {
   for (const HeldStage& h : held_) {
+    if (array && h.array != *array) continue;
     h.executor->begin(first_position, rates_of(h, lr));
     h.executor->set_loss_scale(loss_scaler_.scale(), loss_scaler_.unscale());
   }

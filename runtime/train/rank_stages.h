@@ -80,9 +80,10 @@ class RankStages {
   std::vector<char> fields(int array = 0) const;
   bool owns_loss() const;  ///< the one rank that speaks for the job
 
-  void begin(std::int64_t first_position, const std::vector<double>& lr);  ///< by job, of all arrays
-  void set_begins(const std::vector<std::int64_t>& positions);             ///< StageExecutor's, of all arrays
-  void set_ended(const std::vector<char>& ended);                          ///< StageExecutor's, of all arrays
+  /// `lr`: by job, of all arrays. `array`: only that one begins; nullopt: all.
+  void begin(std::int64_t first_position, const std::vector<double>& lr, std::optional<int> array = {});
+  void set_begins(const std::vector<std::int64_t>& positions);  ///< StageExecutor's, of all arrays
+  void set_ended(const std::vector<char>& ended);               ///< StageExecutor's, of all arrays
   void set_learning_rate(const std::vector<double>& lr);
   void pause(std::int64_t cut);  ///< StageExecutor::pause
   void go_on();

@@ -73,6 +73,9 @@ struct TrainOptions {
   bool sync_batch_norm = false;  ///< ExecutorOptions
   MasksFrom masks = MasksFrom::Device;
   std::int64_t bucket_bytes = 4 << 20;
+  /// Arrays that share one rank go on for some steps each before the next one does: all have had their turn
+  /// after about so many seconds. Those that share a pipeline take turns at each step.
+  double stretch_s = 2;
   /// Set from outside: stop after a step, the same one on all ranks, and save a checkpoint if there is a
   /// place for one. Null: never (on all ranks alike).
   const StopFlag* stop = nullptr;

@@ -52,6 +52,7 @@ constexpr int kEvaluationChunk = 16;
 constexpr int kEvaluationPiece = 4;
 // Minibatches of the lists that an asynchronous run makes at a time.
 constexpr std::int64_t kFlowWindow = 256;
+constexpr double kMostInStretch = 256;  // steps
 // Positions of evaluations lie above all training positions, so that message tags never meet.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 
@@ -228,6 +229,13 @@ struct Trainer::Impl {
   StatusBoard status;
   StepLog log;
   RunReport report;
+  /// Of a step, before it is logged.
+  struct Measured {
+    double seconds = 0, cpu_s = 0;
+    StepTimes times{};
+    std::vector<double> gradient_norms{};  // by job
+    std::vector<LossSums> losses{};        // by array; of the last stage
+  };
   std::vector<double> step_seconds, samples_per_s;  // by update
   std::vector<Span> window;
   TimePoint last_update{};
@@ -246,6 +254,7 @@ struct Trainer::Impl {
     std::vector<std::vector<Action>> turns;
     std::unique_ptr<RankRunner> runner;
     std::vector<char> ended{};  ///< jobs that the actions do without; empty: none
+    std::int64_t stretch = 1;   ///< steps, where arrays take their turns in_stretches()
   };
   std::optional<Flushing> flushing;
   std::int64_t start = 0;                               // steps done when this run began
@@ -460,8 +469,12 @@ struct Trainer::Impl {
   void open_flow();
   void flow_to(std::int64_t end);
   void rest();
+  bool in_stretches() const;
+  void go_a_stretch(std::int64_t end);
+  Measured measure(RankRunner& runner);
+  std::vector<LossSums> take_losses();
   void on_update(RankRunner& runner, std::int64_t step);
-  LossSums take_losses();
+  void log_step(std::int64_t step, Measured measured);
   void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
   bool evaluate();
   bool evaluate_array(int array);
@@ -955,6 +968,11 @@ void Trainer::Impl::step_to(std::int64_t end) {
   }
   while (done < end) {
     if (const std::vector<char> ended = ended_at(done); ended != flushing->ended) go_on_without(ended);
+    if (in_stretches()) {
+      go_a_stretch(end);
+      if (done == limit()) break;
+      continue;
+    }
     for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
       stages->set_turn(turn);
       stages->begin(position_of(done), rates(done));
@@ -968,6 +986,61 @@ void Trainer::Impl::step_to(std::int64_t end) {
     if (done == limit()) break;
   }
   stages->finish_sends();
+}
+
+/// Arrays of one rank need not take turns at each step: nobody waits for them, and an array that goes on
+/// finds its weights where it left them, in the caches.
+bool Trainer::Impl::in_stretches() const {
+  return num_arrays() > 1 && world.communicator.size() == 1 && flushing->turns.size() == 1 &&
+         !stages->loss_scaler().active();
+}
+
+/// Several steps of each array, one array after the other; then they are logged.
+void Trainer::Impl::go_a_stretch(std::int64_t end) {
+  // Spans are kept for a short time only.
+  const bool traces = done < options.trace_first + options.trace_count;
+  std::int64_t to = std::min({end, limit(), done + (traces ? 1 : flushing->stretch)});
+  for (std::size_t job = 0; job < joined_at.size(); ++job)
+    if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
+  std::vector<Measured> steps(static_cast<std::size_t>(to - done));
+  std::vector<std::vector<double>> rates_of_steps;
+  for (std::int64_t step = done; step < to; ++step) rates_of_steps.push_back(rates(step));
+  RankRunner& runner = *flushing->runner;
+  auto job = static_cast<std::ptrdiff_t>(0);  // the array's first
+  for (int array = 0; array < num_arrays(); ++array) {
+    std::vector<Action> actions = flushing->turns.front();
+    std::erase_if(actions, [&](const Action& a) { return a.microbatch.value / plan.microbatches != array; });
+    const std::ptrdiff_t last_job = job + layouts[static_cast<std::size_t>(array)].model.jobs();
+    for (std::int64_t step = done; step < to; ++step) {
+      const auto i = static_cast<std::size_t>(step - done);
+      Measured& all = steps[i];
+      if (actions.empty()) {  // its jobs have ended
+        all.losses.push_back(stages->take_losses(array));
+        continue;
+      }
+      stages->begin(position_of(step), rates_of_steps[i], array);
+      runner.run(actions, step, position_of(step), [&](const Action&) {
+        const Measured own = measure(runner);
+        all.seconds += own.seconds;
+        all.cpu_s += own.cpu_s;
+        all.times += own.times;
+        all.losses.push_back(stages->take_losses(array));
+        all.gradient_norms.resize(own.gradient_norms.size(), -1);
+        std::copy(own.gradient_norms.begin() + job, own.gradient_norms.begin() + last_job,
+                  all.gradient_norms.begin() + job);
+      });
+    }
+    job = last_job;
+  }
+  double seconds = 0;
+  for (Measured& step : steps) {
+    seconds += step.seconds;
+    log_step(done++, std::move(step));
+  }
+  stop->completed(done - start);
+  const double of_a_step = seconds / static_cast<double>(steps.size());
+  flushing->stretch =
+      static_cast<std::int64_t>(std::clamp(options.stretch_s / of_a_step, 1., kMostInStretch));
 }
 
 /// Jobs end between two steps. Of an array that others are in they are computed, and stay as they are; an
@@ -1007,12 +1080,24 @@ void Trainer::Impl::rest() {
   }
 }
 
-void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
+/// Since the time before.
+Trainer::Impl::Measured Trainer::Impl::measure(RankRunner& runner) {
   const TimePoint now = world.clock.now();
-  const double seconds = Seconds(now - last_update).count();
-  last_update = now;
   const double cpu_now = process_cpu_seconds();
-  const double cpu_seconds = cpu_now - std::exchange(cpu_at_last_update, cpu_now);
+  return {.seconds = Seconds(now - std::exchange(last_update, now)).count(),
+          .cpu_s = cpu_now - std::exchange(cpu_at_last_update, cpu_now),
+          .times = runner.take_times(),
+          .gradient_norms = stages->gradient_norms()};
+}
+
+void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
+  Measured measured = measure(runner);
+  if (stages->last()) measured.losses = take_losses();
+  log_step(step, std::move(measured));
+}
+
+void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
+  const double seconds = measured.seconds;
   const int steps = steps_per_update();  // of the job: the other replicas had theirs
   step_seconds.push_back(seconds / steps);
   report.steps += steps;
@@ -1022,13 +1107,13 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   samples_per_s.push_back(double(samples) / seconds);
   const std::int64_t newest = step + steps - 1;
   StepRecord record{.step = newest,
-                    .times = runner.take_times(),
+                    .times = measured.times,
                     .step_s = seconds,
-                    .ended_s = Seconds(now.time_since_epoch()).count(),
-                    .cpu_s = cpu_seconds,
+                    .ended_s = Seconds(last_update.time_since_epoch()).count(),
+                    .cpu_s = measured.cpu_s,
                     .samples_per_s = samples_per_s.back(),
                     .lr = rates(step),
-                    .gradient_norms = stages->gradient_norms(),
+                    .gradient_norms = std::move(measured.gradient_norms),
                     .loss_scale = loss_scale_of_step(),
                     .skipped = stages->skipped_last(),
                     .peak_memory_bytes = world.device.memory().peak,
@@ -1040,7 +1125,7 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   }
   record.ended = ended_at(step);
   if (stages->last()) {
-    record.losses = take_losses();
+    record.losses = joined(std::move(measured.losses));
     leave_out(record.ended, *record.losses);
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
@@ -1074,11 +1159,11 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   if (owns_loss() && prints) log.print(record, last_step());
 }
 
-/// Of the last stage, all arrays.
-LossSums Trainer::Impl::take_losses() {
-  std::vector<LossSums> sums;
-  for (int array = 0; array < num_arrays(); ++array) sums.push_back(stages->take_losses(array));
-  return joined(std::move(sums));
+/// By array, of the last stage, which is here.
+std::vector<LossSums> Trainer::Impl::take_losses() {
+  std::vector<LossSums> losses;
+  for (int array = 0; array < num_arrays(); ++array) losses.push_back(stages->take_losses(array));
+  return losses;
 }
 
 /// Several arrays end where no job has a finite loss any more.
@@ -1105,7 +1190,7 @@ bool Trainer::Impl::evaluate() {
   }
   if (!stages->last()) return true;
   for (int array = 0; array < num_arrays(); ++array) stages->last(array)->reduce_sums();
-  LossSums sums = take_losses();
+  LossSums sums = joined(take_losses());
   report.evaluations.push_back(
       {.step = done, .values = std::move(sums.values), .jobs = std::move(sums.jobs), .samples = sums.weight});
   if (owns_loss()) {

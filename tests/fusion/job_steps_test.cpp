@@ -1,8 +1,11 @@
 // Jobs of one array that began at different times, or end apart: each equals its own run bit for bit, through
 // pipelines, replicas and a resume, and none disturbs another.
 #include <atomic>
+#include <fstream>
+#include <numeric>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/checkpoint/job_checkpoints.h"
@@ -254,6 +257,60 @@ TEST_F(JobSteps, ArraysThatHaveEndedLeaveThePipeline) {
         }
       }
     }
+  }
+}
+
+/// Arrays that share one rank need not take turns at each step.
+TEST_F(JobSteps, ArraysOfOneRankGoOnInStretches) {
+  constexpr std::int64_t kEnds[] = {20, 9, 20, 14};
+  const LayeredModel model = conv_model();
+  Plan plan = plan_for(model, {1}, 4, ScheduleKind::OneFOneB);
+  TrainOptions options = jobs(4, UpdateRuleKind::Adam);
+  options.steps = 20;
+  options.trace_count = 1;
+  for (std::size_t b = 0; b < 4; ++b) options.jobs[b].steps = kEnds[b];
+  options.output_dir = (folder_ / "array").string();
+  options.checkpoint_every = 8;
+  options.keep_checkpoints = 0;
+  const std::vector<LayeredModel> arrays{model, model, array_of(model, 2)};
+  const auto train_arrays = [&](const TrainOptions& with) {
+    plan.arrays = 3;
+    Outcome outcome = train(arrays, plan, with);
+    plan.arrays = 1;
+    return outcome;
+  };
+  int follows = 0;
+  std::int64_t before = 0;
+  on_batch_ = [&](std::int64_t position) {
+    follows += position == before + 1 && position % 4 == 0;
+    before = position;
+  };
+  const Outcome together = train_arrays(options);
+  on_batch_ = nullptr;
+  // Stretches end with steps 1, 8, 9, 14, 16 and 20. Where one ends the first array follows the last one.
+  EXPECT_EQ(follows, (20 - 6) + (9 - 3) + (20 - 6) + 5);
+  std::vector<std::int64_t> logged;
+  std::ifstream file(folder_ / "array" / "steps.rank0.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Result<Json> step = parse_json(line, "step");
+    ASSERT_TRUE(step) << line;
+    if (const Json* number = step->find("step")) logged.push_back(number->as_int());
+  }
+  std::vector<std::int64_t> all(20);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(logged, all);
+  TrainOptions rest = options;
+  rest.resume = (folder_ / "array" / run_files::kCheckpoints / "step-00000008").string();
+  rest.output_dir = (folder_ / "rest").string();
+  const Outcome resumed = train_arrays(rest);
+  options.output_dir.clear();
+  options.checkpoint_every = 0;
+  for (std::size_t b = 0; b < 4; ++b) {
+    TrainOptions own = alone(options, b);
+    own.steps = kEnds[b];
+    const Outcome mine = train(model, plan, own);
+    expect_own(mine, together, plan, b, "stretches");
+    expect_own(mine, resumed, plan, b, "resumed");
   }
 }
 
