@@ -3,7 +3,7 @@
 namespace millrace {
 
 bool AveragingTrigger::evaluated(double loss, std::int64_t updates) {
-  if (state_.from >= 0) return false;
+  if (has_begun()) return false;
   std::vector<double>& losses = state_.losses;
   const bool begins = losses.size() > patience_ && loss > losses.front();
   losses.push_back(loss);

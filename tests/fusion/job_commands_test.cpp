@@ -13,9 +13,10 @@ class JobCommands : public Jobs {
   static constexpr const char* kTrain =
       "train --microbatch 4 --microbatches 2 --steps 6 --no-evaluation --threads 1 ";
 
-  void expect_done(const std::string& arguments) {
+  std::string expect_done(const std::string& arguments) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.output;
+    return ran.output;
   }
   /// Trains to step 6 into run<job>, and on to step 12 for the weights in whole<job>.safetensors.
   void train_alone(const std::string& model, const std::vector<std::string>& flags,
@@ -283,8 +284,44 @@ TEST_F(JobCommands, StatesOfTextThatRunsOnFuseAndSplit) {
   expect_done("split nine --out jobs");
   expect_done("train " + model + flags[0] + to_12 + "--resume jobs/job1 --save-weights alone.safetensors");
   EXPECT_EQ(bytes("alone.safetensors"), bytes("whole0.safetensors"));
-  expect_refused(2, "train " + model + "--fused --lr 1 0.5 --rule asgd --nonmonotone 2 --steps 2",
-                 "at its own time");
+}
+
+/// As an array from the start, with a break, and what is left when one has gone on alone.
+TEST_F(JobCommands, AveragesOfEachJobBeginAtItsOwnTime) {
+  const std::string model =
+                        "--model mlp --width 16 --depth 2 --data synthetic:192 --data-seed 3 --rule asgd "
+                        "--lambd 0 --average-start 0 --evaluate-every 1 --microbatch 4 "
+                        "--microbatches 2 --threads 1 ",
+                    fused = "--fused --kernels loop --nonmonotone 1 2 0 --lr 3 2 0.1 --seed 1 2 3 ",
+                    to_30 = "--steps 30 ";
+  const std::vector<std::string> flags{"--nonmonotone 1 --lr 3 --seed 1 ", "--nonmonotone 2 --lr 2 --seed 2 ",
+                                       "--nonmonotone 0 --lr 0.1 --seed 3 "};
+  std::vector<std::string> begins;
+  for (std::size_t job = 0; job < 3; ++job) {
+    const std::string number = std::to_string(job);
+    const std::string said =
+        expect_done("train " + model + flags[job] + to_30 + "--save-weights own" + number + ".safetensors");
+    const std::size_t at = said.find("averaging begins");
+    begins.push_back(at == std::string::npos ? "" : said.substr(at, said.find('\n', at) - at));
+  }
+  EXPECT_NE(begins[0], "");
+  EXPECT_NE(begins[1], "");
+  EXPECT_NE(begins[0], begins[1]);
+  EXPECT_EQ(begins[2], "");
+  const std::string whole = expect_done("train " + model + fused + to_30 + "--save-weights w.safetensors");
+  expect_done("train " + model + fused + "--steps 9 --output-dir nine --checkpoint-at-end");
+  expect_done("train " + model + fused + to_30 + "--resume nine --stages 2 --save-weights r.safetensors");
+  expect_done("split nine --out jobs");
+  for (std::size_t job = 0; job < 3; ++job) {
+    const std::string number = std::to_string(job), own = bytes("own" + number + ".safetensors");
+    const std::string said = "job " + number + ": " + (begins[job].empty() ? "averaging" : begins[job]);
+    EXPECT_EQ(whole.find(said) != std::string::npos, !begins[job].empty()) << said;
+    EXPECT_EQ(bytes("w.job" + number + ".safetensors"), own) << job;
+    EXPECT_EQ(bytes("r.job" + number + ".safetensors"), own) << job;
+    expect_done("train " + model + flags[job] + to_30 + "--resume jobs/job" + number +
+                " --save-weights alone.safetensors");
+    EXPECT_EQ(bytes("alone.safetensors"), own) << job;
+  }
 }
 
 TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
