@@ -387,17 +387,21 @@ struct Trainer::Impl {
   bool is_due(std::int64_t every, std::int64_t step) const {
     return every > 0 && step > start && step / every > (step - round) / every;
   }
-  /// Whether averages of the job begin by the evaluation after `step`: by those that its own run has.
+  /// Whether averages of the job begin by the evaluation after `step`: by those that its own run has, unless
+  /// it has seen this one.
   bool watches(std::size_t job, std::int64_t step) const {
     const std::int64_t own = step - joined_at[job];
     return averaging[job] && !averaging[job]->has_begun() && !ended_with[job] && own <= steps_of(job) &&
-           own > 0 && own % options.evaluate_every == 0;
+           own % options.evaluate_every == 0 && own > averaging[job]->state().evaluated;
+  }
+  bool any_watches(std::int64_t step) const {
+    for (std::size_t job = 0; job < averaging.size(); ++job)
+      if (watches(job, step)) return true;
+    return false;
   }
   bool evaluation_due(std::int64_t step) const {
     if (!evaluates() || is_due(options.evaluate_every, step)) return evaluates();
-    for (std::size_t job = 0; job < averaging.size(); ++job)
-      if (step > start && watches(job, step)) return true;
-    return false;
+    return step > start && any_watches(step);
   }
 
   /// What this rank writes: of the stages whose first replica it is, array after array.
@@ -1244,7 +1248,7 @@ void Trainer::Impl::watch_evaluation() {
   for (std::size_t job = 0; job < averaging.size(); ++job) {
     if (!watches(job, done)) continue;
     const std::int64_t own = own_steps(job, done), updates = own - (loss_scale() ? loss_scale()->skipped : 0);
-    if (!averaging[job]->evaluated(losses.const_data_ptr<double>()[job], updates)) continue;
+    if (!averaging[job]->evaluated(losses.const_data_ptr<double>()[job], own, updates)) continue;
     for (const HeldStage& h : stages->held()) {
       for (const HeldStage::Rule& of : h.rules)
         if (h.first_job + of.job == static_cast<int>(job)) of.rule->begin_averaging(updates);
@@ -1369,6 +1373,13 @@ void Trainer::Impl::write_trace() {
 bool Trainer::Impl::advance(std::int64_t most) {
   if (done >= last_step() || report.stopped || report.reached_target) return false;
   const TimePoint start_time = world.clock.now();
+  if (any_watches(done)) {  // who saved this step was asked to stop before its evaluation
+    rest();
+    report.stopped = rested = !evaluate();
+    if (report.stopped) return true;
+    watch_evaluation();
+    stages->go_on();
+  }
   run_to(std::min(next_event(), end_of_round(done + most)));
   const bool at_end = done >= last_step();
   report.stopped = report.stopped && !at_end;
