@@ -177,7 +177,8 @@ CommandSpec train_spec(TrainFlags& f) {
                "than its own backward. As many as jobs: every job by itself. 0: the plan's; without a plan "
                "as many "
                "as are fastest when they are tried (1 on a GPU, with --kernels fused and where several are "
-               "refused).",
+               "refused), or as many as jobs where they cannot share an array (own samples of varying "
+               "length).",
        .group = "Job array",
        .target = into::integer(f.arrays, 0, 1024)},
       {.name = "kernels",

@@ -57,7 +57,7 @@ Result<std::vector<JobSource>> sources_of(const Checkpoint& checkpoint, const Ch
 
 /// "at step 9", "at steps 9, 3 and 0"
 std::string steps_text(const CheckpointInfo& info) {
-  if (info.jobs.empty()) return "at step " + std::to_string(info.step);
+  if (at_one_step(info.jobs)) return "at step " + std::to_string(info.step);
   std::string text;
   for (std::size_t job = 0; job < info.jobs.size(); ++job)
     text += (job == 0                     ? ""

@@ -70,21 +70,15 @@ std::vector<std::int64_t> positions_in(const std::string& resume, const std::vec
   return positions;
 }
 
-/// What the jobs [first, end) of one array cannot be that are at different steps.
-Problems problems_of_steps(const TrainSpec& spec, std::size_t first, std::size_t end) {
-  if (at_one_step(spec, first, end)) return {};
-  const std::string apart = "the jobs of " + spec.options.resume + " are at different steps, ";
-  const std::string hint =
-      "give --arrays " + std::to_string(spec.positions.size()) + ": the jobs take turns in the pipeline";
-  Problems problems;
-  if (!spec.alone.dimensions.empty())
-    problems.push_back(
-        {"--resume",
-         apart + "so that they read different samples, and those of " + spec.alone.name + " vary in length",
-         hint});
-  if (spec.keep_last)
-    problems.push_back({"--keep-last", apart + "so that their epochs' incomplete steps come apart", hint});
-  return problems;
+/// Why the jobs [first, end) cannot be one array, whose microbatches have one size for all; empty: they can.
+std::string why_apart(const TrainSpec& spec, std::size_t first, std::size_t end) {
+  const bool one_step = at_one_step(spec, first, end);
+  const std::string differ = one_step ? "" : "the jobs are at different steps, and ";
+  if (!spec.alone.dimensions.empty() && !read_the_same(spec, first, end))
+    return differ + "the samples of " + spec.alone.name + " vary in length, of which each job reads its own";
+  if (spec.keep_last && !one_step)
+    return differ + "with --keep-last their epochs' incomplete steps come apart";
+  return {};
 }
 
 /// The jobs from `first` to before `end` as one array.
@@ -98,6 +92,17 @@ Result<LayeredModel> array_of(const TrainSpec& spec, const std::vector<LayeredMo
       {.data = read_the_same(spec, first, end) ? JobData::Shared : JobData::Own, .unfused = spec.unfused});
 }
 
+/// Whether several arrays are nobody's choice but this run's. A run that is told to use kernels over all jobs
+/// does.
+bool may_divide(const TrainSpec& spec) {
+  if (spec.of_jobs.size() < 2 || spec.arrays > 0 || !spec.plan.empty() || spec.options.first_job)
+    return false;
+  if (spec.kernels == ArrayKernels::Fused || first_carrying(spec.alone.layers)) return false;
+  Plan several = spec.pipeline;
+  several.arrays = 2;
+  return validate(several, spec.alone.name, spec.alone.layer_names()).empty();
+}
+
 std::shared_ptr<KernelChoices> new_choices(const TrainSpec& spec) {
   return std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
 }
@@ -108,7 +113,15 @@ Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, s
   spec.choices.clear();
   for (std::size_t array = 0, first = 0, end; array < arrays; ++array, first = end) {
     end = first + models.size() / arrays + (array < models.size() % arrays);
-    if (Problems problems = problems_of_steps(spec, first, end); !problems.empty()) return problems;
+    if (const std::string why = why_apart(spec, first, end); !why.empty()) {
+      const std::string by_seed = at_one_step(spec, first, end) ? "give one --data-seed for all jobs" : "";
+      const std::string by_arrays =
+          "give --arrays " + std::to_string(models.size()) + ": the jobs take turns in the pipeline";
+      return {{"--arrays", "the jobs cannot share an array: " + why,
+               first_carrying(spec.alone.layers) ? by_seed
+               : by_seed.empty()                 ? by_arrays
+                                                 : by_seed + ", or " + by_arrays}};
+    }
     auto& choices = spec.choices[end - first];
     if (!choices) choices = new_choices(spec);
     Result<LayeredModel> fused = array_of(spec, models, first, end, choices);
@@ -121,7 +134,8 @@ Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, s
 
 }  // namespace
 
-Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::size_t arrays) {
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
+  auto arrays = static_cast<std::size_t>(spec.pipeline.arrays);
   if (arrays > jobs.size()) {
     return {
         {"--arrays",
@@ -146,6 +160,11 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
   std::string at;
   for (const std::int64_t position : spec.positions) at += " " + std::to_string(position);
   spec.options.rank_settings.emplace_back("positions of jobs", at.empty() ? "alike" : at);
+  if (may_divide(spec)) spec.apart = why_apart(spec, 0, jobs.size());
+  if (!spec.apart.empty()) {
+    arrays = jobs.size();
+    spec.pipeline.arrays = static_cast<int>(arrays);
+  }
   // One plan, one data set's fields, one checkpoint: all jobs are of one form, whatever arrays they are in.
   if (arrays > 1) {
     if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); !whole)
@@ -164,13 +183,7 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::si
 }
 
 bool chooses_arrays(const TrainSpec& spec) {
-  if (spec.of_jobs.size() < 2 || spec.arrays > 0 || !spec.plan.empty() || spec.options.first_job)
-    return false;
-  if (spec.kernels == ArrayKernels::Fused || spec.device != ComputeDevice::Cpu) return false;
-  if (first_carrying(spec.alone.layers)) return false;
-  Plan several = spec.pipeline;
-  several.arrays = 2;
-  return validate(several, spec.alone.name, spec.alone.layer_names()).empty();
+  return spec.device == ComputeDevice::Cpu && spec.apart.empty() && may_divide(spec);
 }
 
 ArrayDivision measured_division(const TrainSpec& spec) {

@@ -11,11 +11,12 @@ namespace millrace {
 /// The model of one job, by its flags.
 Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own);
 
-/// Makes `arrays` job arrays of the model, with what each job was told.
-Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs, std::size_t arrays);
+/// Makes job arrays of the model, as many as the spec's plan says, with what each job was told. Where nobody
+/// says and jobs cannot share an array, one for each job: then the plan says so too.
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs);
 
-/// Whether the number of arrays is nobody's choice but this run's. Kernels over all jobs on a GPU pay by what
-/// starting them costs; a run that is told to use them does.
+/// Whether how many arrays there are is to be measured: nobody says it, and jobs may share arrays. Kernels
+/// over all jobs on a GPU pay by what starting them costs.
 bool chooses_arrays(const TrainSpec& spec);
 
 /// What a microbatch takes in arrays of several sizes (divide_jobs), measured here: by the one process that

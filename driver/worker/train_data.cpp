@@ -59,6 +59,8 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
   }
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
+  if (!spec.apart.empty())
+    log_info(std::to_string(spec.of_jobs.size()) + " jobs in as many arrays: " + spec.apart);
 }
 
 LoaderOptions loader_options(const TrainSpec& spec, std::size_t reader) {

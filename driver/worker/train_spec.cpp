@@ -208,14 +208,18 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
     o.output_dir = round_folder(o.output_dir, place->round);
     o.stop_on_nonfinite = false;  // the other rounds' jobs have nothing to do with it
   }
-  const int arrays = plan ? plan->arrays : std::max(1, flags.arrays);
+  if (plan)
+    spec.pipeline = *plan;
+  else
+    spec.pipeline.arrays = std::max(1, flags.arrays);
   Problems problems = flag_problems;
   if (jobs.size() > 1) {
-    append(problems, fuse_jobs(spec, jobs, static_cast<std::size_t>(arrays)));
+    append(problems, fuse_jobs(spec, jobs));
     if (problems.size() > flag_problems.size()) return problems;
-  } else if (arrays > 1) {
-    problems.push_back({"--arrays", "a single job is not divided into " + std::to_string(arrays) + " arrays",
-                        "give --fused and a list of values, for example --lr 0.1 0.2"});
+  } else if (spec.pipeline.arrays > 1) {
+    problems.push_back(
+        {"--arrays", "a single job is not divided into " + std::to_string(spec.pipeline.arrays) + " arrays",
+         "give --fused and a list of values, for example --lr 0.1 0.2"});
   }
   if (o.rate_by_replicas && plan && !updates_after_each(plan->schedule))
     problems.push_back({"--lr-by-replicas", "needs replicas that take turns",
@@ -268,7 +272,6 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
     record_sampler(mine);
     if (jobs[job].data_seed) mine.emplace_back("data-seed", std::to_string(*jobs[job].data_seed));
   }
-  spec.pipeline = *std::move(plan);
   return spec;
 }
 

@@ -30,6 +30,7 @@ struct TrainSpec : TrainFlags {
   /// What layers choose, by the jobs of an array.
   std::map<std::size_t, std::shared_ptr<KernelChoices>> choices{};
   ArrayDivision division{};  ///< where nobody said into how many arrays
+  std::string apart{};       ///< why each job has an array of its own where nobody said; else empty
   bool own_data = false;     ///< jobs read different batches
   /// Of jobs that go on at different steps: what each has consumed. Else empty.
   std::vector<std::int64_t> positions{};

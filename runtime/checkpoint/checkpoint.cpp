@@ -61,6 +61,13 @@ std::optional<std::string> seal_of(const std::string& text) {
   return hash;
 }
 
+Json json_of(const AveragingState& averaging) {
+  Json losses = Json::array();
+  // Json has no number for what is not finite.
+  for (double loss : averaging.losses) losses.push_back(std::isfinite(loss) ? Json(loss) : Json("none"));
+  return Json::object({{"losses", losses}, {"from", averaging.from}, {"evaluated", averaging.evaluated}});
+}
+
 std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDigest>& digests) {
   Json shards = Json::array(), settings = Json::object();
   for (std::size_t s = 0; s < digests.size(); ++s) {
@@ -84,18 +91,13 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                            {"skipped", info.loss_scale->skipped},
                                            {"skipped_in_a_row", info.loss_scale->skipped_in_a_row}});
   }
-  if (info.averaging) {
-    Json losses = Json::array();
-    // Json has no number for what is not finite.
-    for (double loss : info.averaging->losses)
-      losses.push_back(std::isfinite(loss) ? Json(loss) : Json("none"));
-    manifest["averaging"] = Json::object({{"losses", losses}, {"from", info.averaging->from}});
-  }
+  if (info.averaging) manifest["averaging"] = json_of(*info.averaging);
   if (!info.jobs.empty()) {
     Json jobs = Json::array();
     for (const JobProgress& job : info.jobs) {
       Json one = Json::object({{"step", job.step}, {"position", job.position}, {"updates", job.updates}});
       if (job.is_new) one["new"] = true;
+      if (job.averaging) one["averaging"] = json_of(*job.averaging);
       jobs.push_back(std::move(one));
     }
     manifest["jobs"] = jobs;
@@ -135,7 +137,8 @@ LossScaleState loss_scale_from(const Json& json, Problems& problems) {
   return state;
 }
 
-AveragingState averaging_from(const Json& json, Problems& problems) {
+/// `step`: of the job. Checkpoints that do not say have seen all evaluations up to it.
+AveragingState averaging_from(const Json& json, std::int64_t step, Problems& problems) {
   ObjectReader in(json, problems);
   AveragingState state;
   if (const Json* losses = in.array("losses")) {
@@ -143,6 +146,7 @@ AveragingState averaging_from(const Json& json, Problems& problems) {
       state.losses.push_back(loss.is_number() ? loss.as_double() : std::numeric_limits<double>::quiet_NaN());
   }
   state.from = in.integer("from");
+  state.evaluated = in.integer("evaluated", step);
   in.finish();
   return state;
 }
@@ -153,6 +157,8 @@ JobProgress progress_from(const Json& json, const CheckpointInfo& array, Problem
                   .position = in.integer("position"),
                   .updates = in.integer("updates"),
                   .is_new = in.boolean("new", false)};
+  if (const Json* averaging = in.optional_object("averaging"))
+    job.averaging = averaging_from(*averaging, job.step, problems);
   in.finish();
   if (job.step < 0 || job.position < 0 || job.updates < 0 || job.step > array.step ||
       job.position > array.position)
@@ -175,7 +181,7 @@ Manifest read_members(const Json& json, Problems& problems) {
   if (const Json* scale = in.optional_object("loss_scale"))
     manifest.info.loss_scale = loss_scale_from(*scale, problems);
   if (const Json* averaging = in.optional_object("averaging"))
-    manifest.info.averaging = averaging_from(*averaging, problems);
+    manifest.info.averaging = averaging_from(*averaging, manifest.info.step, problems);
   if (const Json* jobs = in.optional_array("jobs")) {
     for (const Json& job : jobs->items())
       manifest.info.jobs.push_back(progress_from(job, manifest.info, problems));

@@ -29,6 +29,7 @@ struct JobProgress {
   std::int64_t position = 0;  ///< microbatches that it has consumed
   std::int64_t updates = 0;
   bool is_new = false;  ///< it has not begun, and the checkpoint has none of its tensors
+  std::optional<AveragingState> averaging{};  ///< where evaluations decide when averages begin
 
   bool operator==(const JobProgress&) const = default;
 };
@@ -43,8 +44,8 @@ struct CheckpointInfo {
   std::string plan_fingerprint;
   Settings settings;
   std::optional<LossScaleState> loss_scale;  ///< where the loss is scaled
-  std::optional<AveragingState> averaging;   ///< where evaluations decide when averages begin
-  /// Of an array whose jobs have not all come as far as it has; else empty.
+  std::optional<AveragingState> averaging;   ///< of a single job, as JobProgress has it
+  /// Of an array whose jobs have not all come as far as it has, or that waits for evaluations; else empty.
   std::vector<JobProgress> jobs;
 };
 

@@ -99,7 +99,16 @@ std::size_t jobs_in(const Checkpoint& checkpoint) {
 std::vector<JobProgress> progress_of(const Checkpoint& checkpoint) {
   const CheckpointInfo& info = checkpoint.info;
   if (!info.jobs.empty()) return info.jobs;
-  return std::vector<JobProgress>(jobs_in(checkpoint), {info.step, info.position, info.updates});
+  return std::vector<JobProgress>(
+      jobs_in(checkpoint),
+      {.step = info.step, .position = info.position, .updates = info.updates, .averaging = info.averaging});
+}
+
+bool at_one_step(const std::vector<JobProgress>& jobs) {
+  return std::ranges::all_of(jobs, [&](const JobProgress& job) {
+    return job.step == jobs.front().step && job.position == jobs.front().position &&
+           job.updates == jobs.front().updates && job.is_new == jobs.front().is_new;
+  });
 }
 
 namespace {
@@ -108,7 +117,7 @@ namespace {
 Problems problems_of_steps(
     const CheckpointInfo& info, const Checkpoint& first,
     const std::map<std::string, std::pair<const SafetensorsFile*, std::string>>& model) {
-  if (info.jobs.empty()) return {};
+  if (at_one_step(info.jobs)) return {};
   Problems problems;
   const std::string apart = "the jobs would be at different steps, and ";
   const std::string* schedule = value_of(first.info.settings, "schedule");
@@ -169,9 +178,10 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
   joined.info.step = farthest.step;
   joined.info.position = farthest.position;
   joined.info.updates = farthest.updates;
+  joined.info.averaging = count == 1 ? farthest.averaging : std::nullopt;
   joined.info.jobs.clear();
-  if (std::ranges::any_of(progress, [&](const JobProgress& job) { return job != farthest; }))
-    joined.info.jobs = progress;
+  const auto is_told_apart = [&](const JobProgress& job) { return job != farthest || job.averaging; };
+  if (count > 1 && std::ranges::any_of(progress, is_told_apart)) joined.info.jobs = progress;
   const auto model = tensors_of(like_all);
   append(problems, problems_of_steps(joined.info, first, model));
   for (std::size_t b = 0; b < jobs.size(); ++b) {

@@ -19,6 +19,8 @@ std::size_t jobs_in(const Checkpoint& checkpoint);
 
 /// By job; one of a single job's.
 std::vector<JobProgress> progress_of(const Checkpoint& checkpoint);
+/// Whether the jobs that are listed, if any are, have come equally far.
+bool at_one_step(const std::vector<JobProgress>& jobs);
 
 /// A job of an opened checkpoint, which outlives it.
 struct JobSource {

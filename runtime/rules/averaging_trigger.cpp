@@ -2,8 +2,9 @@
 
 namespace millrace {
 
-bool AveragingTrigger::evaluated(double loss, std::int64_t updates) {
-  if (state_.from >= 0) return false;
+bool AveragingTrigger::evaluated(double loss, std::int64_t steps, std::int64_t updates) {
+  if (has_begun()) return false;
+  state_.evaluated = steps;
   std::vector<double>& losses = state_.losses;
   const bool begins = losses.size() > patience_ && loss > losses.front();
   losses.push_back(loss);

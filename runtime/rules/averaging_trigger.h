@@ -12,17 +12,20 @@ namespace millrace {
 struct AveragingState {
   std::vector<double> losses;  ///< the least of all but the newest, then the newest, oldest first
   std::int64_t from = -1;      ///< updates done when averaging began; -1: it has not
+  std::int64_t evaluated = 0;  ///< steps done at the newest evaluation, until it has begun
+  bool operator==(const AveragingState&) const = default;
 };
 
 /// Non-monotonically triggered averaging (arXiv 1708.02182, algorithm 1): it begins when the loss of an
-/// evaluation is above the least of all but the newest `patience` before it. Every rank has one and tells it
-/// the same, so all agree. Not thread-safe.
+/// evaluation is above the least of all but the newest `patience` before it. Every rank has one of each job
+/// and tells it the same, so all agree. Not thread-safe.
 class AveragingTrigger {
  public:
   explicit AveragingTrigger(std::size_t patience) : patience_(patience) {}
-  /// After each evaluation, with the updates done. True: averaging begins now.
-  bool evaluated(double loss, std::int64_t updates);
+  /// After each evaluation, with the steps and the updates done. True: averaging begins now.
+  bool evaluated(double loss, std::int64_t steps, std::int64_t updates);
 
+  bool has_begun() const { return state_.from >= 0; }
   const AveragingState& state() const { return state_; }
   void set_state(AveragingState state) { state_ = std::move(state); }
 

@@ -1,34 +1,14 @@
 #include "runtime/stage/flat_blocks.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
+#include "runtime/stage/update_kernels.h"
+
 namespace millrace {
-namespace {
-
-/// In lanes, so that the compiler may use vectors; the order is the same on every machine.
-template <class T>
-double square_sum(const T* values, std::int64_t count) {
-  constexpr int kLanes = 8;
-  std::array<double, kLanes> lanes{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double value = values[i + lane];
-      lanes[static_cast<std::size_t>(lane)] += value * value;
-    }
-  }
-  double sum = 0;
-  for (double lane : lanes) sum += lane;
-  for (; i < count; ++i) sum += double(values[i]) * double(values[i]);
-  return sum;
-}
-
-}  // namespace
 
 std::vector<FlatBlock> blocks_of(std::span<const ParameterSlot> slots, std::int64_t elements) {
   std::vector<FlatBlock> blocks;

@@ -37,6 +37,7 @@ class SquareSums {
  public:
   explicit SquareSums(std::size_t count) : sums_(count, 0.0) {}
   void put(std::size_t index, const at::Tensor& flat);  ///< [n], contiguous
+  void put(std::size_t index, double sum) { sums_[index] = sum; }
   /// Waits for the device.
   std::vector<double> take();
 

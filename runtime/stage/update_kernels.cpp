@@ -190,6 +190,72 @@ MILLRACE_INLINE void asgd(const AsgdBlock<T>& b) {
 }
 
 template <class T>
+MILLRACE_INLINE void squares_of(const LambBlock<T>& b) {
+  const T* __restrict gradient = b.gradient;
+  T* __restrict average = b.average;
+  T* __restrict square = b.square;
+  T* __restrict roots = b.roots;
+  const T beta1 = b.beta1, rest1 = b.rest1, beta2 = b.beta2, rest2 = b.rest2, correction = b.correction2;
+  for (std::int64_t i = 0, count = b.count; i < count; ++i) {
+    const T g = gradient[i];
+    average[i] = std::fma(g, rest1, average[i] * beta1);
+    square[i] = std::fma(rest2 * g, g, square[i] * beta2);
+    roots[i] = square[i] / correction;
+  }
+}
+template <class T>
+MILLRACE_INLINE void step_of(const LambBlock<T>& b) {
+  T* __restrict gradient = b.gradient;
+  const T* __restrict average = b.average;
+  const T* __restrict roots = b.roots;
+  const T correction = b.correction1, epsilon = b.epsilon;
+  for (std::int64_t i = 0, count = b.count; i < count; ++i)
+    gradient[i] = average[i] / correction / (roots[i] + epsilon);
+}
+
+template <class T>
+MILLRACE_INLINE void add_times(T* __restrict values, const T* __restrict others, std::int64_t count,
+                               T factor) {
+  for (std::int64_t i = 0; i < count; ++i) values[i] = std::fma(others[i], factor, values[i]);
+}
+
+/// Of `kCount` runs of as many values, for which the processor need not wait one after the other.
+template <int kCount, class T>
+MILLRACE_INLINE void add_squares(const T* const (&values)[kCount], std::int64_t count,
+                                 double (&sums)[kCount]) {
+  constexpr int kLanes = 8;
+  double lanes[kCount][kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int run = 0; run < kCount; ++run) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const double value = values[run][i + lane];
+        lanes[run][lane] += value * value;
+      }
+    }
+  }
+  for (int run = 0; run < kCount; ++run) {
+    double sum = 0;
+    for (double lane : lanes[run]) sum += lane;
+    for (std::int64_t rest = i; rest < count; ++rest)
+      sum += double(values[run][rest]) * double(values[run][rest]);
+    sums[run] = sum;
+  }
+}
+template <class T>
+MILLRACE_INLINE double squares_of(const T* values, std::int64_t count) {
+  double sums[1];
+  add_squares<1>({values}, count, sums);
+  return sums[0];
+}
+template <class T>
+MILLRACE_INLINE SquaresOfTwo squares_of(const T* first, const T* second, std::int64_t count) {
+  double sums[2];
+  add_squares<2>({first, second}, count, sums);
+  return {sums[0], sums[1]};
+}
+
+template <class T>
 MILLRACE_INLINE void times(T* __restrict values, std::int64_t count, T factor) {
   for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
@@ -215,7 +281,33 @@ MILLRACE_KERNEL(finish, step_of, AdadeltaBlock)
 MILLRACE_KERNEL(prepare, squares_of, RmsPropBlock)
 MILLRACE_KERNEL(finish, step_of, RmsPropBlock)
 MILLRACE_KERNEL(update, asgd, AsgdBlock)
+MILLRACE_KERNEL(prepare, squares_of, LambBlock)
+MILLRACE_KERNEL(finish, step_of, LambBlock)
 #undef MILLRACE_KERNEL
+
+MILLRACE_WIDEST_VECTORS void add_multiple(float* values, const float* others, std::int64_t count,
+                                          double factor) {
+  add_times(values, others, count, static_cast<float>(factor));
+}
+MILLRACE_WIDEST_VECTORS void add_multiple(double* values, const double* others, std::int64_t count,
+                                          double factor) {
+  add_times(values, others, count, factor);
+}
+
+MILLRACE_WIDEST_VECTORS double square_sum(const float* values, std::int64_t count) {
+  return squares_of(values, count);
+}
+MILLRACE_WIDEST_VECTORS double square_sum(const double* values, std::int64_t count) {
+  return squares_of(values, count);
+}
+MILLRACE_WIDEST_VECTORS SquaresOfTwo square_sums(const float* first, const float* second,
+                                                 std::int64_t count) {
+  return squares_of(first, second, count);
+}
+MILLRACE_WIDEST_VECTORS SquaresOfTwo square_sums(const double* first, const double* second,
+                                                 std::int64_t count) {
+  return squares_of(first, second, count);
+}
 
 MILLRACE_WIDEST_VECTORS void scale(float* values, std::int64_t count, double factor) {
   times(values, count, static_cast<float>(factor));

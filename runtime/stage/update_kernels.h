@@ -79,6 +79,36 @@ struct AsgdBlock {
 void update(const AsgdBlock<float>& block);
 void update(const AsgdBlock<double>& block);
 
+/// LAMB's step before decay, which takes the gradient's place: `prepare`, the caller replaces `roots` by
+/// their square roots, `finish`.
+template <class T>
+struct LambBlock {
+  T *gradient, *average, *square;
+  T* roots = nullptr;  ///< one of each element
+  std::int64_t count = 0;
+  T beta1 = 0, rest1 = 0, beta2 = 0, rest2 = 0;  ///< rest: 1 - beta
+  T correction1 = 1, correction2 = 1;            ///< 1 - beta^step
+  T epsilon = 0;
+};
+void prepare(const LambBlock<float>& block);
+void prepare(const LambBlock<double>& block);
+void finish(const LambBlock<float>& block);
+void finish(const LambBlock<double>& block);
+
+/// values[i] += factor others[i]
+void add_multiple(float* values, const float* others, std::int64_t count, double factor);
+void add_multiple(double* values, const double* others, std::int64_t count, double factor);
+
+/// The sum of squares in double, in lanes that vectors have: the same order on every machine.
+double square_sum(const float* values, std::int64_t count);
+double square_sum(const double* values, std::int64_t count);
+/// Of each of two, the same bits.
+struct SquaresOfTwo {
+  double first = 0, second = 0;
+};
+SquaresOfTwo square_sums(const float* first, const float* second, std::int64_t count);
+SquaresOfTwo square_sums(const double* first, const double* second, std::int64_t count);
+
 /// values[i] *= factor
 void scale(float* values, std::int64_t count, double factor);
 void scale(double* values, std::int64_t count, double factor);

@@ -32,10 +32,10 @@ at::Tensor cut(const at::Tensor& flat, FlatRange range) {
   return flat.narrow(0, range.begin, range.size());
 }
 
-/// What a rule whose elements do not meet updates by: loops of our own, for all parts of a block's work in
-/// one pass, or ATen's operators.
+/// What a rule updates by: loops of our own, for all parts of a block's work in one pass, or ATen's
+/// operators.
 template <class Rule>
-class ElementWise : public UpdateRule {
+class EitherKernels : public UpdateRule {
  public:
   using UpdateRule::UpdateRule;
 
@@ -46,6 +46,12 @@ class ElementWise : public UpdateRule {
     T *weights, *gradient;
     double lr, factor;
   };
+  template <class T>
+  static Flat<T> flat_of(const Update& update) {
+    return {update.weights.mutable_data_ptr<T>() + update.begin,
+            update.gradient.mutable_data_ptr<T>() + update.begin, update.scalars.lr,
+            update.scalars.gradient_factor};
+  }
   /// Of a block of update_kernels.h what all rules have; the gradient is scaled.
   template <class T, class Block>
   static Block placed(Block numbers, const Flat<T>& flat, FlatRange r) {
@@ -69,28 +75,21 @@ class ElementWise : public UpdateRule {
       multiply_(gradient, scalars.gradient_factor);
       static_cast<Rule&>(*this).by_torch(part_of(update, update.weights), gradient, scalars.lr, work);
     } else if (update.weights.scalar_type() == at::kFloat) {
-      by_own_kernels<float>(update, work);
+      static_cast<Rule&>(*this).own(flat_of<float>(update), work);
     } else {
-      by_own_kernels<double>(update, work);
+      static_cast<Rule&>(*this).own(flat_of<double>(update), work);
     }
-  }
-  template <class T>
-  void by_own_kernels(const Update& update, BlockWork& work) {
-    const Flat<T> flat{update.weights.mutable_data_ptr<T>() + update.begin,
-                       update.gradient.mutable_data_ptr<T>() + update.begin, update.scalars.lr,
-                       update.scalars.gradient_factor};
-    static_cast<Rule&>(*this).own(flat, work);
   }
 };
 
-class Sgd final : public ElementWise<Sgd> {
+class Sgd final : public EitherKernels<Sgd> {
  public:
-  Sgd(const RuleOptions& options, const RuleParts& parts) : ElementWise(options, parts) {
+  Sgd(const RuleOptions& options, const RuleParts& parts) : EitherKernels(options, parts) {
     if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
   }
 
  private:
-  friend ElementWise;
+  friend EitherKernels;
   /// With momentum buffers of zeros the first step gives momentum = gradient, unless it is dampened.
   bool is_first(const Segment& segment) const {
     return segment.updates == 0 && number(&RuleOptions::dampening) != 0;
@@ -130,15 +129,15 @@ class Sgd final : public ElementWise<Sgd> {
   at::Tensor momentum_;
 };
 
-class Adam final : public ElementWise<Adam> {
+class Adam final : public EitherKernels<Adam> {
  public:
   Adam(const RuleOptions& options, const RuleParts& parts)
-      : ElementWise(options, parts), average_(add_state("exp_avg")), square_(add_state("exp_avg_sq")) {
+      : EitherKernels(options, parts), average_(add_state("exp_avg")), square_(add_state("exp_avg_sq")) {
     if (options.amsgrad) maximum_ = add_state("max_exp_avg_sq");
   }
 
  private:
-  friend ElementWise;
+  friend EitherKernels;
   template <class T>
   void own(const Flat<T>& flat, BlockWork& work) const {
     const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
@@ -191,7 +190,7 @@ class Adam final : public ElementWise<Adam> {
 };
 
 /// Two passes with ATen's roots between them, which need not be rounded correctly.
-template <class Block, class T = std::remove_pointer_t<decltype(Block::weights)>>
+template <class Block, class T = std::remove_pointer_t<decltype(Block::roots)>>
 void by_roots(Block block, std::int64_t of_each) {
   at::Tensor roots = at::empty({of_each * block.count}, c10::CppTypeToScalarType<T>::value);
   block.roots = roots.mutable_data_ptr<T>();
@@ -200,23 +199,22 @@ void by_roots(Block block, std::int64_t of_each) {
   finish(block);
 }
 
-class Adadelta final : public ElementWise<Adadelta> {
+class Adadelta final : public EitherKernels<Adadelta> {
  public:
   Adadelta(const RuleOptions& options, const RuleParts& parts)
-      : ElementWise(options, parts), square_(add_state("square_avg")), delta_(add_state("acc_delta")) {}
+      : EitherKernels(options, parts), square_(add_state("square_avg")), delta_(add_state("acc_delta")) {}
 
  private:
-  friend ElementWise;
+  friend EitherKernels;
   template <class T>
   void own(const Flat<T>& flat, BlockWork& work) const {
     const double rho = number(&RuleOptions::rho);
     for (const Segment& segment : segments()) {
-      const AdadeltaBlock<T> numbers{
-          .decay = static_cast<T>(decay_of(segment.decays)),
-          .rho = static_cast<T>(rho),
-          .rest = static_cast<T>(1 - rho),
-          .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
-          .lr = static_cast<T>(flat.lr)};
+      const AdadeltaBlock<T> numbers{.decay = static_cast<T>(decay_of(segment.decays)),
+                                     .rho = static_cast<T>(rho),
+                                     .rest = static_cast<T>(1 - rho),
+                                     .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
+                                     .lr = static_cast<T>(flat.lr)};
       work.add(segment.range, [this, flat, numbers](FlatRange r) {
         AdadeltaBlock<T> block = placed(numbers, flat, r);
         block.square = place<T>(square_, r);
@@ -242,27 +240,26 @@ class Adadelta final : public ElementWise<Adadelta> {
   at::Tensor square_, delta_;
 };
 
-class RmsProp final : public ElementWise<RmsProp> {
+class RmsProp final : public EitherKernels<RmsProp> {
  public:
   RmsProp(const RuleOptions& options, const RuleParts& parts)
-      : ElementWise(options, parts), square_(add_state("square_avg")) {
+      : EitherKernels(options, parts), square_(add_state("square_avg")) {
     if (number(&RuleOptions::momentum) != 0) momentum_ = add_state("momentum_buffer");
     if (options.centered) mean_ = add_state("grad_avg");
   }
 
  private:
-  friend ElementWise;
+  friend EitherKernels;
   template <class T>
   void own(const Flat<T>& flat, BlockWork& work) const {
     const double alpha = number(&RuleOptions::alpha);
     for (const Segment& segment : segments()) {
-      const RmsPropBlock<T> numbers{
-          .decay = static_cast<T>(decay_of(segment.decays)),
-          .alpha = static_cast<T>(alpha),
-          .rest = static_cast<T>(1 - alpha),
-          .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
-          .factor = static_cast<T>(number(&RuleOptions::momentum)),
-          .lr = static_cast<T>(flat.lr)};
+      const RmsPropBlock<T> numbers{.decay = static_cast<T>(decay_of(segment.decays)),
+                                    .alpha = static_cast<T>(alpha),
+                                    .rest = static_cast<T>(1 - alpha),
+                                    .epsilon = static_cast<T>(number(&RuleOptions::epsilon)),
+                                    .factor = static_cast<T>(number(&RuleOptions::momentum)),
+                                    .lr = static_cast<T>(flat.lr)};
       work.add(segment.range, [this, flat, numbers](FlatRange r) {
         RmsPropBlock<T> block = placed(numbers, flat, r);
         block.square = place<T>(square_, r);
@@ -303,10 +300,10 @@ class RmsProp final : public ElementWise<RmsProp> {
 
 /// As torch.optim's, an update takes the rate of the one before it, the first its own. Before averages begin,
 /// plain descent.
-class Asgd final : public ElementWise<Asgd> {
+class Asgd final : public EitherKernels<Asgd> {
  public:
   Asgd(const RuleOptions& options, const RuleParts& parts)
-      : ElementWise(options, parts),
+      : EitherKernels(options, parts),
         average_(add_state("ax")),
         begin_(number(&RuleOptions::nonmonotone) > 0 ? INT64_MAX : 0) {}
   at::Tensor averaged_weights() const override { return updates() > begin_ ? average_ : at::Tensor(); }
@@ -315,7 +312,7 @@ class Asgd final : public ElementWise<Asgd> {
   void set_last_rate(double rate) override { last_rate_ = rate; }
 
  private:
-  friend ElementWise;
+  friend EitherKernels;
   /// Of one update; before averages begin `eta` is the rate, and nothing else counts.
   struct Numbers {
     bool averages;
@@ -372,107 +369,223 @@ class Asgd final : public ElementWise<Asgd> {
   std::optional<double> last_rate_;
 };
 
-/// LAMB and LARS: the rate of a parameter depends on the norms of the whole of it.
-class LayerWise : public UpdateRule {
+/// LAMB and LARS: the rate of a parameter depends on the norms of the whole of it. So there are two passes:
+/// one prepares the step and adds up squares block by block, the other, when all have done that, takes the
+/// step.
+template <class Rule>
+class LayerWise : public EitherKernels<Rule> {
+  using Base = EitherKernels<Rule>;
+
  public:
-  using UpdateRule::UpdateRule;
+  LayerWise(const RuleOptions& options, const RuleParts& parts)
+      : Base(options, parts),
+        blocks_(blocks_of(this->slots_, parts.store.flat_weights().numel())),
+        sums_(2 * blocks_.size()) {}
 
  protected:
+  template <class T>
+  using Flat = typename Base::template Flat<T>;
   struct Norms {
     double weights = 0, step = 0;
   };
-  /// Makes of a block's gradient what is taken to measure the step; `count`: updates before this one.
-  virtual void prepare(at::Tensor gradient, const at::Tensor& weights, FlatRange range, bool decays,
-                       std::int64_t count) = 0;
-  virtual void step(at::Tensor weights, at::Tensor prepared, FlatRange range, bool decays, double lr,
-                    const Norms& norms) = 0;
-  /// Whether a parameter's rate follows its norms.
-  virtual bool scales(const ParameterSlot& slot) const { return decays(slot); }
+  /// Consecutive blocks of this rank's that were updated as often and are together no more than a whole one:
+  /// so that a bias is no piece of work of its own.
+  struct Run {
+    std::size_t first = 0, last = 0;  ///< blocks from, up to
+    FlatRange range;
+    std::int64_t updates = 0;  ///< before this one
+  };
+  bool decays(const FlatBlock& block) const { return UpdateRule::decays(this->slots_[block.slot]); }
+  double decay_of(const FlatBlock& block) const { return UpdateRule::decay_of(decays(block)); }
 
  private:
-  void update_(const Update& update, BlockWork& work) override {
-    const at::Tensor weights = part_of(update, update.weights), gradient = part_of(update, update.gradient);
-    multiply_(gradient, update.scalars.gradient_factor);
-    const std::vector<FlatBlock> blocks = blocks_of(slots_, weights.numel());
-    SquareSums sums(2 * blocks.size());
-    const auto mine = [&](const FlatBlock& b) {
-      return b.range.begin >= shard().begin && b.range.end <= shard().end;
-    };
-    at::parallel_for(0, weights.device().is_cpu() ? static_cast<std::int64_t>(blocks.size()) : 1, 4,
-                     [&](std::int64_t first, std::int64_t last) {
-                       if (!weights.device().is_cpu()) last = static_cast<std::int64_t>(blocks.size());
-                       for (std::int64_t i = first; i < last; ++i) {
-                         const auto b = static_cast<std::size_t>(i);
-                         if (!mine(blocks[b])) continue;
-                         const FlatRange range = blocks[b].range;
-                         const ParameterSlot& slot = slots_[blocks[b].slot];
-                         prepare(cut(gradient, range), cut(weights, range), range, decays(slot),
-                                 updates(slot.offset));
-                         if (!scales(slot)) continue;
-                         sums.put(2 * b, cut(weights, range));
-                         sums.put(2 * b + 1, cut(gradient, range));
-                       }
-                     });
-    std::vector<double> by_block = sums.take();
-    shards_.sum_(by_block);
-    std::vector<Norms> norms(slots_.size());
-    for (std::size_t b = 0; b < blocks.size(); ++b) {
-      norms[blocks[b].slot].weights += by_block[2 * b];
-      norms[blocks[b].slot].step += by_block[2 * b + 1];
+  friend Base;
+  std::vector<Run> runs() const {
+    std::vector<Run> runs;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      const FlatRange range = blocks_[b].range;
+      if (range.begin < this->shard().begin || range.end > this->shard().end) continue;
+      const std::int64_t updates = this->updates(this->slots_[blocks_[b].slot].offset);
+      if (!runs.empty() && runs.back().updates == updates &&
+          range.end - runs.back().range.begin <= kBlockElements) {
+        runs.back().last = b + 1;
+        runs.back().range.end = range.end;
+      } else {
+        runs.push_back({b, b + 1, range, updates});
+      }
     }
-    for (Norms& n : norms) n = {std::sqrt(n.weights), std::sqrt(n.step)};
-    for (std::size_t s = 0; s < slots_.size(); ++s) {
-      work.add_on(weights, shard_of_slot(s),
-                  [=, this, lr = update.scalars.lr, decays = decays(slots_[s]), norms = norms[s]](
-                      FlatRange r) { step(cut(weights, r), cut(gradient, r), r, decays, lr, norms); });
+    return runs;
+  }
+  template <class T>
+  void own(const Flat<T>& flat, BlockWork& work) {
+    for (const Run& run : runs()) {
+      work.add(run.range, [this, flat, run](FlatRange range) {
+        if (flat.factor != 1) scale(flat.gradient + range.begin, range.size(), flat.factor);
+        static_cast<const Rule&>(*this).prepare(flat, run);
+        for (std::size_t b = run.first; b < run.last; ++b) {
+          const FlatRange r = blocks_[b].range;
+          static_cast<const Rule&>(*this).prepare_block(flat, blocks_[b]);
+          if (!scales(blocks_[b])) continue;
+          const SquaresOfTwo sums = square_sums(flat.weights + r.begin, flat.gradient + r.begin, r.size());
+          sums_.put(2 * b, sums.first);
+          sums_.put(2 * b + 1, sums.second);
+        }
+      });
     }
   }
+  void by_torch(const at::Tensor& weights, const at::Tensor& gradient, double, BlockWork& work) {
+    for (const Run& run : runs()) {
+      for (std::size_t b = run.first; b < run.last; ++b) {
+        work.add_on(weights, blocks_[b].range, [=, this, updates = run.updates](FlatRange r) {
+          const at::Tensor w = cut(weights, r), g = cut(gradient, r);
+          static_cast<const Rule&>(*this).prepare(w, g, r, decay_of(blocks_[b]), updates);
+          if (!scales(blocks_[b])) return;
+          sums_.put(2 * b, w);
+          sums_.put(2 * b + 1, g);
+        });
+      }
+    }
+  }
+  void finish_(const UpdateRule::Update& update, BlockWork& work) final {
+    norms_ = norms();
+    if (!this->own_kernels(update.weights)) {
+      const at::Tensor weights = this->part_of(update, update.weights),
+                       gradient = this->part_of(update, update.gradient);
+      for (std::size_t s = 0; s < this->slots_.size(); ++s) {
+        work.add_on(weights, this->shard_of_slot(s), [=, this, lr = update.scalars.lr](FlatRange r) {
+          static_cast<const Rule&>(*this).step(cut(weights, r), cut(gradient, r), r,
+                                               UpdateRule::decay_of(UpdateRule::decays(this->slots_[s])), lr,
+                                               norms_[s]);
+        });
+      }
+    } else if (update.weights.scalar_type() == at::kFloat) {
+      steps(Base::template flat_of<float>(update), work);
+    } else {
+      steps(Base::template flat_of<double>(update), work);
+    }
+  }
+  template <class T>
+  void steps(const Flat<T>& flat, BlockWork& work) {
+    for (const Run& run : runs()) {
+      work.add(run.range, [this, flat, run](FlatRange) {
+        for (std::size_t b = run.first; b < run.last; ++b)
+          static_cast<const Rule&>(*this).step_block(flat, blocks_[b], norms_[blocks_[b].slot]);
+      });
+    }
+  }
+  /// By slot, of the blocks of all replicas in their order; 0 where the rate does not follow.
+  std::vector<Norms> norms() {
+    std::vector<double> by_block = sums_.take();
+    this->shards_.sum_(by_block);
+    std::vector<Norms> norms(this->slots_.size());
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      norms[blocks_[b].slot].weights += by_block[2 * b];
+      norms[blocks_[b].slot].step += by_block[2 * b + 1];
+    }
+    for (Norms& n : norms) n = {std::sqrt(n.weights), std::sqrt(n.step)};
+    return norms;
+  }
+  bool scales(const FlatBlock& block) const { return this->options_.nvlamb || decays(block); }
+
+  const std::vector<FlatBlock> blocks_;
+  SquareSums sums_;           ///< of each block's weights and prepared steps
+  std::vector<Norms> norms_;  ///< by slot, from one pass to the other
 };
 
-class Lamb final : public LayerWise {
+class Lamb final : public LayerWise<Lamb> {
  public:
   Lamb(const RuleOptions& options, const RuleParts& parts)
       : LayerWise(options, parts), average_(add_state("exp_avg")), square_(add_state("exp_avg_sq")) {}
 
  private:
-  bool scales(const ParameterSlot& slot) const override { return options_.nvlamb || decays(slot); }
-  void prepare(at::Tensor gradient, const at::Tensor& weights, FlatRange range, bool decays,
-               std::int64_t count) override {
+  friend LayerWise;
+  /// 1 - beta^step
+  double correction(std::optional<double> RuleOptions::*beta, std::int64_t updates) const {
+    return 1 - std::pow(number(beta), double(updates + 1));
+  }
+  static double rate(double lr, const Norms& norms) {
+    return lr * (norms.weights > 0 && norms.step > 0 ? norms.weights / norms.step : 1);
+  }
+  template <class T>
+  void prepare(const Flat<T>& flat, const Run& run) const {
     const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
-    const double correction1 = 1 - std::pow(beta1, double(count + 1));
-    const double correction2 = 1 - std::pow(beta2, double(count + 1));
+    by_roots(LambBlock<T>{.gradient = flat.gradient + run.range.begin,
+                          .average = place<T>(average_, run.range),
+                          .square = place<T>(square_, run.range),
+                          .count = run.range.size(),
+                          .beta1 = static_cast<T>(beta1),
+                          .rest1 = static_cast<T>(1 - beta1),
+                          .beta2 = static_cast<T>(beta2),
+                          .rest2 = static_cast<T>(1 - beta2),
+                          .correction1 = static_cast<T>(correction(&RuleOptions::beta1, run.updates)),
+                          .correction2 = static_cast<T>(correction(&RuleOptions::beta2, run.updates)),
+                          .epsilon = static_cast<T>(number(&RuleOptions::epsilon))},
+             1);
+  }
+  template <class T>
+  void prepare_block(const Flat<T>& flat, const FlatBlock& block) const {
+    const FlatRange r = block.range;
+    if (const double decay = decay_of(block); decay != 0)
+      add_multiple(flat.gradient + r.begin, flat.weights + r.begin, r.size(), decay);
+  }
+  template <class T>
+  void step_block(const Flat<T>& flat, const FlatBlock& block, const Norms& norms) const {
+    const FlatRange r = block.range;
+    add_multiple(flat.weights + r.begin, flat.gradient + r.begin, r.size(), -rate(flat.lr, norms));
+  }
+  void prepare(const at::Tensor& weights, at::Tensor gradient, FlatRange range, double decay,
+               std::int64_t updates) const {
+    const double beta1 = number(&RuleOptions::beta1), beta2 = number(&RuleOptions::beta2);
     at::Tensor m = part(average_, range), v = part(square_, range);
     m.mul_(beta1).add_(gradient, 1 - beta1);
     v.mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
-    const at::Tensor root = v.div(correction2).sqrt_().add_(number(&RuleOptions::epsilon));
-    gradient.copy_(m).div_(correction1).div_(root);
-    if (const double decay = number(&RuleOptions::weight_decay); decays && decay != 0)
-      gradient.add_(weights, decay);
+    const at::Tensor root =
+        v.div(correction(&RuleOptions::beta2, updates)).sqrt_().add_(number(&RuleOptions::epsilon));
+    gradient.copy_(m).div_(correction(&RuleOptions::beta1, updates)).div_(root);
+    if (decay != 0) gradient.add_(weights, decay);
   }
-  void step(at::Tensor weights, at::Tensor prepared, FlatRange, bool, double lr,
-            const Norms& norms) override {
-    const double trust = norms.weights > 0 && norms.step > 0 ? norms.weights / norms.step : 1;
-    weights.add_(prepared, -lr * trust);
+  void step(at::Tensor weights, const at::Tensor& prepared, FlatRange, double, double lr,
+            const Norms& norms) const {
+    weights.add_(prepared, -rate(lr, norms));
   }
   at::Tensor average_, square_;
 };
 
-class Lars final : public LayerWise {
+class Lars final : public LayerWise<Lars> {
  public:
   Lars(const RuleOptions& options, const RuleParts& parts)
       : LayerWise(options, parts), momentum_(add_state("momentum_buffer")) {}
 
  private:
-  void prepare(at::Tensor, const at::Tensor&, FlatRange, bool, std::int64_t) override {}
-  void step(at::Tensor weights, at::Tensor gradient, FlatRange range, bool decays, double lr,
-            const Norms& norms) override {
-    const double decay = decay_of(decays);
+  friend LayerWise;
+  double rate(double lr, double decay, const Norms& norms) const {
     const double below = norms.step + decay * norms.weights + number(&RuleOptions::epsilon);
-    const double rate =
-        norms.weights > 0 && norms.step > 0 ? lr * number(&RuleOptions::trust) * norms.weights / below : lr;
+    return norms.weights > 0 && norms.step > 0 ? lr * number(&RuleOptions::trust) * norms.weights / below
+                                               : lr;
+  }
+  template <class T>
+  void prepare(const Flat<T>&, const Run&) const {}
+  template <class T>
+  void prepare_block(const Flat<T>&, const FlatBlock&) const {}
+  /// Momentum of steps that have their rates, with the gradients scaled before.
+  template <class T>
+  void step_block(const Flat<T>& flat, const FlatBlock& block, const Norms& norms) const {
+    const double decay = decay_of(block);
+    update(SgdBlock<T>{.weights = flat.weights + block.range.begin,
+                       .gradient = flat.gradient + block.range.begin,
+                       .momentum = place<T>(momentum_, block.range),
+                       .count = block.range.size(),
+                       .decay = static_cast<T>(decay),
+                       .factor = static_cast<T>(number(&RuleOptions::momentum)),
+                       .rest = static_cast<T>(rate(flat.lr, decay, norms)),
+                       .lr = 1});
+  }
+  void prepare(const at::Tensor&, const at::Tensor&, FlatRange, double, std::int64_t) const {}
+  void step(at::Tensor weights, at::Tensor gradient, FlatRange range, double decay, double lr,
+            const Norms& norms) const {
     if (decay != 0) gradient.add_(weights, decay);
     at::Tensor buffer = part(momentum_, range);
-    buffer.mul_(number(&RuleOptions::momentum)).add_(gradient, rate);
+    buffer.mul_(number(&RuleOptions::momentum)).add_(gradient, rate(lr, decay, norms));
     weights.sub_(buffer);
   }
   at::Tensor momentum_;
@@ -509,6 +622,7 @@ void BlockWork::run() {
     for (auto b = static_cast<std::size_t>(first); b < static_cast<std::size_t>(last); ++b)
       works_[blocks_[b].first](blocks_[b].second);
   });
+  *this = {};
 }
 
 UpdateRule::UpdateRule(const RuleOptions& options, const RuleParts& parts)
@@ -539,6 +653,10 @@ void UpdateRule::apply_all_(std::span<const Update> updates) {
   BlockWork work;
   for (const Update& one : updates) {
     if (!one.scalars.skip) one.rule->update_(one, work);
+  }
+  work.run();
+  for (const Update& one : updates) {
+    if (!one.scalars.skip) one.rule->finish_(one, work);
   }
   work.run();
   for (const Update& one : updates) {

@@ -1,5 +1,5 @@
 // How gradients change weights, on a stage's flat tensors, block by block and all jobs of an array at once:
-// on the CPU by loops of our own (update_kernels.h), elsewhere and for LAMB and LARS by LibTorch's operators.
+// on the CPU by loops of our own (update_kernels.h), elsewhere by LibTorch's operators.
 // ("Optimizer" means only the planner here.)
 // runtime/rules/rule_table.h lists the rules, docs/rules.md has the formulas.
 #pragma once
@@ -42,7 +42,7 @@ class BlockWork {
   void add(FlatRange range, std::function<void(FlatRange)> work);
   /// The same, of a tensor that may be on a device: there it is called at once, for all.
   void add_on(const at::Tensor& tensor, FlatRange range, std::function<void(FlatRange)> work);
-  void run();
+  void run();  ///< what was added; then there is none
 
  private:
   std::vector<std::function<void(FlatRange)>> works_;
@@ -117,6 +117,8 @@ class UpdateRule {
   /// Of this rank's shard alone, at once or in `work`, which has been done before the next call. Counts are
   /// those before this update.
   virtual void update_(const Update& update, BlockWork& work) = 0;
+  /// When update_'s work of all rules is done: what needed it. Collective over the replicas.
+  virtual void finish_(const Update& /*update*/, BlockWork& /*work*/) {}
   at::Tensor part_of(const Update& update, const at::Tensor& flat) const;
   bool own_kernels(const at::Tensor& weights) const;
   static void multiply_(at::Tensor gradient, double factor);

@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -272,7 +273,7 @@ struct Trainer::Impl {
   /// In the evaluation; its lag also bounds how far a fast first stage runs ahead of the others.
   std::unique_ptr<AnyRank> evaluation_stop;
   int evaluation_chunk = kEvaluationChunk;
-  std::optional<AveragingTrigger> averaging;
+  std::vector<std::optional<AveragingTrigger>> averaging;  // by job: of those that wait for evaluations
 
   Impl(World w, const std::vector<TrainedArray>& arrays, Plan p, TrainOptions o)
       : world(w),
@@ -365,15 +366,21 @@ struct Trainer::Impl {
   bool at_different_steps() const {
     return std::ranges::any_of(joined_at, [](std::int64_t at) { return at != 0; });
   }
-  /// What a checkpoint of this moment says of the jobs: nothing where all have come as far as the run.
+  /// What a checkpoint of this moment says of the jobs: nothing where all have come as far as the run, and
+  /// none waits for evaluations.
   std::vector<JobProgress> progress() const {
-    std::vector<JobProgress> jobs;
+    std::vector<JobProgress> all;
     for (std::size_t job = 0; job < joined_at.size(); ++job) {
       const std::int64_t own = own_steps(job, done);
-      jobs.push_back({.step = own, .position = position_of(own), .updates = own});
+      all.push_back({.step = own, .position = position_of(own), .updates = own, .averaging = waiting(job)});
     }
-    const bool alike = std::ranges::all_of(jobs, [&](const JobProgress& job) { return job.step == done; });
-    return alike ? std::vector<JobProgress>() : jobs;
+    const bool alike =
+        std::ranges::all_of(all, [&](const JobProgress& job) { return job.step == done && !job.averaging; });
+    return alike || jobs() == 1 ? std::vector<JobProgress>() : all;
+  }
+  std::optional<AveragingState> waiting(std::size_t job) const {
+    if (!averaging[job]) return std::nullopt;
+    return averaging[job]->state();
   }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
   /// `step`, or the first one after it that ends a round.
@@ -388,6 +395,22 @@ struct Trainer::Impl {
   bool evaluates() const { return sources.front().evaluation.microbatches > 0 && options.evaluate_every > 0; }
   bool is_due(std::int64_t every, std::int64_t step) const {
     return every > 0 && step > start && step / every > (step - round) / every;
+  }
+  /// Whether averages of the job begin by the evaluation after `step`: by those that its own run has, unless
+  /// it has seen this one.
+  bool watches(std::size_t job, std::int64_t step) const {
+    const std::int64_t own = step - joined_at[job];
+    return averaging[job] && !averaging[job]->has_begun() && !ended_with[job] && own <= steps_of(job) &&
+           own % options.evaluate_every == 0 && own > averaging[job]->state().evaluated;
+  }
+  bool any_watches(std::int64_t step) const {
+    for (std::size_t job = 0; job < averaging.size(); ++job)
+      if (watches(job, step)) return true;
+    return false;
+  }
+  bool evaluation_due(std::int64_t step) const {
+    if (!evaluates() || is_due(options.evaluate_every, step)) return evaluates();
+    return step > start && any_watches(step);
   }
 
   /// What this rank writes: of the stages whose first replica it is, array after array.
@@ -656,13 +679,17 @@ void Trainer::Impl::check_steps(const std::string& checkpoint) const {
 }
 
 void Trainer::Impl::prepare_averaging() {
-  const double patience = value_of(options.rule, &RuleOptions::nonmonotone);
-  if (patience == 0) return;
-  if (!evaluates()) {
-    throw ConfigError("--nonmonotone waits for evaluations, and there are none during training",
-                      "give --evaluate-every N, and data with a test split");
+  for (std::size_t job = 0; job < joined_at.size(); ++job) {
+    const RuleOptions& rule = options.jobs.empty() ? options.rule : options.jobs[job].rule;
+    const double patience = value_of(rule, &RuleOptions::nonmonotone);
+    averaging.emplace_back();
+    if (patience == 0) continue;
+    if (!evaluates()) {
+      throw ConfigError("--nonmonotone waits for evaluations, and there are none during training",
+                        "give --evaluate-every N, and data with a test split");
+    }
+    averaging.back().emplace(static_cast<std::size_t>(patience));
   }
-  averaging.emplace(static_cast<std::size_t>(patience));
 }
 
 /// A microbatch goes on where the one that it follows ended: on every stage both are of one replica.
@@ -860,8 +887,7 @@ void Trainer::Impl::resume() {
           throw CheckpointError(to_string(problems));
         load_update_counts(opened, own, rule, job.updates);
         load_last_rate(opened, own, rule);
-        if (opened.info.averaging && opened.info.averaging->from >= 0)
-          rule.begin_averaging(opened.info.averaging->from);
+        if (job.averaging && job.averaging->from >= 0) rule.begin_averaging(job.averaging->from);
       }
     }
   });
@@ -898,7 +924,8 @@ void Trainer::Impl::resume() {
     if (asynchronous() && opened.info.plan_fingerprint == plan.fingerprint())
       older_versions = load_stash(opened, *h.store);
   }
-  if (opened.info.averaging && averaging) averaging->set_state(*opened.info.averaging);
+  for (std::size_t job = 0; job < averaging.size(); ++job)
+    if (progress[job].averaging && averaging[job]) averaging[job]->set_state(*progress[job].averaging);
   if (opened.info.loss_scale) stages->loss_scaler().set_state(*opened.info.loss_scale);
   report.first_step = done;
   if (continues) report.saved_step = done;
@@ -921,6 +948,8 @@ std::int64_t Trainer::Impl::next_event() const {
                              scores() ? options.score_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
+  for (std::int64_t step = done + 1; at_different_steps() && step < next; ++step)
+    if (evaluation_due(step)) next = step;
   return end_of_round(next);
 }
 
@@ -1290,18 +1319,30 @@ bool Trainer::Impl::score_weights() {
   return true;
 }
 
-/// Whether the evaluation that was due lets averages begin: the same on all ranks.
+/// Of which jobs the evaluation that was due lets averages begin: of the same on all ranks.
 void Trainer::Impl::watch_evaluation() {
-  if (!averaging) return;
-  const double own = owns_loss() ? report.evaluations.back().values.front().second : 0;
-  const at::Tensor loss = at::full({1}, own, at::kDouble);
-  if (world.communicator.size() > 1) world.communicator.broadcast(loss, plan.stages.back().ranks.front());
-  const std::int64_t updates = done - (loss_scale() ? loss_scale()->skipped : 0);
-  if (!averaging->evaluated(*loss.const_data_ptr<double>(), updates)) return;
-  for (const HeldStage& h : stages->held()) {
-    for (const HeldStage::Rule& of : h.rules) of.rule->begin_averaging(updates);
+  if (std::ranges::none_of(averaging, [](const auto& job) { return job.has_value(); })) return;
+  const at::Tensor losses = at::zeros({std::ssize(averaging)}, at::kDouble);
+  if (owns_loss()) {
+    const EvaluationReport& newest = report.evaluations.back();
+    for (std::size_t job = 0; job < averaging.size(); ++job)
+      losses.mutable_data_ptr<double>()[job] =
+          (newest.jobs.empty() ? newest.values : newest.jobs[job]).front().second;
   }
-  if (owns_loss()) log_info("averaging begins after step=" + std::to_string(done));
+  if (world.communicator.size() > 1) world.communicator.broadcast(losses, plan.stages.back().ranks.front());
+  for (std::size_t job = 0; job < averaging.size(); ++job) {
+    if (!watches(job, done)) continue;
+    const std::int64_t own = own_steps(job, done), updates = own - (loss_scale() ? loss_scale()->skipped : 0);
+    if (!averaging[job]->evaluated(losses.const_data_ptr<double>()[job], own, updates)) continue;
+    for (const HeldStage& h : stages->held()) {
+      for (const HeldStage::Rule& of : h.rules)
+        if (h.first_job + of.job == static_cast<int>(job)) of.rule->begin_averaging(updates);
+    }
+    if (!owns_loss()) continue;
+    const std::string of_job =
+        is_one_of_several() ? "job " + std::to_string(first_job() + static_cast<int>(job)) + ": " : "";
+    log_info(of_job + "averaging begins after step=" + std::to_string(own));
+  }
 }
 
 /// By rank 0, before the others open their files: the folder becomes this run's.
@@ -1383,7 +1424,7 @@ bool Trainer::Impl::checkpoint() {
        .plan_fingerprint = plan.fingerprint(),
        .settings = settings,
        .loss_scale = loss_scale(),
-       .averaging = averaging ? std::optional(averaging->state()) : std::nullopt,
+       .averaging = jobs() == 1 ? waiting(0) : std::nullopt,
        .jobs = progress()},
       plan.num_stages(), state, {.keep = options.keep_checkpoints, .deadline = options.checkpoint_deadline});
   if (problem) {
@@ -1417,10 +1458,17 @@ void Trainer::Impl::write_trace() {
 bool Trainer::Impl::advance(std::int64_t most) {
   if (done >= last_step() || report.stopped || report.reached_target) return false;
   const TimePoint start_time = world.clock.now();
+  if (any_watches(done)) {  // who saved this step was asked to stop before its evaluation
+    rest();
+    report.stopped = rested = !evaluate();
+    if (report.stopped) return true;
+    watch_evaluation();
+    stages->go_on();
+  }
   run_to(std::min(next_event(), end_of_round(done + most)));
   const bool at_end = done >= last_step();
   report.stopped = report.stopped && !at_end;
-  evaluated_last = !report.stopped && evaluates() && is_due(options.evaluate_every, done);
+  evaluated_last = !report.stopped && evaluation_due(done);
   const bool saves =
       !report.stopped && (is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end));
   const bool scored = !report.stopped && scores() && is_due(options.score_every, done);
@@ -1530,11 +1578,6 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
                         "the model has " + std::to_string(jobs) + " jobs, their settings are " +
                             std::to_string(options.jobs.size()),
                         {}});
-  if (jobs > 1 && std::ranges::any_of(options.jobs, [](const JobOptions& job) {
-        return value_of(job.rule, &RuleOptions::nonmonotone) > 0;
-      }))
-    problems.push_back(
-        {"--nonmonotone", "the jobs of an array begin nothing each at its own time", "run the jobs apart"});
   if (jobs > 1 && LossScaler(options.precision, options.loss_scale).active())
     problems.push_back({"--loss-scale", "one scale of the loss would tie the jobs of an array together",
                         "give --precision bfloat16 or float32, or run the jobs apart"});

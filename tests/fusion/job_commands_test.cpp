@@ -13,9 +13,10 @@ class JobCommands : public Jobs {
   static constexpr const char* kTrain =
       "train --microbatch 4 --microbatches 2 --steps 6 --no-evaluation --threads 1 ";
 
-  void expect_done(const std::string& arguments) {
+  std::string expect_done(const std::string& arguments) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.output;
+    return ran.output;
   }
   /// Trains to step 6 into run<job>, and on to step 12 for the weights in whole<job>.safetensors.
   void train_alone(const std::string& model, const std::vector<std::string>& flags,
@@ -239,14 +240,16 @@ TEST_F(JobCommands, WhatCannotBeAtDifferentStepsIsRefused) {
   run_to("long", 5, "--model gnmt --hidden 8 --vocabulary 40");
   run_to("short", 2, "--model gnmt --hidden 8 --vocabulary 40");
   expect_done("fuse long short --out array");
-  expect_refused(
-      2, "train --model gnmt --hidden 8 --vocabulary 40 --fused --jobs 2 --steps 9 --resume array" + common,
-      "vary in length");
+  expect_refused(2,
+                 "train --model gnmt --hidden 8 --vocabulary 40 --fused --jobs 2 --arrays 1 --steps 9 "
+                 "--resume array" +
+                     common,
+                 "vary in length");
   const std::string mlp = "--model mlp --width 16 --depth 2 --data synthetic:60 --keep-last";
   run_to("long", 5, mlp);
   run_to("short", 2, mlp);
   expect_done("fuse long short --out array --overwrite");
-  expect_refused(2, "train " + mlp + " --fused --jobs 2 --steps 9 --resume array" + common,
+  expect_refused(2, "train " + mlp + " --fused --jobs 2 --arrays 1 --steps 9 --resume array" + common,
                  "incomplete steps");
   expect_refused(4, "train " + mlp + " --fused --jobs 3 --steps 9 --resume array" + common,
                  "an array of 2 jobs");
@@ -283,8 +286,44 @@ TEST_F(JobCommands, StatesOfTextThatRunsOnFuseAndSplit) {
   expect_done("split nine --out jobs");
   expect_done("train " + model + flags[0] + to_12 + "--resume jobs/job1 --save-weights alone.safetensors");
   EXPECT_EQ(bytes("alone.safetensors"), bytes("whole0.safetensors"));
-  expect_refused(2, "train " + model + "--fused --lr 1 0.5 --rule asgd --nonmonotone 2 --steps 2",
-                 "at its own time");
+}
+
+/// As an array from the start, with a break, and what is left when one has gone on alone.
+TEST_F(JobCommands, AveragesOfEachJobBeginAtItsOwnTime) {
+  const std::string model =
+                        "--model mlp --width 16 --depth 2 --data synthetic:192 --data-seed 3 --rule asgd "
+                        "--lambd 0 --average-start 0 --evaluate-every 1 --microbatch 4 "
+                        "--microbatches 2 --threads 1 ",
+                    fused = "--fused --kernels loop --nonmonotone 1 2 0 --lr 3 2 0.1 --seed 1 2 3 ",
+                    to_30 = "--steps 30 ";
+  const std::vector<std::string> flags{"--nonmonotone 1 --lr 3 --seed 1 ", "--nonmonotone 2 --lr 2 --seed 2 ",
+                                       "--nonmonotone 0 --lr 0.1 --seed 3 "};
+  std::vector<std::string> begins;
+  for (std::size_t job = 0; job < 3; ++job) {
+    const std::string number = std::to_string(job);
+    const std::string said =
+        expect_done("train " + model + flags[job] + to_30 + "--save-weights own" + number + ".safetensors");
+    const std::size_t at = said.find("averaging begins");
+    begins.push_back(at == std::string::npos ? "" : said.substr(at, said.find('\n', at) - at));
+  }
+  EXPECT_NE(begins[0], "");
+  EXPECT_NE(begins[1], "");
+  EXPECT_NE(begins[0], begins[1]);
+  EXPECT_EQ(begins[2], "");
+  const std::string whole = expect_done("train " + model + fused + to_30 + "--save-weights w.safetensors");
+  expect_done("train " + model + fused + "--steps 9 --output-dir nine --checkpoint-at-end");
+  expect_done("train " + model + fused + to_30 + "--resume nine --stages 2 --save-weights r.safetensors");
+  expect_done("split nine --out jobs");
+  for (std::size_t job = 0; job < 3; ++job) {
+    const std::string number = std::to_string(job), own = bytes("own" + number + ".safetensors");
+    const std::string said = "job " + number + ": " + (begins[job].empty() ? "averaging" : begins[job]);
+    EXPECT_EQ(whole.find(said) != std::string::npos, !begins[job].empty()) << said;
+    EXPECT_EQ(bytes("w.job" + number + ".safetensors"), own) << job;
+    EXPECT_EQ(bytes("r.job" + number + ".safetensors"), own) << job;
+    expect_done("train " + model + flags[job] + to_30 + "--resume jobs/job" + number +
+                " --save-weights alone.safetensors");
+    EXPECT_EQ(bytes("alone.safetensors"), own) << job;
+  }
 }
 
 TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
@@ -305,15 +344,6 @@ TEST_F(JobCommands, ArraysInTurnWriteWhatTheirJobsWould) {
   for (const std::string how : {"--arrays 3", "--arrays 2 --schedule gpipe"}) {
     expect_done(kTrain + model + lists + how + " --save-weights w.safetensors");
     expect_files(how);
-  }
-  // Each its own batches, padded to other lengths: within one array they would have to be the same.
-  const std::string gnmt =
-      kTrain + std::string("--model gnmt --hidden 8 --vocabulary 40 --stages 2 --lr 0.1 --lr-by-length ");
-  expect_refused(2, gnmt + "--fused --seed 1 2", "vary in length");
-  expect_done(gnmt + "--fused --kernels loop --arrays 2 --seed 1 2 --save-weights w.safetensors");
-  for (const std::string job : {"0", "1"}) {
-    expect_done(gnmt + "--save-weights alone.safetensors --seed " + (job == "0" ? "1" : "2"));
-    EXPECT_TRUE(bytes("w.job" + job + ".safetensors") == bytes("alone.safetensors")) << "gnmt, job " << job;
   }
   // A rank in each process; the job stops half-way and goes on as one array.
   write("job.yaml",
@@ -379,6 +409,69 @@ TEST_F(JobCommands, HowManyArraysThereAreIsTriedWhereNobodySays) {
     expect_done(kTrain + flags + lists + how + " --output-dir told --overwrite");
     expect_tried("told", {});
     EXPECT_EQ(summary_of("told").find("arrays")->as_int(), 1) << how;
+  }
+}
+
+/// Own batches, padded to other lengths, or that end their epochs at other steps: within one array they would
+/// have to be of one size. Where nobody says how many arrays there are, each job has one.
+TEST_F(JobCommands, JobsThatCannotShareAnArrayHaveTheirOwn) {
+  const auto expect_apart = [&](const std::string& said, const std::string& why) {
+    EXPECT_NE(said.find("2 jobs in as many arrays: " + why), std::string::npos) << said;
+    const auto summary = parse_json(bytes("out/summary.json"), "summary.json");
+    ASSERT_TRUE(summary);
+    EXPECT_EQ(summary->find("arrays")->as_int(), 2);
+    EXPECT_TRUE(summary->find("tried_arrays")->items().empty());  // nothing was
+  };
+  const std::string common = " --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ",
+                    to_8 = common + "--steps 8 ",
+                    out = "--output-dir out --overwrite --save-weights w.safetensors ",
+                    gnmt = "--model gnmt --hidden 8 --vocabulary 40 --lr 0.1 --lr-by-length ",
+                    keeps = "--model mlp --width 16 --depth 2 --data synthetic:60 --keep-last --data-seed 1 ";
+  const std::string fused = "train " + gnmt + "--fused --seed 1 2 --stages 2" + to_8;
+  expect_apart(expect_done(fused + "--kernels loop " + out), "the samples of gnmt vary in length");
+  for (const std::string job : {"0", "1"}) {
+    expect_done("train " + gnmt + to_8 + "--save-weights alone.safetensors --seed " +
+                (job == "0" ? "1" : "2"));
+    EXPECT_TRUE(bytes("w.job" + job + ".safetensors") == bytes("alone.safetensors")) << "gnmt, job " << job;
+  }
+  EXPECT_NE(expect_done(fused + "--dry-run").find("2 jobs in 2 arrays, in turn"), std::string::npos);
+  // One order of samples is one array's, of any length.
+  EXPECT_EQ(expect_done(fused + "--data-seed 3 --dry-run").find("as many arrays"), std::string::npos);
+  // What somebody has said stays an error.
+  expect_refused(2, fused + "--arrays 1", "vary in length");
+  expect_refused(2, fused + "--kernels fused", "vary in length");
+  expect_refused(2, fused + "--schedule pipedream", "vary in length");
+  expect_refused(2, "train " + gnmt + "--fused --seed 1 2 3 --arrays 2" + to_8, "give --arrays 3");
+
+  // At different steps, after a checkpoint of each; in the ranks' processes too.
+  const struct {
+    std::string model, job_file, why;
+  } cases[] = {
+      {gnmt + "--data-seed 1 --seed 5 ",
+       "model: gnmt\nhidden: 8\nvocabulary: 40\nlr: 0.1\nlr_by_length: true\ndata_seed: 1\nseed: 5\n",
+       "the jobs are at different steps, and the samples of gnmt vary in length"},
+      {keeps, "model: mlp\nwidth: 16\ndepth: 2\ndata: synthetic:60\nkeep_last: true\ndata_seed: 1\n",
+       "the jobs are at different steps, and with --keep-last"}};
+  for (const auto& c : cases) {
+    const std::pair<const char*, const char*> parts[] = {{"far", "5"}, {"near", "2"}};
+    for (const auto& [name, steps] : parts)
+      expect_done("train " + c.model + common + "--overwrite --checkpoint-at-end --output-dir " + name +
+                  " --steps " + steps);
+    expect_done("fuse far near --out array --overwrite");
+    expect_done("train " + c.model + to_8 + "--save-weights alone.safetensors");
+    const std::string alone = bytes("alone.safetensors");
+    expect_apart(
+        expect_done("train " + c.model + to_8 + "--fused --jobs 2 --kernels loop --resume array " + out),
+        c.why);
+    for (const std::string job : {"0", "1"})
+      EXPECT_TRUE(bytes("w.job" + job + ".safetensors") == alone) << c.why << ", job " << job;
+    write("job.yaml", c.job_file +
+                          "stages: 2\nfused: true\njobs: 2\nkernels: loop\nmicrobatch: 4\nmicrobatches: 2\n"
+                          "no_evaluation: true\nthreads: 1\nsteps: 8\nresume: array\noutput_dir: out\n"
+                          "overwrite: true\nsave_weights: w.safetensors\n");
+    expect_apart(expect_done("launch job.yaml"), c.why);
+    for (const std::string job : {"0", "1"})
+      EXPECT_TRUE(bytes("w.job" + job + ".safetensors") == alone) << c.why << ", launched, job " << job;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/train/job_batches.h"
 #include "tests/fusion/job_arrays.h"
@@ -311,6 +312,83 @@ TEST_F(JobSteps, ArraysOfOneRankGoOnInStretches) {
     const Outcome mine = train(model, plan, own);
     expect_own(mine, together, plan, b, "stretches");
     expect_own(mine, resumed, plan, b, "resumed");
+  }
+}
+
+/// NT-ASGD: averages of each job begin where they begin in its own run, though its evaluations are not those
+/// that the array's steps ask for; a break and a split change nothing of it.
+TEST_F(JobSteps, AveragesOfEachJobBeginByItsOwnEvaluations) {
+  const LayeredModel model = small_model();
+  evaluation_microbatches_ = 3;
+  give_each_its_own(model);
+  TrainOptions options = jobs(3, UpdateRuleKind::Asgd);
+  options.steps = 18;
+  options.evaluate_every = 2;
+  const double rates[] = {0.3, 0.6, 0.05};
+  for (std::size_t b = 0; b < 3; ++b) {
+    options.jobs[b].clip = {};
+    options.jobs[b].learning_rate = {.base = rates[b], .total_steps = 18};
+    options.jobs[b].rule = {
+        .kind = UpdateRuleKind::Asgd, .lambd = 0, .average_start = 0, .nonmonotone = b == 0 ? 3.0 : 1.0};
+  }
+  options.jobs[2].rule = {.kind = UpdateRuleKind::Adam};  // which waits for nothing
+  const auto saving = [this](TrainOptions own, const std::string& name) {
+    own.output_dir = (folder_ / name).string();
+    own.overwrite = true;
+    own.checkpoint_every = 1;
+    own.keep_checkpoints = 0;
+    return own;
+  };
+  const auto begun_at = [this](const std::string& name, std::size_t job) {
+    const auto averaging = progress_of(*open_checkpoint((folder_ / name).string())).at(job).averaging;
+    return averaging ? averaging->from : -2;
+  };
+  for (const std::vector<int>& replicas : {std::vector{1}, {1, 1}, {2, 1}}) {
+    const Plan plan = plan_for(model, replicas, 4, ScheduleKind::OneFOneB);
+    const std::string what = ::testing::PrintToString(replicas);
+    std::vector<Outcome> own;
+    std::vector<std::int64_t> begins;
+    for (std::size_t b = 0; b < 3; ++b) {
+      const std::string name = "own" + std::to_string(b);
+      own.push_back(train_alone(model, plan, saving(options, name), b));
+      begins.push_back(begun_at(name, 0));
+    }
+    ASSERT_GT(begins[0], 0);
+    ASSERT_GT(begins[1], 0);
+    ASSERT_NE(begins[0], begins[1]);
+    EXPECT_EQ(begins[2], -2);
+
+    // Job 1 joins when job 0 has done 3 steps: its evaluations are where the array has none.
+    const LayeredModel array = array_of(model, 3, ArrayKernels::Loop, {.data = JobData::Own});
+    const Checkpoint first = after(model, plan, options, 0, 3);
+    TrainOptions joined = saving(options, "array");
+    joined.resume = fuse_into("fused", {{&first}}, 2);
+    const Outcome together = train(array, plan, joined);
+    for (std::size_t b = 0; b < 3; ++b) {
+      expect_own(own[b], together, plan, b, what);
+      EXPECT_EQ(begun_at("array", b), begins[b]) << what << ", job " << b;
+      EXPECT_EQ(with_loss(together, plan).evaluations.back().jobs.at(b),
+                with_loss(own[b], plan).evaluations.back().values)
+          << what << ", job " << b;
+    }
+
+    const std::int64_t lasts[] = {begins[0] - 1, begins[0], begins[1] + 3, begins[1] + 4};
+    for (const std::int64_t last : lasts) {
+      if (last <= 3) continue;  // steps of job 0, which is the array
+      const std::string what_then = what + ", a break after " + std::to_string(last);
+      TrainOptions rest = options;
+      rest.resume = (folder_ / "array" / run_files::kCheckpoints / printed("step-%08d", int(last))).string();
+      const Outcome resumed = train(array, plan, rest);
+      const Checkpoint then = *open_checkpoint(rest.resume);
+      for (std::size_t b = 0; b < 3; ++b) {
+        expect_own(own[b], resumed, plan, b, what_then);
+        TrainOptions alone_again = options;
+        alone_again.resume = fuse_into("split", {{&then, b}});
+        const Outcome split = train_alone(model, plan, alone_again, b);
+        for (const auto& [name, tensor] : own[b].weights)
+          EXPECT_TRUE(at::equal(tensor, split.weights.at(name))) << what_then << ", split " << b << name;
+      }
+    }
   }
 }
 

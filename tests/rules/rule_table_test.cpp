@@ -51,12 +51,13 @@ TEST(AveragingTrigger, BeginsWhereAwdLstmSwitches) {
       // A run that goes on knows no more than the state.
       AveragingTrigger resumed(2);
       resumed.set_state(trigger.state());
-      if (trigger.evaluated(losses[i], 10 * std::int64_t(i)) !=
-          resumed.evaluated(losses[i], 10 * std::int64_t(i)))
+      if (trigger.evaluated(losses[i], 12 * std::int64_t(i), 10 * std::int64_t(i)) !=
+          resumed.evaluated(losses[i], 12 * std::int64_t(i), 10 * std::int64_t(i)))
         return -2;
       if (trigger.state().from >= 0) {
         EXPECT_EQ(trigger.state().from, 10 * std::int64_t(i));
-        EXPECT_FALSE(trigger.evaluated(1e9, 1000));
+        EXPECT_EQ(trigger.state().evaluated, 12 * std::int64_t(i));
+        EXPECT_FALSE(trigger.evaluated(1e9, 1000, 1000));
         return int(i);
       }
     }

@@ -168,7 +168,12 @@ class Pipeline : public ::testing::Test {
               for (int b = 0; batches_of_job_ && b < model.jobs(); ++b) {
                 const std::size_t job = first_job++;
                 arrays.back().of_jobs.push_back([&, job](const BatchNeeds&, const BatchNeeds&) {
-                  return BatchSources{.train = batches_of_job_(job)};
+                  BatchSources sources{.train = batches_of_job_(job)};
+                  const LayeredModel& one = model.of_jobs.empty() ? model : model.of_jobs.front();
+                  if (evaluation_microbatches_ > 0)
+                    sources.evaluation = {std::make_unique<RandomBatches>(one, kMicrobatch),
+                                          evaluation_microbatches_};
+                  return sources;
                 });
               }
             }

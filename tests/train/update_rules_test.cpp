@@ -467,6 +467,27 @@ TEST_F(UpdateRules, AveragesBeginWhenEvaluationsSaySo) {
     for (const auto& [name, tensor] : one.weights)
       EXPECT_TRUE(at::equal(resumed.weights.at(name), tensor)) << stop << " " << name;
   }
+  // Asked to stop after the step, before its evaluation: who goes on begins with that.
+  StopFlag stop{false};
+  on_batch_ = [&](std::int64_t position) {
+    if (position / 2 == begins - 1) stop = true;
+  };
+  TrainOptions asked = waiting;
+  asked.checkpoint_every = 0;
+  asked.stop = &stop;
+  asked.output_dir = (folder_ / "asked").string();
+  train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), asked);
+  on_batch_ = nullptr;
+  ASSERT_EQ(open_checkpoint(asked.output_dir)->info.step, begins);
+  TrainOptions rest = waiting;
+  rest.output_dir.clear();
+  rest.checkpoint_every = 0;
+  rest.resume = asked.output_dir;
+  for (const std::vector<int>& replicas : {std::vector{1}, {1, 1}}) {
+    const Outcome resumed = train(model, plan_for(model, replicas, 2, ScheduleKind::OneFOneB), rest);
+    for (const auto& [name, tensor] : one.weights)
+      EXPECT_TRUE(at::equal(resumed.weights.at(name), tensor)) << "asked to stop: " << name;
+  }
   waiting.evaluate_every = 0;
   EXPECT_THROW(train(model, plan_for(model, {1}, 2, ScheduleKind::OneFOneB), waiting), ConfigError);
 }
