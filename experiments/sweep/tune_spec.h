@@ -29,8 +29,9 @@ struct TuneSpec : SweptFile {
   std::string metric = "loss";
   Goal goal = Goal::Min;
   SweepMode mode = SweepMode::Serial;
-  int at_once = 0;  ///< concurrent: processes; 0: as cores are there for
-  int array = 0;    ///< fused: trials of an array at most; 0: all that go together
+  int at_once = 0;    ///< concurrent: processes; 0: as cores are there for
+  int array = 0;      ///< fused: trials of an array at most; 0: all that go together
+  bool mixed = true;  ///< fused: trials that have come differently far may be one array
   KeptCheckpoints keep = KeptCheckpoints::Best;
 
   int num_trials() const { return make_search(search)->num_trials(); }

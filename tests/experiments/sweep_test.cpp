@@ -9,6 +9,7 @@
 #include <set>
 
 #include "experiments/sweep/journal.h"
+#include "experiments/sweep/next_array.h"
 #include "experiments/sweep/partition.h"
 #include "experiments/sweep/run_pool.h"
 #include "experiments/sweep/search.h"
@@ -117,8 +118,6 @@ TEST(Partitions, AreTheFewestThatAgreeAndKeepTheirOrder) {
   const std::vector<Partition> parts = partitions(all, infusible, of);
   EXPECT_EQ(parts, (std::vector<Partition>{{0, 2}, {1, 4}, {3, 6}, {5}}));
   EXPECT_EQ(partition_key(jobs[1], infusible), "depth:2,microbatch:16");
-  EXPECT_EQ(limited({{0, 1, 2, 3, 4}, {5, 6}}, [](int first) { return first == 0 || first == 2 ? 2 : 1; }),
-            (std::vector<Partition>{{0, 1}, {5}, {2, 3}, {6}, {4}}));
   EXPECT_TRUE(partitions({}, infusible, of).empty());
   EXPECT_TRUE(is_fusible("lr") && is_fusible("beta2") && is_fusible("dropout") && is_fusible("seed") &&
               is_fusible("lr") && is_fusible("gamma") && is_fusible("lr-step-epochs") && is_fusible("rule"));
@@ -273,6 +272,127 @@ TEST(Searches, DecideTheSameHoweverManyRunAndWhicheverEndsFirst) {
       }
     }
   }
+}
+
+// ---- arrays of a search
+// --------------------------------------------------------------------------------------------------
+
+/// One of `kinds` values of a setting that cannot be fused.
+ArrayRules rules_of(int kinds, bool mixed, int most = 0) {
+  return {.most = most, .mixed = mixed, .infusible = {"width"}, .settings = [kinds](int trial) {
+            return JobSettings{{"width", std::to_string(trial % kinds), ""}};
+          }};
+}
+
+TEST(NextArrays, RunToTheFirstEndAndTakeAlongWhoAgrees) {
+  // Trials 0 and 2 have 2 iterations left, 4 is new with 1, 1 and 3 are of another kind.
+  const std::vector<OpenStep> all{
+      {{0, 1, 3}, 1}, {{1, 0, 1}, 0}, {{2, 3, 9}, 7}, {{3, 0, 9}, 0}, {{4, 0, 1}, 0}};
+  std::vector<OpenStep> open = all;
+  ArrayRun run = take_array(open, rules_of(2, true));
+  EXPECT_EQ(run.iterations, 1) << "the oldest that is nearest to its end";
+  EXPECT_EQ(run.steps, (std::vector<OpenStep>{all[1], all[3]}));
+  run = take_array(open, rules_of(2, true));
+  EXPECT_EQ(run.iterations, 1);
+  EXPECT_EQ(run.steps, (std::vector<OpenStep>{all[0], all[2], all[4]})) << "new trials come last";
+  EXPECT_TRUE(open.empty());
+  // Who has equally far to go stays together: 0 and 2 do not fit beside 4.
+  open = all;
+  take_array(open, rules_of(2, true));
+  EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[4]}));
+  EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[0], all[2]}));
+  // Not mixed: a rung's, the oldest first; alone: one after the other.
+  open = {all[0], all[2], {{6, 1, 3}, 1}, {{5, 1, 3}, 1}};
+  EXPECT_EQ(take_array(open, rules_of(2, false)).steps, (std::vector<OpenStep>{all[0], {{6, 1, 3}, 1}}));
+  EXPECT_EQ(open.size(), 2u);
+  EXPECT_EQ(take_array(open, rules_of(1, false, 1)).steps, (std::vector<OpenStep>{all[2]}));
+}
+
+struct PlayedArrays {
+  std::vector<TrialStep> order;
+  int runs = 0, differing = 0;  ///< of which have trials that have come differently far
+  std::int64_t iterations = 0, of_trials = 0;
+};
+
+/// As run_tune does it, array after array.
+PlayedArrays play_arrays(const SearchOptions& options, const ArrayRules& rules, const auto& score) {
+  const auto search = make_search(options);
+  PlayedArrays played;
+  std::vector<OpenStep> open;
+  std::map<int, int> reached;
+  for (;;) {
+    for (const TrialStep& step : search->next()) {
+      EXPECT_EQ(reached[step.trial], step.from);
+      played.order.push_back(step);
+      open.push_back({step, step.from});
+    }
+    if (open.empty()) break;
+    const ArrayRun run = take_array(open, rules);
+    EXPECT_TRUE(rules.most == 0 || run.steps.size() <= static_cast<std::size_t>(rules.most));
+    EXPECT_GT(run.iterations, 0);
+    const auto differs = [&](const OpenStep& one) { return one.at != run.steps.front().at; };
+    ++played.runs, played.differing += std::ranges::any_of(run.steps, differs);
+    played.iterations += run.iterations;
+    bool ends = false;
+    for (OpenStep one : run.steps) {
+      EXPECT_EQ(rules.settings(one.step.trial)[0].text, rules.settings(run.steps[0].step.trial)[0].text);
+      EXPECT_EQ(reached[one.step.trial], one.at);
+      EXPECT_LE(run.iterations, one.left()) << "nobody is trained for nothing";
+      one.at = reached[one.step.trial] += run.iterations;
+      played.of_trials += run.iterations;
+      ends = ends || one.left() == 0;
+      if (one.left() == 0)
+        search->report(one.step, score(one.step));
+      else
+        open.push_back(one);
+    }
+    EXPECT_TRUE(ends);
+  }
+  return played;
+}
+
+TEST(NextArrays, DecideAsSerialSearchesDoInFewerIterationsOfArrays) {
+  const auto sorted = [](std::vector<TrialStep> order) {
+    std::ranges::sort(order, {}, [](const TrialStep& s) { return std::pair(s.trial, s.to); });
+    return order;
+  };
+  const auto some_fail = [](const TrialStep& step) {
+    return step.trial % 7 == 3 ? -std::numeric_limits<double>::infinity() : known_score(step);
+  };
+  for (SearchKind kind : {SearchKind::Random, SearchKind::Hyperband, SearchKind::Asha}) {
+    for (int lanes : {1, 3, 4, 16}) {
+      const SearchOptions options{.kind = kind, .trials = 60, .most = 27, .eta = 3, .lanes = lanes};
+      const Played serial = play(options, some_fail, 1, first_of);
+      for (int kinds : {1, 2, 5}) {
+        for (int most : {0, 1, 3, 8}) {
+          const PlayedArrays apart = play_arrays(options, rules_of(kinds, false, most), some_fail);
+          const PlayedArrays mixed = play_arrays(options, rules_of(kinds, true, most), some_fail);
+          const std::string what = to_string(kind) + " lanes " + std::to_string(lanes) + " kinds " +
+                                   std::to_string(kinds) + " most " + std::to_string(most);
+          EXPECT_EQ(sorted(apart.order), sorted(serial.order)) << what;
+          EXPECT_EQ(sorted(mixed.order), sorted(serial.order)) << what;
+          EXPECT_EQ(apart.of_trials, serial.iterations) << what;
+          EXPECT_EQ(mixed.of_trials, serial.iterations) << what;
+          EXPECT_LE(mixed.iterations, apart.iterations) << what;
+          EXPECT_EQ(apart.differing, 0) << what;
+          EXPECT_TRUE(most != 0 || mixed.runs <= apart.runs) << what;
+          const bool can_differ = kind == SearchKind::Asha && lanes > 1 && most != 1;
+          EXPECT_EQ(mixed.differing > 0, can_differ || (kind == SearchKind::Hyperband && most > 1)) << what;
+        }
+      }
+    }
+  }
+}
+
+TEST(NextArrays, BracketsShareThemSoThatOneEndsWithTheLongest) {
+  const SearchOptions options{.kind = SearchKind::Hyperband};
+  const PlayedArrays apart = play_arrays(options, rules_of(1, false), known_score);
+  const PlayedArrays mixed = play_arrays(options, rules_of(1, true), known_score);
+  EXPECT_EQ(std::pair(apart.runs, apart.iterations), std::pair(15, std::int64_t{405}))
+      << "five brackets of 81";
+  EXPECT_EQ(std::pair(mixed.runs, mixed.iterations), std::pair(5, std::int64_t{81}));
+  EXPECT_EQ(mixed.of_trials, 1581);
+  EXPECT_EQ(mixed.differing, 0) << "all began together: one batch for all";
 }
 
 // ---- throughput
