@@ -130,9 +130,11 @@ class Tuner {
     put_back({step, places_.count(step.trial) != 0 ? places_.at(step.trial).at : 0});
   }
 
-  /// The oldest of the first bracket are in front.
+  /// The oldest are in front; alone, those of the first bracket, so that fewer checkpoints are kept.
   void put_back(const OpenStep& step) {
-    const auto group = [&](const OpenStep& one) { return search_->group(one.step.trial); };
+    const auto group = [&](const OpenStep& one) {
+      return spec_.mode == SweepMode::Fused ? 0 : search_->group(one.step.trial);
+    };
     open_.insert(std::ranges::upper_bound(open_, group(step), {}, group), step);
   }
 
