@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "experiments/sweep/partition.h"
 #include "runtime/base/check.h"
@@ -29,6 +30,10 @@ std::vector<OpenStep> agreeing(const std::vector<OpenStep>& open, std::size_t fi
 
 }  // namespace
 
+bool differ(const std::vector<OpenStep>& steps) {
+  return std::ranges::any_of(steps, [&](const OpenStep& one) { return one.at != steps.front().at; });
+}
+
 ArrayRun take_array(std::vector<OpenStep>& open, const ArrayRules& rules) {
   MILLRACE_CHECK(!open.empty());
   const std::size_t most =
@@ -38,16 +43,17 @@ ArrayRun take_array(std::vector<OpenStep>& open, const ArrayRules& rules) {
   if (most == 1) {
     run.steps = {*first};
   } else {
-    // Equally far from their ends, nearest first.
-    std::map<int, std::vector<OpenStep>> by_left;
+    // By how far they are, the fewest left first; of those the ones like the first.
+    std::map<std::tuple<int, bool, int>, std::vector<OpenStep>> by_extent;
     for (const OpenStep& one : agreeing(open, static_cast<std::size_t>(first - open.begin()), rules)) {
       if (rules.mixed || (one.at == first->at && one.left() == first->left()))
-        by_left[one.left()].push_back(one);
+        by_extent[{one.left(), one.at != first->at, one.at}].push_back(one);
     }
-    std::vector<OpenStep>& nearest = by_left.begin()->second;
+    std::vector<OpenStep>& nearest = by_extent.begin()->second;
     nearest.resize(std::min(nearest.size(), most));
-    for (const auto& [left, alike] : by_left) {
-      if (run.steps.size() + alike.size() <= most)
+    for (const auto& [extent, alike] : by_extent) {
+      if (run.steps.size() + alike.size() > most) continue;
+      if (run.steps.empty() || !rules.together || rules.together(run.steps, alike, run.iterations))
         run.steps.insert(run.steps.end(), alike.begin(), alike.end());
     }
   }

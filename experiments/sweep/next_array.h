@@ -27,17 +27,24 @@ struct ArrayRun {
 struct ArrayRules {
   int most = 0;        ///< trials of an array; 0: no limit
   bool mixed = false;  ///< trials that have come differently far, or go differently far, may share one
+  /// Mixed: whether `more`, who are equally far, train together with `steps` for so many iterations, or else
+  /// by themselves. Empty: always together.
+  std::function<bool(const std::vector<OpenStep>& steps, const std::vector<OpenStep>& more, int iterations)>
+      together = {};
   std::vector<std::string> infusible;  ///< settings in which they agree
   std::function<JobSettings(int trial)> settings;
 };
+
+/// Whether they have come differently far.
+bool differ(const std::vector<OpenStep>& steps);
 
 /// Takes what runs next out of `open`, which is not empty; the oldest first.
 ///
 /// Not mixed: the first, with all that agree and have come as far and go as far.
 /// Mixed: an array runs until its first step is done, as that is the next result that a search can decide
-/// on. So the step with the fewest iterations left goes first, with all that agree and have as many left;
-/// then others of its kind that fit in, as many as have equally many left or none of them, so that they stay
-/// together. Long steps wait for company: they go on whenever a short one does.
+/// on. So the step with the fewest iterations left goes first, with those that agree and are as far; then
+/// others of its kind that fit in, as many as are equally far or none of them, so that they stay together.
+/// Long steps wait for company: they go on whenever a short one does.
 ArrayRun take_array(std::vector<OpenStep>& open, const ArrayRules& rules);
 
 }  // namespace millrace

@@ -10,8 +10,10 @@
 #include <set>
 
 #include "driver/launch/launch_command.h"
+#include "experiments/sweep/array_pace.h"
 #include "experiments/sweep/job_outcome.h"
 #include "experiments/sweep/next_array.h"
+#include "experiments/sweep/partition.h"
 #include "experiments/sweep/trial_run.h"
 #include "experiments/sweep/tune_journal.h"
 #include "runtime/base/error.h"
@@ -32,13 +34,6 @@ bool has_checkpoint(const std::string& folder) {
   return fs::exists(fs::path(folder) / run_files::kCheckpoints, ignored);
 }
 
-/// Whether its trials could not be one array of a rung.
-bool is_mixed(const ArrayRun& run) {
-  const OpenStep& first = run.steps.front();
-  return std::ranges::any_of(
-      run.steps, [&](const OpenStep& one) { return one.at != first.at || one.step.to != first.step.to; });
-}
-
 /// "array of 4 trials, 3 at 9 and 1 at 0, goes on by 2"
 std::string text_of(const ArrayRun& run) {
   std::map<int, int, std::greater<>> trials_at;
@@ -55,9 +50,14 @@ class Tuner {
   Tuner(const TuneSpec& spec, Journal& journal, Failed failed)
       : spec_(spec), journal_(spec, journal), failed_(failed), search_(make_search(spec.search)) {
     rules_ = {.most = spec.mode == SweepMode::Fused ? spec.array : 1,
-              .mixed = spec.mode == SweepMode::Fused && spec.mixed,
+              .mixed = spec.mode == SweepMode::Fused && spec.mixed != MixedArrays::Never,
               .infusible = spec.infusible,
               .settings = [&spec](int trial) { return spec.settings(trial); }};
+    if (spec.mixed == MixedArrays::Auto) {
+      rules_.together = [this](const auto& steps, const auto& more, int iterations) {
+        return pays(steps, more, iterations);
+      };
+    }
   }
 
   TuneResults run(int& stopped) {
@@ -172,6 +172,32 @@ class Tuner {
     return name;
   }
 
+  // ---- arrays
+  // ---------------------------------------------------------------------------------------------
+
+  ArrayPace& pace_of(const std::vector<OpenStep>& steps) {
+    return paces_[partition_key(spec_.settings(steps.front().step.trial), spec_.infusible)];
+  }
+
+  /// Whether `more` are sooner done with `steps` than by themselves.
+  bool pays(const std::vector<OpenStep>& steps, const std::vector<OpenStep>& more, int iterations) {
+    const bool ends = more.front().left() == iterations;  // else it is stopped once more
+    const bool differed = differ(steps), differs = differed || steps.front().at != more.front().at;
+    return pace_of(steps).pays(steps.size(), differed, more.size(), differs,
+                               static_cast<double>(iterations * spec_.steps), ends ? -1 : 1);
+  }
+
+  void learn_pace(const Work& work) {
+    const std::optional<double> step_s = step_time_of(work.folder);
+    if (!step_s) return;
+    const double steps_s = *step_s * static_cast<double>(work.run.iterations * spec_.steps);
+    pace_of(work.run.steps)
+        .learn(work.run.steps.size(), differ(work.run.steps), *step_s, std::max(0.0, work.runtime - steps_s));
+  }
+
+  // ---- results
+  // ---------------------------------------------------------------------------------------------
+
   void ended(const PooledEnd& end) {
     charge();
     const Work work = std::move(running_.at(end.id));
@@ -182,12 +208,14 @@ class Tuner {
     fs::remove_all(joined_folder(work.folder), ignored);
     // Not every job can be an array of differently many steps; of one in which all losses are not finite each
     // trial has failed.
-    if (end.exit_code != 0 && end.exit_code != static_cast<int>(ExitCode::Numeric) && is_mixed(work.run)) {
+    if (end.exit_code != 0 && end.exit_code != static_cast<int>(ExitCode::Numeric) &&
+        differ(work.run.steps)) {
       std::fprintf(stderr, "arrays hold trials of one rung from here on: %s\n", end.error.c_str());
       rules_.mixed = false;
       for (const OpenStep& one : work.run.steps) put_back(one);
       return;
     }
+    if (end.exit_code == 0 && spec_.mode == SweepMode::Fused) learn_pace(work);
     for (std::size_t i = 0; i < work.run.steps.size(); ++i)
       take_in(work, end, work.run.steps[i], work.run.steps.size() > 1 ? static_cast<int>(i) : -1);
   }
@@ -271,6 +299,7 @@ class Tuner {
   Failed failed_;
   std::unique_ptr<Search> search_;
   ArrayRules rules_;
+  std::map<std::string, ArrayPace> paces_;  // by partition_key
   RunPool pool_;
   std::vector<TrialStep> order_;
   std::vector<OpenStep> open_;        // not running

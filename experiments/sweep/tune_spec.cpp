@@ -68,7 +68,7 @@ Result<TuneSpec> load_tune(const std::string& path) {
   spec.keep = read_choice(in, "checkpoints", KeptCheckpoints::Best);
   spec.at_once = in.has("at_once") ? in.whole("at_once", 1, kMostTrials) : 0;
   spec.array = in.has("array") ? in.whole("array", 1, kMostTrials) : 0;
-  spec.mixed = in.boolean("mixed", true);
+  spec.mixed = read_choice(in, "mixed", MixedArrays::Auto);
   if (in.has("mixed") && spec.mode != SweepMode::Fused)
     in.problem("mixed", "mixed says nothing without mode fused", "leave it out");
   spec.space = read_varied(nullptr, nullptr, in.any("space"), problems);

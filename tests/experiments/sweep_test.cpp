@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "experiments/sweep/array_pace.h"
 #include "experiments/sweep/journal.h"
 #include "experiments/sweep/next_array.h"
 #include "experiments/sweep/partition.h"
@@ -287,7 +288,7 @@ ArrayRules rules_of(int kinds, bool mixed, int most = 0) {
 TEST(NextArrays, RunToTheFirstEndAndTakeAlongWhoAgrees) {
   // Trials 0 and 2 have 2 iterations left, 4 is new with 1, 1 and 3 are of another kind.
   const std::vector<OpenStep> all{
-      {{0, 1, 3}, 1}, {{1, 0, 1}, 0}, {{2, 3, 9}, 7}, {{3, 0, 9}, 0}, {{4, 0, 1}, 0}};
+      {{0, 1, 3}, 1}, {{1, 0, 1}, 0}, {{2, 1, 3}, 1}, {{3, 0, 9}, 0}, {{4, 0, 1}, 0}};
   std::vector<OpenStep> open = all;
   ArrayRun run = take_array(open, rules_of(2, true));
   EXPECT_EQ(run.iterations, 1) << "the oldest that is nearest to its end";
@@ -302,10 +303,19 @@ TEST(NextArrays, RunToTheFirstEndAndTakeAlongWhoAgrees) {
   EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[4]}));
   EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[0], all[2]}));
   // Not mixed: a rung's, the oldest first; alone: one after the other.
-  open = {all[0], all[2], {{6, 1, 3}, 1}, {{5, 1, 3}, 1}};
-  EXPECT_EQ(take_array(open, rules_of(2, false)).steps, (std::vector<OpenStep>{all[0], {{6, 1, 3}, 1}}));
-  EXPECT_EQ(open.size(), 2u);
-  EXPECT_EQ(take_array(open, rules_of(1, false, 1)).steps, (std::vector<OpenStep>{all[2]}));
+  const OpenStep farther{{2, 3, 9}, 7}, like_first{{6, 1, 3}, 1}, other_kind{{5, 1, 3}, 1};
+  open = {all[0], farther, like_first, other_kind};
+  EXPECT_EQ(take_array(open, rules_of(2, false)).steps, (std::vector<OpenStep>{all[0], like_first}));
+  EXPECT_EQ(take_array(open, rules_of(1, false, 1)).steps, (std::vector<OpenStep>{farther}));
+  // Only who is worth it is taken along; the others stay.
+  open = {all[0], farther, all[4]};
+  ArrayRules rules = rules_of(2, true);
+  rules.together = [](const auto& steps, const auto& more, int iterations) {
+    EXPECT_EQ(iterations, 1);
+    return steps.size() == 1 && more.front().at == 7;
+  };
+  EXPECT_EQ(take_array(open, rules).steps, (std::vector<OpenStep>{farther, all[4]}));
+  EXPECT_EQ(open, (std::vector<OpenStep>{all[0]}));
 }
 
 struct PlayedArrays {
@@ -392,6 +402,30 @@ TEST(NextArrays, BracketsShareThemSoThatOneEndsWithTheLongest) {
   EXPECT_EQ(std::pair(mixed.runs, mixed.iterations), std::pair(5, std::int64_t{81})) << "five brackets of 81";
   EXPECT_EQ(mixed.of_trials, 1581);
   EXPECT_EQ(mixed.differing, 0) << "all began together: one batch for all";
+}
+
+TEST(ArrayPaces, TogetherIsWhatWasMeasuredToBeFaster) {
+  /// After arrays of 16, 11 and 5 trials ran; what an array of 16 that differ takes is not known, or is.
+  const auto pays = [](auto step_s, double steps, std::optional<double> differing = {}, int stops = 1) {
+    ArrayPace pace;
+    EXPECT_FALSE(pace.pays(11, false, 5, true, 1e9, -1)) << "nothing is known";
+    for (std::size_t trials : {16, 11, 5}) pace.learn(trials, false, step_s(trials), 0.5);
+    if (differing) pace.learn(16, true, *differing, 0.5);
+    return pace.pays(11, false, 5, true, steps, stops);
+  };
+  const auto flat = [](std::size_t) { return 1e-3; };
+  const auto growing = [](std::size_t trials) { return 1e-4 * static_cast<double>(trials); };
+  EXPECT_TRUE(pays(flat, 1000)) << "a second is saved, half a second is spent";
+  EXPECT_FALSE(pays(flat, 400)) << "too short for a stop more";
+  EXPECT_TRUE(pays(flat, 1, {}, -1)) << "a stop less";
+  EXPECT_FALSE(pays(growing, 1e9)) << "nothing is saved";
+  EXPECT_FALSE(pays(flat, 1e6, 2.5e-3)) << "batches of their own cost more";
+  EXPECT_TRUE(pays(flat, 1000, 1.2e-3));
+  EXPECT_FALSE(pays(flat, 600, 1.2e-3));
+  ArrayPace one;
+  one.learn(16, false, 1e-3, 0.5);
+  EXPECT_FALSE(one.pays(11, false, 5, true, 1e9, 1))
+      << "until smaller ones have been slower than their share";
 }
 
 // ---- throughput

@@ -343,9 +343,9 @@ TEST_F(SweepJobs, FusedAshaMixesRungsAndGivesTheBitsOfSerial) {
       "microbatch: "
       "{choice: [2, 4]}}\nalgorithm: asha\ntrials: 14\nmost: 9\neta: 3\nlanes: 5\niteration: 4\nseed: 2\n";
   write("serial.yaml", search + "mode: serial\n");
-  write("fused.yaml", search + "mode: fused\n");
-  write("small.yaml", search + "mode: fused\narray: 2\ncheckpoints: all\n");
-  write("apart.yaml", search + "mode: fused\nmixed: false\n");
+  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  write("small.yaml", search + "mode: fused\nmixed: always\narray: 2\ncheckpoints: all\n");
+  write("apart.yaml", search + "mode: fused\nmixed: never\n");
   ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
   start_and_kill("tune fused.yaml -o fused", "fused", 9);
   EXPECT_NE(bytes("fused/journal.jsonl").find("on its way to"), std::string::npos)
@@ -414,7 +414,7 @@ TEST_F(SweepJobs, ATrialThatFailsInAMixedArrayDisturbsNobody) {
       "asha\n"
       "trials: 10\nmost: 9\neta: 3\nlanes: 4\niteration: 4\ngoal: max\nseed: 2\n";
   write("serial.yaml", search + "mode: serial\n");
-  write("fused.yaml", search + "mode: fused\n");
+  write("fused.yaml", search + "mode: fused\nmixed: always\n");
   for (const char* mode : {"serial", "fused"})
     ASSERT_EQ(run("tune " + std::string(mode) + ".yaml -o " + mode).code, 0) << mode;
   const std::vector<std::string> serial = history("serial");
@@ -437,7 +437,7 @@ TEST_F(SweepJobs, JobsThatCannotBeAtDifferentStepsShareArraysOfARung) {
       "keep_last: true}\nspace: {lr: {log_uniform: [1e-3, 0.5]}}\nalgorithm: asha\ntrials: 6\nmost: 3\n"
       "eta: 3\nlanes: 3\niteration: 2\n";
   write("serial.yaml", search + "mode: serial\n");
-  write("fused.yaml", search + "mode: fused\n");
+  write("fused.yaml", search + "mode: fused\nmixed: always\n");
   ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
   const Ran ran = run("tune fused.yaml -o fused");
   ASSERT_EQ(ran.code, 0) << ran.output;
