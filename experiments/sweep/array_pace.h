@@ -2,30 +2,39 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <vector>
+
+#include "experiments/sweep/next_array.h"
 
 namespace millrace {
 
 /// Of trials that agree in what cannot be fused. Not thread-safe.
 class ArrayPace {
  public:
-  /// Of an array that ran. `step_s`: seconds of a step of all; `beside_s`: what its process took beside its
-  /// steps: to start, to join checkpoints, to evaluate, to save.
+  /// Of an array that ran. `differ`: its trials had come differently far, so that each read its own batches.
+  /// `step_s`: seconds of a step of all; `beside_s`: what the process took beside its steps: to start, to
+  /// join checkpoints, to evaluate, to save.
   void learn(std::size_t trials, bool differ, double step_s, double beside_s);
 
-  /// Whether `more` trials take less time together with `trials` than by themselves, over `steps` steps.
-  /// `differ`: they have come differently far, so that each reads its own batches; `differed`: `trials`
-  /// already have. `stops`: of processes that it takes more; -1: one less. Not before something is known of
-  /// arrays: a size that never ran is taken to need as long a trial as the next larger one, or else the next
+  /// Whether `more`, who are equally far, are done sooner if they train with `steps` for the next iterations,
+  /// of `steps_each` steps, than in a process of their own: ArrayRules::together. Not before something is
+  /// known. A size that never ran is taken to need as long a trial as the next larger one, or else the next
   /// smaller one.
-  bool pays(std::size_t trials, bool differed, std::size_t more, bool differ, double steps, int stops) const;
+  bool pays(const std::vector<OpenStep>& steps, const std::vector<OpenStep>& more, int iterations,
+            std::int64_t steps_each) const;
 
  private:
-  double step_of(std::size_t trials, bool differ) const;
+  struct Learnt {
+    std::map<std::size_t, double> step_s;  // by the number of trials, the least
+    double beside_s = 0;                   // of all that ran
+    int num_ran = 0;
+  };
+  /// Seconds of a process that takes `trials` on by `steps` steps.
+  double seconds(std::size_t trials, bool differ, double steps) const;
 
-  std::map<std::size_t, double> alike_, differing_;  // the least seconds of a step, by the number of trials
-  double beside_s_ = 0;                              // of all that ran
-  int num_ran_ = 0;
+  Learnt alike_, differing_;
 };
 
 }  // namespace millrace

@@ -55,7 +55,7 @@ class Tuner {
               .settings = [&spec](int trial) { return spec.settings(trial); }};
     if (spec.mixed == MixedArrays::Auto) {
       rules_.together = [this](const auto& steps, const auto& more, int iterations) {
-        return pays(steps, more, iterations);
+        return pace_of(steps).pays(steps, more, iterations, spec_.steps);
       };
     }
   }
@@ -177,14 +177,6 @@ class Tuner {
 
   ArrayPace& pace_of(const std::vector<OpenStep>& steps) {
     return paces_[partition_key(spec_.settings(steps.front().step.trial), spec_.infusible)];
-  }
-
-  /// Whether `more` are sooner done with `steps` than by themselves.
-  bool pays(const std::vector<OpenStep>& steps, const std::vector<OpenStep>& more, int iterations) {
-    const bool ends = more.front().left() == iterations;  // else it is stopped once more
-    const bool differed = differ(steps), differs = differed || steps.front().at != more.front().at;
-    return pace_of(steps).pays(steps.size(), differed, more.size(), differs,
-                               static_cast<double>(iterations * spec_.steps), ends ? -1 : 1);
   }
 
   void learn_pace(const Work& work) {

@@ -325,7 +325,9 @@ struct PlayedArrays {
 };
 
 /// As run_tune does it, array after array.
-PlayedArrays play_arrays(const SearchOptions& options, const ArrayRules& rules, const auto& score) {
+PlayedArrays play_arrays(
+    const SearchOptions& options, const ArrayRules& rules, const auto& score,
+    const std::function<void(const ArrayRun&)>& ran = [](const ArrayRun&) {}) {
   const auto search = make_search(options);
   PlayedArrays played;
   std::vector<OpenStep> open;
@@ -343,6 +345,7 @@ PlayedArrays play_arrays(const SearchOptions& options, const ArrayRules& rules, 
     const auto differs = [&](const OpenStep& one) { return one.at != run.steps.front().at; };
     ++played.runs, played.differing += std::ranges::any_of(run.steps, differs);
     played.iterations += run.iterations;
+    ran(run);
     bool ends = false;
     for (OpenStep one : run.steps) {
       EXPECT_EQ(rules.settings(one.step.trial)[0].text, rules.settings(run.steps[0].step.trial)[0].text);
@@ -405,27 +408,61 @@ TEST(NextArrays, BracketsShareThemSoThatOneEndsWithTheLongest) {
 }
 
 TEST(ArrayPaces, TogetherIsWhatWasMeasuredToBeFaster) {
-  /// After arrays of 16, 11 and 5 trials ran; what an array of 16 that differ takes is not known, or is.
-  const auto pays = [](auto step_s, double steps, std::optional<double> differing = {}, int stops = 1) {
+  const std::vector<OpenStep> steps(11, {{0, 0, 1}, 0}), more(5, {{1, 1, 9}, 1});
+  /// After arrays of 16, 11 and 5 trials ran, each half a second beside its steps; `differing`: also one of
+  /// 16 that had come differently far, with a second.
+  const auto pays = [&](auto step_s, std::int64_t steps_each, std::optional<double> differing = {}) {
     ArrayPace pace;
-    EXPECT_FALSE(pace.pays(11, false, 5, true, 1e9, -1)) << "nothing is known";
+    EXPECT_FALSE(pace.pays(steps, more, 1, 1'000'000)) << "nothing is known";
     for (std::size_t trials : {16, 11, 5}) pace.learn(trials, false, step_s(trials), 0.5);
-    if (differing) pace.learn(16, true, *differing, 0.5);
-    return pace.pays(11, false, 5, true, steps, stops);
+    if (differing) pace.learn(16, true, *differing, 1.2);
+    return pace.pays(steps, more, 1, steps_each);
   };
   const auto flat = [](std::size_t) { return 1e-3; };
   const auto growing = [](std::size_t trials) { return 1e-4 * static_cast<double>(trials); };
-  EXPECT_TRUE(pays(flat, 1000)) << "a second is saved, half a second is spent";
-  EXPECT_FALSE(pays(flat, 400)) << "too short for a stop more";
-  EXPECT_TRUE(pays(flat, 1, {}, -1)) << "a stop less";
-  EXPECT_FALSE(pays(growing, 1e9)) << "nothing is saved";
-  EXPECT_FALSE(pays(flat, 1e6, 2.5e-3)) << "batches of their own cost more";
-  EXPECT_TRUE(pays(flat, 1000, 1.2e-3));
-  EXPECT_FALSE(pays(flat, 600, 1.2e-3));
+  EXPECT_TRUE(pays(flat, 1000)) << "a second is saved, and a process";
+  EXPECT_TRUE(pays(flat, 1));
+  EXPECT_TRUE(pays(flat, 1000, 1.2e-3)) << "1.2 + 1.2 s beside two of 1.5 s";
+  EXPECT_FALSE(pays(flat, 100, 1.2e-3)) << "0.12 + 1.2 s beside two of 0.6 s";
+  EXPECT_FALSE(pays(flat, 1000, 2.5e-3)) << "batches of their own cost more";
+  EXPECT_FALSE(pays(growing, 10'000, 1.7e-3));
   ArrayPace one;
-  one.learn(16, false, 1e-3, 0.5);
-  EXPECT_FALSE(one.pays(11, false, 5, true, 1e9, 1))
-      << "until smaller ones have been slower than their share";
+  one.learn(16, false, 1e-3, 0);
+  EXPECT_FALSE(one.pays(steps, more, 1, 1000)) << "until smaller ones have been slower than their share";
+}
+
+/// Machines where an array takes as long as one trial, where it takes as long as its trials, and between.
+TEST(ArrayPaces, SearchesTakeTheShorterWayWhateverArraysCost) {
+  const SearchOptions options{.kind = SearchKind::Asha, .trials = 81, .most = 27, .lanes = 9};
+  for (double whole : {1.0, 0.5, 0.0}) {         // of an iteration that does not depend on the trials
+    for (double own_batch : {0.0, 0.2}) {        // more for a trial, where they differ
+      for (double stop_s : {0.01, 0.3, 10.0}) {  // beside iterations
+        const auto step_s = [&](std::size_t trials, bool differs) {
+          return whole + static_cast<double>(trials) * (1 - whole + (differs ? own_batch : 0));
+        };
+        const auto seconds = [&](MixedArrays mixed) {
+          ArrayPace pace;
+          ArrayRules rules = rules_of(1, mixed != MixedArrays::Never);
+          if (mixed == MixedArrays::Auto) {
+            rules.together = [&](const auto& steps, const auto& more, int iterations) {
+              return pace.pays(steps, more, iterations, 1);
+            };
+          }
+          double sum = 0;
+          play_arrays(options, rules, known_score, [&](const ArrayRun& run) {
+            const double step = step_s(run.steps.size(), differ(run.steps));
+            sum += stop_s + step * run.iterations;
+            pace.learn(run.steps.size(), differ(run.steps), step, stop_s);
+          });
+          return sum;
+        };
+        const double learnt = seconds(MixedArrays::Auto);
+        const double always = seconds(MixedArrays::Always), never = seconds(MixedArrays::Never);
+        EXPECT_LE(learnt, 1.15 * std::min(always, never))
+            << whole << " " << own_batch << " " << stop_s << ": " << always << " " << never;
+      }
+    }
+  }
 }
 
 // ---- throughput
