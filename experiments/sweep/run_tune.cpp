@@ -64,6 +64,7 @@ class Tuner {
     try {
       search();
       clean_up([](int) { return true; });
+      remove_leftovers();
     } catch (const Cancelled&) {
       stopped = pool_.interrupt();
     }
@@ -195,9 +196,9 @@ class Tuner {
     const Work work = std::move(running_.at(end.id));
     running_.erase(end.id);
     slots_.push_front(work.slot);
-    if (pool_.interrupt() != 0 && end.exit_code != 0) return;  // it is not done
     std::error_code ignored;
     fs::remove_all(joined_folder(work.folder), ignored);
+    if (pool_.interrupt() != 0 && end.exit_code != 0) return;  // it is not done
     // Not every job can be an array of differently many steps; of one in which all losses are not finite each
     // trial has failed.
     if (end.exit_code != 0 && end.exit_code != static_cast<int>(ExitCode::Numeric) &&
@@ -283,6 +284,20 @@ class Tuner {
     for (const TrialResult& one : done) {
       if (kept.count(one.folder) == 0 && cleaned_.insert(one.folder).second)
         fs::remove_all(fs::path(one.folder) / run_files::kCheckpoints, ignored);
+    }
+  }
+
+  /// Checkpoints of arrays in which a search was killed: another array may have gone on instead.
+  void remove_leftovers() const {
+    std::set<std::string> done;
+    for (const TrialResult& one : all_results()) done.insert(one.folder);
+    std::error_code ignored;
+    for (const auto& trial : fs::directory_iterator(fs::path(spec_.output_dir) / "trials", ignored)) {
+      for (const auto& run : fs::directory_iterator(trial.path(), ignored)) {
+        const std::string folder = run.path().string();
+        if (done.count(folder) != 0) continue;
+        fs::remove_all(is_joined_folder(folder) ? run.path() : run.path() / run_files::kCheckpoints, ignored);
+      }
     }
   }
 

@@ -9,6 +9,8 @@
 namespace millrace {
 namespace {
 
+constexpr const char* kJoined = ".start";
+
 /// Each trial's own steps at the end of the run.
 void set_steps(JobSpec& job, const TuneSpec& spec, const ArrayRun& run) {
   std::vector<std::string> steps;
@@ -22,7 +24,11 @@ void set_steps(JobSpec& job, const TuneSpec& spec, const ArrayRun& run) {
 }  // namespace
 
 std::string joined_folder(const std::string& folder) {
-  return folder + ".start";
+  return folder + kJoined;
+}
+
+bool is_joined_folder(const std::string& folder) {
+  return folder.ends_with(kJoined);
 }
 
 PooledJob trial_run(const TuneSpec& spec, const ArrayRun& run, const std::map<int, TrialPlace>& places,

@@ -18,5 +18,6 @@ PooledJob trial_run(const TuneSpec& spec, const ArrayRun& run, const std::map<in
 
 /// What trial_run() keeps beside `folder` while it runs: the array's checkpoint to begin with.
 std::string joined_folder(const std::string& folder);
+bool is_joined_folder(const std::string& folder);
 
 }  // namespace millrace
