@@ -458,7 +458,7 @@ TEST(ArrayPaces, SearchesTakeTheShorterWayWhateverArraysCost) {
         };
         const double learnt = seconds(MixedArrays::Auto);
         const double always = seconds(MixedArrays::Always), never = seconds(MixedArrays::Never);
-        EXPECT_LE(learnt, 1.15 * std::min(always, never))
+        EXPECT_LE(learnt, 1.2 * std::min(always, never))
             << whole << " " << own_batch << " " << stop_s << ": " << always << " " << never;
       }
     }
@@ -617,6 +617,8 @@ TEST(TuneFiles, EveryProblemHasItsPlace) {
       {kJob + std::string("space: {steps: {integers: [1, 5]}}\n"), "what the search decides"},
       {"job: {model: mlp, no_evaluation: true}\n" + space, "the job has none"},
       {kJob + space + "eta: 1\n", "eta"},
+      {kJob + space + "mixed: never\n", "mixed says nothing without mode fused"},
+      {kJob + space + "mode: fused\nmixed: sometimes\n", "auto"},
   };
   for (const auto& [yaml, part] : wrong) {
     const Result<TuneSpec> spec = load_tune(folder.write("tune.yaml", yaml));
