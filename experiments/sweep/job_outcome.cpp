@@ -52,6 +52,12 @@ JobOutcome outcome_of(const std::string& folder) {
   return json && json->is_object() ? from_summary(*json) : JobOutcome{.final_loss = NAN};
 }
 
+std::optional<double> step_time_of(const std::string& folder) {
+  const Result<Json> json = read_json((std::filesystem::path(folder) / run_files::kSummary).string());
+  const Json* step = json ? json->find("median_step_s") : nullptr;
+  return step && step->is_number() ? std::optional(step->as_double()) : std::nullopt;
+}
+
 std::string outcome_text(const std::string& folder) {
   const JobOutcome outcome = outcome_of(folder);
   std::string text = printed("loss %.4f", outcome.final_loss);

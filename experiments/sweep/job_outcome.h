@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,9 @@ struct JobOutcome {
 JobOutcome outcome_of(const std::string& folder);
 /// Of job `member` of an array.
 JobOutcome outcome_of(const std::string& folder, int member);
+
+/// Seconds of a step of a run's folder, of all jobs of an array; nothing if it did not come to its end.
+std::optional<double> step_time_of(const std::string& folder);
 
 /// "loss 0.1234, top1 0.9875"
 std::string outcome_text(const std::string& folder);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "driver/cli/rule_flags.h"
-#include "runtime/base/check.h"
 #include "runtime/rules/rule_table.h"
 
 namespace millrace {
@@ -50,18 +49,6 @@ std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vecto
     }
   }
   return result;
-}
-
-std::vector<Partition> limited(std::vector<Partition> parts, const std::function<int(int first)>& limit) {
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const auto most = static_cast<std::size_t>(limit(parts[i].front()));
-    MILLRACE_CHECK(most >= 1);
-    if (parts[i].size() <= most) continue;
-    Partition rest(parts[i].begin() + static_cast<std::ptrdiff_t>(most), parts[i].end());
-    parts[i].resize(most);
-    parts.push_back(std::move(rest));
-  }
-  return parts;
 }
 
 std::string partition_key(const JobSettings& settings, const std::vector<std::string>& infusible) {

@@ -24,9 +24,6 @@ using Partition = std::vector<int>;
 std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,
                                   const std::function<const JobSettings&(int)>& of);
 
-/// No partition has more than `limit(its key)` jobs: what is over is appended as a new one.
-std::vector<Partition> limited(std::vector<Partition> partitions, const std::function<int(int first)>& limit);
-
 /// "batch-size:8,depth:2": the infusible settings of a job, sorted by name.
 std::string partition_key(const JobSettings& settings, const std::vector<std::string>& infusible);
 

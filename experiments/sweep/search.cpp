@@ -39,51 +39,42 @@ class RandomSearch final : public Search {
   }
   void report(const TrialStep&, double) override {}
   int num_trials() const override { return trials_; }
+  bool is_over(int) const override { return true; }
 
  private:
   int trials_, iterations_, given_ = 0;
 };
 
-/// Bracket after bracket, rung after rung. A rung's trials go on from where they are.
-class Hyperband final : public Search {
+/// Rung after rung. A rung's trials go on from where they are.
+class Bracket {
  public:
-  explicit Hyperband(const SearchOptions& options) {
-    for (int s = whole_log(options.most, options.eta); s >= 0; --s) {
-      std::vector<Rung> rungs = bracket(options.most, options.eta, s, options.skip_last);
-      if (rungs.empty()) continue;
-      trials_ += rungs.front().trials;
-      brackets_.push_back(std::move(rungs));
-    }
+  /// Its trials are `first` and those that follow.
+  Bracket(std::vector<Rung> rungs, int first) : rungs_(std::move(rungs)), first_(first) {}
+
+  int first() const { return first_; }
+  int num_trials() const { return rungs_.front().trials; }
+
+  std::vector<TrialStep> next() {
+    if (scored_.size() < going_.size()) return {};
+    std::vector<TrialStep> steps;
+    if (rung_ == 0)
+      steps = fresh();
+    else if (rung_ < rungs_.size())
+      steps = kept(rungs_[rung_ - 1], rungs_[rung_]);
+    rung_ = steps.empty() ? rungs_.size() : rung_ + 1;  // none: all have failed
+    scored_.clear();
+    going_.clear();
+    for (const TrialStep& step : steps) going_.insert(step.trial);
+    return steps;
   }
 
-  std::vector<TrialStep> next() override {
-    if (scored_.size() < waiting_) return {};
-    while (bracket_ < brackets_.size()) {
-      const std::vector<Rung>& rungs = brackets_[bracket_];
-      if (rung_ == rungs.size()) {
-        ++bracket_, rung_ = 0;
-        scored_.clear();
-        continue;
-      }
-      const std::vector<TrialStep> steps =
-          rung_ == 0 ? fresh(rungs[0]) : kept(rungs[rung_ - 1], rungs[rung_]);
-      ++rung_;
-      scored_.clear();
-      waiting_ = steps.size();
-      if (!steps.empty()) return steps;
-      rung_ = rungs.size();  // all have failed
-    }
-    waiting_ = 0;
-    return {};
-  }
-
-  void report(const TrialStep& step, double score) override { scored_.push_back({step.trial, score}); }
-  int num_trials() const override { return trials_; }
+  void report(int trial, double score) { scored_.push_back({trial, score}); }
+  bool is_over(int trial) const { return going_.count(trial) == 0; }
 
  private:
-  std::vector<TrialStep> fresh(const Rung& rung) {
+  std::vector<TrialStep> fresh() const {
     std::vector<TrialStep> steps;
-    for (int i = 0; i < rung.trials; ++i) steps.push_back({first_++, 0, rung.iterations});
+    for (int i = 0; i < num_trials(); ++i) steps.push_back({first_ + i, 0, rungs_.front().iterations});
     return steps;
   }
   std::vector<TrialStep> kept(const Rung& before, const Rung& rung) {
@@ -97,11 +88,49 @@ class Hyperband final : public Search {
     return steps;
   }
 
-  std::vector<std::vector<Rung>> brackets_;
-  std::size_t bracket_ = 0, rung_ = 0;  // what comes next
-  std::size_t waiting_ = 0;             // steps of the rung that was given out
+  std::vector<Rung> rungs_;
+  int first_;
+  std::size_t rung_ = 0;  // what comes next
+  std::set<int> going_;   // trials of the rung that was given out
   std::vector<Scored> scored_;
-  int first_ = 0, trials_ = 0;
+};
+
+/// All brackets side by side: none knows of the others.
+class Hyperband final : public Search {
+ public:
+  explicit Hyperband(const SearchOptions& options) {
+    for (int s = whole_log(options.most, options.eta); s >= 0; --s) {
+      std::vector<Rung> rungs = bracket(options.most, options.eta, s, options.skip_last);
+      if (rungs.empty()) continue;
+      brackets_.emplace_back(std::move(rungs), trials_);
+      trials_ += brackets_.back().num_trials();
+    }
+  }
+
+  std::vector<TrialStep> next() override {
+    std::vector<TrialStep> steps;
+    for (Bracket& bracket : brackets_) {
+      const std::vector<TrialStep> more = bracket.next();
+      steps.insert(steps.end(), more.begin(), more.end());
+    }
+    return steps;
+  }
+
+  void report(const TrialStep& step, double score) override {
+    brackets_[static_cast<std::size_t>(group(step.trial))].report(step.trial, score);
+  }
+  int num_trials() const override { return trials_; }
+  int group(int trial) const override {
+    const auto after = std::ranges::upper_bound(brackets_, trial, {}, &Bracket::first);
+    return static_cast<int>(after - brackets_.begin()) - 1;
+  }
+  bool is_over(int trial) const override {
+    return brackets_[static_cast<std::size_t>(group(trial))].is_over(trial);
+  }
+
+ private:
+  std::vector<Bracket> brackets_;
+  int trials_ = 0;
 };
 
 /// ASHA as `lanes` workers would play it whose time is the iterations that they run: a lane that is free at t

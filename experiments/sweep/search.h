@@ -35,6 +35,10 @@ class Search {
   virtual void report(const TrialStep& step, double score) = 0;
   /// Trials 0 .. num_trials() - 1 at most.
   virtual int num_trials() const = 0;
+  /// Steps of different groups do not wait for each other: brackets of Hyperband. Ascends with the trial.
+  virtual int group(int /*trial*/) const { return 0; }
+  /// Of a trial that was given out: whatever is still reported, next() will not ask for more of it.
+  virtual bool is_over(int /*trial*/) const { return false; }
 };
 
 struct SearchOptions {

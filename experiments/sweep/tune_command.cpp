@@ -30,12 +30,15 @@ void print_results(const TuneSpec& spec, const TuneResults& results) {
     const TrialResult& best = results.steps[static_cast<std::size_t>(results.best)];
     std::printf("best trial %d (%s): %s %.6g after %d iterations, in %s\n", best.step.trial,
                 settings_text(spec.settings(best.step.trial)).c_str(), spec.metric.c_str(), best.metric,
-                best.step.to, place_text(best).c_str());
+                best.step.to, place_text(best.folder, best.member).c_str());
   }
   const TuneCost cost = cost_of(results);
   std::printf("cost: %lld iterations, %.1f s; with restarts %lld iterations, about %.1f s\n",
               static_cast<long long>(cost.iterations), cost.seconds,
               static_cast<long long>(cost.restarts_iterations), cost.restarts_seconds);
+  if (spec.mode == SweepMode::Fused)
+    std::printf("arrays: %lld, of %lld iterations in all\n", static_cast<long long>(cost.runs),
+                static_cast<long long>(cost.run_iterations));
 }
 
 std::vector<JobSpec> jobs_to_check(const TuneSpec& spec) {

@@ -102,6 +102,9 @@ std::string tune_report_html(const TuneSpec& spec, const TuneResults& results) {
                      std::to_string(cost.restarts_iterations) + " with restarts");
   tiles += html_tile("Time", duration_figure(cost.seconds),
                      "about " + duration_figure(cost.restarts_seconds) + " with restarts");
+  if (spec.mode == SweepMode::Fused)
+    tiles += html_tile("Arrays", std::to_string(cost.runs),
+                       std::to_string(cost.run_iterations) + " iterations in all");
   if (results.num_failed() > 0) tiles += html_tile("Failed", std::to_string(results.num_failed()), "steps");
   return html_page(
       {.title = spec.name,

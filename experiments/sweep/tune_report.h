@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "experiments/sweep/run_tune.h"
+#include "experiments/sweep/tune_results.h"
 
 namespace millrace {
 

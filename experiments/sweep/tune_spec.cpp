@@ -68,6 +68,9 @@ Result<TuneSpec> load_tune(const std::string& path) {
   spec.keep = read_choice(in, "checkpoints", KeptCheckpoints::Best);
   spec.at_once = in.has("at_once") ? in.whole("at_once", 1, kMostTrials) : 0;
   spec.array = in.has("array") ? in.whole("array", 1, kMostTrials) : 0;
+  spec.mixed = read_choice(in, "mixed", MixedArrays::Auto);
+  if (in.has("mixed") && spec.mode != SweepMode::Fused)
+    in.problem("mixed", "mixed says nothing without mode fused", "leave it out");
   spec.space = read_varied(nullptr, nullptr, in.any("space"), problems);
   if (spec.space.sample.empty() && problems.empty())
     problems.push_back({path, "the space is empty", "e.g. space: {lr: {log_uniform: [1e-4, 1e-1]}}"});
@@ -92,8 +95,8 @@ Result<TuneSpec> load_tune(const std::string& path) {
   if (spec.metric != "final_loss" && first && first->find("no-evaluation"))
     return Problem{path, "metric " + spec.metric + " is of an evaluation, and the job has none",
                    "leave no_evaluation out, or metric: final_loss"};
-  // How many run at a time changes no result.
-  spec.set_identity(*json, {"at_once", "checkpoints"});
+  // What runs at the same time changes no result.
+  spec.set_identity(*json, {"at_once", "mixed", "checkpoints"});
   return spec;
 }
 

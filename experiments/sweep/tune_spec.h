@@ -21,6 +21,12 @@ constexpr auto names_of(KeptCheckpoints) {
   return std::to_array<std::string_view>({"best", "all"});
 }
 
+/// Fused: whether trials of different rungs may be one array. Auto: where that was measured to be faster.
+enum class MixedArrays { Auto, Always, Never };
+constexpr auto names_of(MixedArrays) {
+  return std::to_array<std::string_view>({"auto", "always", "never"});
+}
+
 struct TuneSpec : SweptFile {
   Varied space;                        ///< distributions only
   std::vector<std::string> infusible;  ///< of the space: an array has one value of each
@@ -31,6 +37,7 @@ struct TuneSpec : SweptFile {
   SweepMode mode = SweepMode::Serial;
   int at_once = 0;  ///< concurrent: processes; 0: as cores are there for
   int array = 0;    ///< fused: trials of an array at most; 0: all that go together
+  MixedArrays mixed = MixedArrays::Auto;
   KeptCheckpoints keep = KeptCheckpoints::Best;
 
   int num_trials() const { return make_search(search)->num_trials(); }

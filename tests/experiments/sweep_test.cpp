@@ -8,7 +8,9 @@
 #include <map>
 #include <set>
 
+#include "experiments/sweep/array_pace.h"
 #include "experiments/sweep/journal.h"
+#include "experiments/sweep/next_array.h"
 #include "experiments/sweep/partition.h"
 #include "experiments/sweep/run_pool.h"
 #include "experiments/sweep/search.h"
@@ -117,8 +119,6 @@ TEST(Partitions, AreTheFewestThatAgreeAndKeepTheirOrder) {
   const std::vector<Partition> parts = partitions(all, infusible, of);
   EXPECT_EQ(parts, (std::vector<Partition>{{0, 2}, {1, 4}, {3, 6}, {5}}));
   EXPECT_EQ(partition_key(jobs[1], infusible), "depth:2,microbatch:16");
-  EXPECT_EQ(limited({{0, 1, 2, 3, 4}, {5, 6}}, [](int first) { return first == 0 || first == 2 ? 2 : 1; }),
-            (std::vector<Partition>{{0, 1}, {5}, {2, 3}, {6}, {4}}));
   EXPECT_TRUE(partitions({}, infusible, of).empty());
   EXPECT_TRUE(is_fusible("lr") && is_fusible("beta2") && is_fusible("dropout") && is_fusible("seed") &&
               is_fusible("lr") && is_fusible("gamma") && is_fusible("lr-step-epochs") && is_fusible("rule"));
@@ -270,6 +270,196 @@ TEST(Searches, DecideTheSameHoweverManyRunAndWhicheverEndsFirst) {
         const Played played =
             play(options, known_score, at_once, [&](std::size_t n) { return random.below(n); });
         EXPECT_EQ(sorted(played.order), reference) << to_string(kind) << " at once " << at_once;
+      }
+    }
+  }
+}
+
+// ---- arrays of a search
+// --------------------------------------------------------------------------------------------------
+
+/// One of `kinds` values of a setting that cannot be fused.
+ArrayRules rules_of(int kinds, bool mixed, int most = 0) {
+  return {.most = most, .mixed = mixed, .infusible = {"width"}, .settings = [kinds](int trial) {
+            return JobSettings{{"width", std::to_string(trial % kinds), ""}};
+          }};
+}
+
+TEST(NextArrays, RunToTheFirstEndAndTakeAlongWhoAgrees) {
+  // Trials 0 and 2 have 2 iterations left, 4 is new with 1, 1 and 3 are of another kind.
+  const std::vector<OpenStep> all{
+      {{0, 1, 3}, 1}, {{1, 0, 1}, 0}, {{2, 1, 3}, 1}, {{3, 0, 9}, 0}, {{4, 0, 1}, 0}};
+  std::vector<OpenStep> open = all;
+  ArrayRun run = take_array(open, rules_of(2, true));
+  EXPECT_EQ(run.iterations, 1) << "the oldest that is nearest to its end";
+  EXPECT_EQ(run.steps, (std::vector<OpenStep>{all[1], all[3]}));
+  run = take_array(open, rules_of(2, true));
+  EXPECT_EQ(run.iterations, 1);
+  EXPECT_EQ(run.steps, (std::vector<OpenStep>{all[0], all[2], all[4]})) << "new trials come last";
+  EXPECT_TRUE(open.empty());
+  // Who has equally far to go stays together: 0 and 2 do not fit beside 4.
+  open = all;
+  take_array(open, rules_of(2, true));
+  EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[4]}));
+  EXPECT_EQ(take_array(open, rules_of(2, true, 2)).steps, (std::vector<OpenStep>{all[0], all[2]}));
+  // Not mixed: a rung's, the oldest first; alone: one after the other.
+  const OpenStep farther{{2, 3, 9}, 7}, like_first{{6, 1, 3}, 1}, other_kind{{5, 1, 3}, 1};
+  open = {all[0], farther, like_first, other_kind};
+  EXPECT_EQ(take_array(open, rules_of(2, false)).steps, (std::vector<OpenStep>{all[0], like_first}));
+  EXPECT_EQ(take_array(open, rules_of(1, false, 1)).steps, (std::vector<OpenStep>{farther}));
+  // Only who is worth it is taken along; the others stay.
+  open = {all[0], farther, all[4]};
+  ArrayRules rules = rules_of(2, true);
+  rules.together = [](const auto& steps, const auto& more, int iterations) {
+    EXPECT_EQ(iterations, 1);
+    return steps.size() == 1 && more.front().at == 7;
+  };
+  EXPECT_EQ(take_array(open, rules).steps, (std::vector<OpenStep>{farther, all[4]}));
+  EXPECT_EQ(open, (std::vector<OpenStep>{all[0]}));
+}
+
+struct PlayedArrays {
+  std::vector<TrialStep> order;
+  int runs = 0, differing = 0;  ///< of which have trials that have come differently far
+  std::int64_t iterations = 0, of_trials = 0;
+};
+
+/// As run_tune does it, array after array.
+PlayedArrays play_arrays(
+    const SearchOptions& options, const ArrayRules& rules, const auto& score,
+    const std::function<void(const ArrayRun&)>& ran = [](const ArrayRun&) {}) {
+  const auto search = make_search(options);
+  PlayedArrays played;
+  std::vector<OpenStep> open;
+  std::map<int, int> reached;
+  for (;;) {
+    for (const TrialStep& step : search->next()) {
+      EXPECT_EQ(reached[step.trial], step.from);
+      played.order.push_back(step);
+      open.push_back({step, step.from});
+    }
+    if (open.empty()) break;
+    const ArrayRun run = take_array(open, rules);
+    EXPECT_TRUE(rules.most == 0 || run.steps.size() <= static_cast<std::size_t>(rules.most));
+    EXPECT_GT(run.iterations, 0);
+    const auto differs = [&](const OpenStep& one) { return one.at != run.steps.front().at; };
+    ++played.runs, played.differing += std::ranges::any_of(run.steps, differs);
+    played.iterations += run.iterations;
+    ran(run);
+    bool ends = false;
+    for (OpenStep one : run.steps) {
+      EXPECT_EQ(rules.settings(one.step.trial)[0].text, rules.settings(run.steps[0].step.trial)[0].text);
+      EXPECT_EQ(reached[one.step.trial], one.at);
+      EXPECT_LE(run.iterations, one.left()) << "nobody is trained for nothing";
+      one.at = reached[one.step.trial] += run.iterations;
+      played.of_trials += run.iterations;
+      ends = ends || one.left() == 0;
+      if (one.left() == 0)
+        search->report(one.step, score(one.step));
+      else
+        open.push_back(one);
+    }
+    EXPECT_TRUE(ends);
+  }
+  return played;
+}
+
+TEST(NextArrays, DecideAsSerialSearchesDoInFewerIterationsOfArrays) {
+  const auto sorted = [](std::vector<TrialStep> order) {
+    std::ranges::sort(order, {}, [](const TrialStep& s) { return std::pair(s.trial, s.to); });
+    return order;
+  };
+  const auto some_fail = [](const TrialStep& step) {
+    return step.trial % 7 == 3 ? -std::numeric_limits<double>::infinity() : known_score(step);
+  };
+  for (SearchKind kind : {SearchKind::Random, SearchKind::Hyperband, SearchKind::Asha}) {
+    for (int lanes : {1, 3, 4, 16}) {
+      const SearchOptions options{.kind = kind, .trials = 60, .most = 27, .eta = 3, .lanes = lanes};
+      const Played serial = play(options, some_fail, 1, first_of);
+      for (int kinds : {1, 2, 5}) {
+        for (int most : {0, 1, 3, 8}) {
+          const PlayedArrays apart = play_arrays(options, rules_of(kinds, false, most), some_fail);
+          const PlayedArrays mixed = play_arrays(options, rules_of(kinds, true, most), some_fail);
+          const std::string what = to_string(kind) + " lanes " + std::to_string(lanes) + " kinds " +
+                                   std::to_string(kinds) + " most " + std::to_string(most);
+          EXPECT_EQ(sorted(apart.order), sorted(serial.order)) << what;
+          EXPECT_EQ(sorted(mixed.order), sorted(serial.order)) << what;
+          EXPECT_EQ(apart.of_trials, serial.iterations) << what;
+          EXPECT_EQ(mixed.of_trials, serial.iterations) << what;
+          EXPECT_LE(mixed.iterations, apart.iterations) << what;
+          EXPECT_EQ(apart.differing, 0) << what;
+          EXPECT_TRUE(most != 0 || mixed.runs <= apart.runs) << what;
+          const bool can_differ = kind == SearchKind::Asha && lanes > 1 && most != 1;
+          EXPECT_EQ(mixed.differing > 0, can_differ || (kind == SearchKind::Hyperband && most > 1)) << what;
+        }
+      }
+    }
+  }
+}
+
+TEST(NextArrays, BracketsShareThemSoThatOneEndsWithTheLongest) {
+  const SearchOptions options{.kind = SearchKind::Hyperband};
+  const PlayedArrays apart = play_arrays(options, rules_of(1, false), known_score);
+  const PlayedArrays mixed = play_arrays(options, rules_of(1, true), known_score);
+  EXPECT_EQ(std::pair(apart.runs, apart.iterations), std::pair(9, std::int64_t{201})) << "a rung's alone";
+  EXPECT_EQ(std::pair(mixed.runs, mixed.iterations), std::pair(5, std::int64_t{81})) << "five brackets of 81";
+  EXPECT_EQ(mixed.of_trials, 1581);
+  EXPECT_EQ(mixed.differing, 0) << "all began together: one batch for all";
+}
+
+TEST(ArrayPaces, TogetherIsWhatWasMeasuredToBeFaster) {
+  const std::vector<OpenStep> steps(11, {{0, 0, 1}, 0}), more(5, {{1, 1, 9}, 1});
+  /// After arrays of 16, 11 and 5 trials ran, each half a second beside its steps; `differing`: also one of
+  /// 16 that had come differently far, with a second.
+  const auto pays = [&](auto step_s, std::int64_t steps_each, std::optional<double> differing = {}) {
+    ArrayPace pace;
+    EXPECT_FALSE(pace.pays(steps, more, 1, 1'000'000)) << "nothing is known";
+    for (std::size_t trials : {16, 11, 5}) pace.learn(trials, false, step_s(trials), 0.5);
+    if (differing) pace.learn(16, true, *differing, 1.2);
+    return pace.pays(steps, more, 1, steps_each);
+  };
+  const auto flat = [](std::size_t) { return 1e-3; };
+  const auto growing = [](std::size_t trials) { return 1e-4 * static_cast<double>(trials); };
+  EXPECT_TRUE(pays(flat, 1000)) << "a second is saved, and a process";
+  EXPECT_TRUE(pays(flat, 1));
+  EXPECT_TRUE(pays(flat, 1000, 1.2e-3)) << "1.2 + 1.2 s beside two of 1.5 s";
+  EXPECT_FALSE(pays(flat, 100, 1.2e-3)) << "0.12 + 1.2 s beside two of 0.6 s";
+  EXPECT_FALSE(pays(flat, 1000, 2.5e-3)) << "batches of their own cost more";
+  EXPECT_FALSE(pays(growing, 10'000, 1.7e-3));
+  ArrayPace one;
+  one.learn(16, false, 1e-3, 0);
+  EXPECT_FALSE(one.pays(steps, more, 1, 1000)) << "until smaller ones have been slower than their share";
+}
+
+/// Machines where an array takes as long as one trial, where it takes as long as its trials, and between.
+TEST(ArrayPaces, SearchesTakeTheShorterWayWhateverArraysCost) {
+  const SearchOptions options{.kind = SearchKind::Asha, .trials = 81, .most = 27, .lanes = 9};
+  for (double whole : {1.0, 0.5, 0.0}) {         // of an iteration that does not depend on the trials
+    for (double own_batch : {0.0, 0.2}) {        // more for a trial, where they differ
+      for (double stop_s : {0.01, 0.3, 10.0}) {  // beside iterations
+        const auto step_s = [&](std::size_t trials, bool differs) {
+          return whole + static_cast<double>(trials) * (1 - whole + (differs ? own_batch : 0));
+        };
+        const auto seconds = [&](MixedArrays mixed) {
+          ArrayPace pace;
+          ArrayRules rules = rules_of(1, mixed != MixedArrays::Never);
+          if (mixed == MixedArrays::Auto) {
+            rules.together = [&](const auto& steps, const auto& more, int iterations) {
+              return pace.pays(steps, more, iterations, 1);
+            };
+          }
+          double sum = 0;
+          play_arrays(options, rules, known_score, [&](const ArrayRun& run) {
+            const double step = step_s(run.steps.size(), differ(run.steps));
+            sum += stop_s + step * run.iterations;
+            pace.learn(run.steps.size(), differ(run.steps), step, stop_s);
+          });
+          return sum;
+        };
+        const double learnt = seconds(MixedArrays::Auto);
+        const double always = seconds(MixedArrays::Always), never = seconds(MixedArrays::Never);
+        EXPECT_LE(learnt, 1.2 * std::min(always, never))
+            << whole << " " << own_batch << " " << stop_s << ": " << always << " " << never;
       }
     }
   }
@@ -427,6 +617,8 @@ TEST(TuneFiles, EveryProblemHasItsPlace) {
       {kJob + std::string("space: {steps: {integers: [1, 5]}}\n"), "what the search decides"},
       {"job: {model: mlp, no_evaluation: true}\n" + space, "the job has none"},
       {kJob + space + "eta: 1\n", "eta"},
+      {kJob + space + "mixed: never\n", "mixed says nothing without mode fused"},
+      {kJob + space + "mode: fused\nmixed: sometimes\n", "auto"},
   };
   for (const auto& [yaml, part] : wrong) {
     const Result<TuneSpec> spec = load_tune(folder.write("tune.yaml", yaml));

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <set>
@@ -36,6 +37,18 @@ class SweepJobs : public Jobs {
       }
       rows.emplace_back();
       for (std::size_t i = 0; i < std::min(cells.size(), heads.size()); ++i) rows.back()[heads[i]] = cells[i];
+    }
+    return rows;
+  }
+  /// Rows of a search's history: step, exit code and results; of a failed one no results.
+  std::vector<std::string> history(const std::string& out) {
+    std::vector<std::string> rows;
+    for (const auto& row : table(out + "/history.csv")) {
+      if (row.count("exit_code") == 0) continue;  // the rest of an error
+      rows.push_back(row.at("id") + " " + row.at("from") + " " + row.at("iterations") + " " +
+                     row.at("exit_code"));
+      for (const char* result : {"result.final_loss", "result.loss", "result.top1"})
+        rows.back() += row.at("exit_code") == "0" ? " " + row.at(result) : "";
     }
     return rows;
   }
@@ -320,6 +333,118 @@ TEST_F(SweepJobs, AshaIsTheSameWithAnyNumberOfProcesses) {
   };
   EXPECT_EQ(steps("one"), steps("three"));
   EXPECT_GT(steps("one").size(), 6u);
+}
+
+TEST_F(SweepJobs, FusedAshaMixesRungsAndGivesTheBitsOfSerial) {
+  const std::string search =
+      "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:128', dropout: 0.1, kernels: "
+      "loop, "
+      "lr_policy: cosine}\nspace: {lr: {log_uniform: [1e-3, 0.5]}, momentum: {uniform: [0, 0.9]}, "
+      "microbatch: "
+      "{choice: [2, 4]}}\nalgorithm: asha\ntrials: 14\nmost: 9\neta: 3\nlanes: 5\niteration: 4\nseed: 2\n";
+  write("serial.yaml", search + "mode: serial\n");
+  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  write("small.yaml", search + "mode: fused\nmixed: always\narray: 2\ncheckpoints: all\n");
+  write("apart.yaml", search + "mode: fused\nmixed: never\n");
+  ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
+  start_and_kill("tune fused.yaml -o fused", "fused", 9);
+  EXPECT_NE(bytes("fused/journal.jsonl").find("on its way to"), std::string::npos)
+      << "nothing was on its way";
+  for (const char* name : {"fused", "small", "apart"}) {
+    const Ran ran = run("tune " + std::string(name) + ".yaml -o " + name);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+  }
+  const auto summary = [&](const std::string& name) {
+    return read_json((folder_ / name / "summary.json").string()).value();
+  };
+  /// Arrays whose jobs were at different steps at some time, of all arrays.
+  const auto mixed_arrays = [&](const std::string& name) {
+    int mixed = 0, all = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / name)) {
+      if (entry.path().filename() != "jobs.csv") continue;
+      std::map<std::string, std::set<std::string>> own;
+      for (const auto& row : table(fs::relative(entry.path(), folder_).string()))
+        own[row.at("step")].insert(row.count("own_step") ? row.at("own_step") : row.at("step"));
+      mixed += std::ranges::any_of(own, [](const auto& step) { return step.second.size() > 1; });
+      ++all;
+    }
+    return std::pair(mixed, all);
+  };
+  const std::vector<std::string> expected = history("serial");
+  const Json serial = summary("serial");
+  for (const char* name : {"fused", "small", "apart"}) {
+    EXPECT_EQ(history(name), expected) << name;
+    const Json json = summary(name);
+    const Json *best = json.find("best"), *cost = json.find("cost");
+    for (const char* what : {"trial", "iterations", "loss", "settings"})
+      EXPECT_EQ(best->find(what)->dump(), serial.find("best")->find(what)->dump()) << name << " " << what;
+    EXPECT_EQ(cost->find("iterations")->dump(), serial.find("cost")->find("iterations")->dump());
+    EXPECT_LT(cost->find("run_iterations")->as_int(), cost->find("iterations")->as_int()) << name;
+    EXPECT_EQ(run("fuse " + best->find("folder")->as_string() + " --overwrite --out again").code, 0) << name;
+  }
+  EXPECT_GE(mixed_arrays("fused").first, 3);
+  EXPECT_GE(mixed_arrays("small").first, 1);
+  EXPECT_EQ(mixed_arrays("apart").first, 0);
+  EXPECT_GT(mixed_arrays("apart").second, 0);
+  const auto iterations = [&](const Json& json) {
+    return json.find("cost")->find("run_iterations")->as_int();
+  };
+  EXPECT_LT(iterations(summary("fused")), iterations(summary("apart")));
+  // The best one's checkpoint alone is left; all of them, if they were asked for.
+  const auto checkpoints = [&](const std::string& name) {
+    int count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / name))
+      count += entry.path().filename().string().starts_with("step-") && entry.is_directory();
+    return count;
+  };
+  EXPECT_EQ(checkpoints("fused"), 1);
+  EXPECT_GT(checkpoints("small"), 5);
+  EXPECT_NE(bytes("fused/report.html").find("iterations in all"), std::string::npos);
+  const std::string before = bytes("fused/journal.jsonl");
+  EXPECT_EQ(run("tune fused.yaml -o fused").code, 0);
+  EXPECT_EQ(bytes("fused/journal.jsonl"), before) << "nothing is left to do";
+}
+
+TEST_F(SweepJobs, ATrialThatFailsInAMixedArrayDisturbsNobody) {
+  // The worst go on here: weights that grow a hundredfold in a step are finite after 4 steps, after 12 they
+  // are not.
+  const std::string search =
+      "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:128', microbatch: 2, kernels: "
+      "loop}\nspace: {lr: {uniform: [0.4, 0.9]}, weight_decay: {choice: [0, 1, 2, 3, 1000]}}\nalgorithm: "
+      "asha\n"
+      "trials: 10\nmost: 9\neta: 3\nlanes: 4\niteration: 4\ngoal: max\nseed: 2\n";
+  write("serial.yaml", search + "mode: serial\n");
+  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  for (const char* mode : {"serial", "fused"})
+    ASSERT_EQ(run("tune " + std::string(mode) + ".yaml -o " + mode).code, 0) << mode;
+  const std::vector<std::string> serial = history("serial");
+  EXPECT_EQ(history("fused"), serial);
+  EXPECT_TRUE(std::ranges::any_of(serial, [](const std::string& row) { return row.ends_with(" 1 3 6"); }))
+      << ::testing::PrintToString(serial);
+  EXPECT_NE(bytes("fused/history.csv").find("the loss is not finite from step "), std::string::npos);
+  const std::string before = bytes("fused/journal.jsonl");
+  EXPECT_EQ(run("tune fused.yaml -o fused").code, 0) << "failures stay on record";
+  EXPECT_EQ(bytes("fused/journal.jsonl"), before);
+  EXPECT_EQ(run("tune fused.yaml -o fused --retry-failed").code, 0);
+  EXPECT_EQ(history("fused"), serial) << "they fail again, each by itself";
+}
+
+TEST_F(SweepJobs, JobsThatCannotBeAtDifferentStepsShareArraysOfARung) {
+  // The last batch of an epoch is smaller: jobs of an array must come to it together.
+  const std::string search =
+      "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:90', microbatch: 4, kernels: "
+      "loop, "
+      "keep_last: true}\nspace: {lr: {log_uniform: [1e-3, 0.5]}}\nalgorithm: asha\ntrials: 6\nmost: 3\n"
+      "eta: 3\nlanes: 3\niteration: 2\n";
+  write("serial.yaml", search + "mode: serial\n");
+  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
+  const Ran ran = run("tune fused.yaml -o fused");
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  EXPECT_NE(ran.output.find("arrays hold trials of one rung from here on: "), std::string::npos)
+      << ran.output;
+  EXPECT_EQ(history("fused"), history("serial"));
+  EXPECT_NE(ran.output.find("array of 3 trials, 3 at 0"), std::string::npos) << ran.output;
 }
 
 TEST_F(SweepJobs, AMetricThatTheModelDoesNotHaveIsSaidOnce) {

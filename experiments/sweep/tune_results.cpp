@@ -1,0 +1,129 @@
+#include "experiments/sweep/tune_results.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "experiments/sweep/csv_text.h"
+#include "runtime/base/files.h"
+#include "runtime/base/run_files.h"
+#include "runtime/base/text.h"
+
+namespace millrace {
+
+namespace fs = std::filesystem;
+
+std::string place_text(const std::string& folder, int member) {
+  return member < 0 ? folder : folder + "@" + std::to_string(member);
+}
+
+int TuneResults::num_failed() const {
+  return static_cast<int>(std::ranges::count_if(steps, [](const auto& s) { return s.exit_code != 0; }));
+}
+
+double score_of(const TuneSpec& spec, const TrialResult& result) {
+  if (!std::isfinite(result.metric)) return -std::numeric_limits<double>::infinity();
+  return spec.goal == Goal::Max ? result.metric : -result.metric;
+}
+
+int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
+  int best = -1;
+  const auto rank = [&](const TrialResult& r) {
+    return std::tuple(score_of(spec, r), r.step.to, -r.step.trial);
+  };
+  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
+    const TrialResult& one = steps[static_cast<std::size_t>(i)];
+    if (!std::isfinite(one.metric)) continue;
+    if (best < 0 || rank(one) > rank(steps[static_cast<std::size_t>(best)])) best = i;
+  }
+  return best;
+}
+
+TuneCost cost_of(const TuneResults& results) {
+  TuneCost cost;
+  std::set<std::string> folders;
+  for (const TrialResult& one : results.steps) {
+    const int done = one.step.to - one.step.from;
+    cost.iterations += done;
+    cost.restarts_iterations += one.step.to;
+    cost.seconds += one.runtime;
+    cost.restarts_seconds += one.runtime * one.step.to / done;
+    if (folders.insert(one.folder).second) ++cost.runs, cost.run_iterations += one.iterations;
+  }
+  return cost;
+}
+
+Json to_json(const TuneSpec& spec, const TuneResults& results) {
+  const TuneCost cost = cost_of(results);
+  Json best;
+  if (results.best >= 0) {
+    const TrialResult& one = results.steps[static_cast<std::size_t>(results.best)];
+    best = Json::object({{"trial", one.step.trial},
+                         {"iterations", one.step.to},
+                         {spec.metric, one.metric},
+                         {"folder", place_text(one.folder, one.member)}});
+    for (const Setting& setting : spec.settings(one.step.trial))
+      best["settings"][setting.flag] = setting.text;
+  }
+  return Json::object({{"format", kTuneFormat},
+                       {"algorithm", to_string(spec.search.kind)},
+                       {"trials", spec.num_trials()},
+                       {"steps", static_cast<std::int64_t>(results.steps.size())},
+                       {"failed", results.num_failed()},
+                       {"best", best},
+                       {"cost", Json::object({{"iterations", cost.iterations},
+                                              {"restarts_iterations", cost.restarts_iterations},
+                                              {"runs", cost.runs},
+                                              {"run_iterations", cost.run_iterations},
+                                              {"seconds", cost.seconds},
+                                              {"restarts_seconds", cost.restarts_seconds}})}});
+}
+
+Status write_tune_tables(const TuneSpec& spec, const TuneResults& results) {
+  std::vector<std::string> names;
+  for (const TrialResult& one : results.steps) {
+    for (const auto& [name, value] : one.values) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  std::string history = "id";
+  for (const std::string& flag : spec.space.flags()) history += ",params." + csv_cell(flag);
+  for (const std::string& name : names) history += ",result." + csv_cell(name);
+  history += ",early_stop,runtime,iterations,from,exit_code,error\n";
+  for (const TrialResult& one : results.steps) {
+    history += std::to_string(one.step.trial);
+    for (const Setting& setting : spec.settings(one.step.trial)) history += "," + csv_cell(setting.text);
+    for (const std::string& name : names) {
+      const auto found = std::ranges::find(one.values, name, &std::pair<std::string, double>::first);
+      history += "," + (found == one.values.end() ? "" : csv_number(found->second));
+    }
+    history += std::string(one.exit_code == 0 ? ",False" : ",True") +
+               printed(",%.3f,%d,%d,%d,", one.runtime, one.step.to, one.step.from, one.exit_code) +
+               csv_cell(one.error) + "\n";
+  }
+  std::vector<TrialResult> by_time = results.steps;
+  std::ranges::stable_sort(by_time, {}, &TrialResult::ended);
+  std::string trajectory = "timestamp,best\n";
+  double best = NAN;
+  for (const TrialResult& one : by_time) {
+    if (!std::isfinite(one.metric)) continue;
+    if (std::isnan(best) || (spec.goal == Goal::Max ? one.metric > best : one.metric < best))
+      best = one.metric;
+    trajectory += printed("%.3f,", one.ended) + csv_number(best) + "\n";
+  }
+  const fs::path folder = spec.output_dir;
+  Problems problems;
+  for (const auto& [name, text] : {std::pair<const char*, std::string>{"history.csv", history},
+                                   {"trajectory.csv", trajectory},
+                                   {run_files::kSummary, to_json(spec, results).dump(1) + "\n"}}) {
+    if (const Status written = write_file_atomically(folder / name, text); !written)
+      append(problems, written.problems());
+  }
+  if (!problems.empty()) return problems;
+  return Ok{};
+}
+
+}  // namespace millrace
