@@ -20,7 +20,7 @@ struct StepRecord {
   std::int64_t step = 0;
   StepTimes times;
   double step_s = 0;
-  double ended_s = 0;  ///< when it ended, by the run's clock
+  double ended_s = 0;  ///< when it ended, by the run's clock; in a stretch (TrainOptions) as if in turn
   double cpu_s = 0;    ///< CPU time of this process meanwhile, all its threads
   double samples_per_s = 0;
   std::vector<std::int64_t> own_steps;     ///< by job, where they are not all `step`; else empty

@@ -233,6 +233,7 @@ struct Trainer::Impl {
   /// Of a step, before it is logged.
   struct Measured {
     double seconds = 0, cpu_s = 0;
+    TimePoint ended{};
     StepTimes times{};
     std::vector<double> gradient_norms{};  // by job
     std::vector<LossSums> losses{};        // by array; of the last stage
@@ -1062,8 +1063,13 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
     job = last_job;
   }
   double seconds = 0;
+  for (const Measured& step : steps) seconds += step.seconds;
+  // As if they had been done in turn, one step of all after the other: what lies between two steps then took
+  // the time between them.
+  TimePoint ended = last_update - std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
   for (Measured& step : steps) {
-    seconds += step.seconds;
+    ended += std::chrono::duration_cast<TimePoint::duration>(Seconds(step.seconds));
+    step.ended = ended;
     log_step(done++, std::move(step));
   }
   stop->completed(done - start);
@@ -1115,6 +1121,7 @@ Trainer::Impl::Measured Trainer::Impl::measure(RankRunner& runner) {
   const double cpu_now = process_cpu_seconds();
   return {.seconds = Seconds(now - std::exchange(last_update, now)).count(),
           .cpu_s = cpu_now - std::exchange(cpu_at_last_update, cpu_now),
+          .ended = now,
           .times = runner.take_times(),
           .gradient_norms = stages->gradient_norms()};
 }
@@ -1138,7 +1145,7 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
   StepRecord record{.step = newest,
                     .times = measured.times,
                     .step_s = seconds,
-                    .ended_s = Seconds(last_update.time_since_epoch()).count(),
+                    .ended_s = Seconds(measured.ended.time_since_epoch()).count(),
                     .cpu_s = measured.cpu_s,
                     .samples_per_s = samples_per_s.back(),
                     .lr = rates(step),

@@ -291,11 +291,17 @@ TEST_F(JobSteps, ArraysOfOneRankGoOnInStretches) {
   // Stretches end with steps 1, 8, 9, 14, 16 and 20. Where one ends the first array follows the last one.
   EXPECT_EQ(follows, (20 - 6) + (9 - 3) + (20 - 6) + 5);
   std::vector<std::int64_t> logged;
+  double ended_before = 0;
   std::ifstream file(folder_ / "array" / "steps.rank0.jsonl");
   for (std::string line; std::getline(file, line);) {
     const Result<Json> step = parse_json(line, "step");
     ASSERT_TRUE(step) << line;
-    if (const Json* number = step->find("step")) logged.push_back(number->as_int());
+    const Json* number = step->find("step");
+    if (!number) continue;  // the log's first line
+    logged.push_back(number->as_int());
+    const double ended = step->find("ended_s")->as_double(), seconds = step->find("step_s")->as_double();
+    EXPECT_GE(ended - seconds, ended_before - 1e-6) << "steps do not overlap: " << line;
+    ended_before = ended;
   }
   std::vector<std::int64_t> all(20);
   std::iota(all.begin(), all.end(), 0);
