@@ -430,11 +430,12 @@ TEST_F(SweepJobs, ATrialThatFailsInAMixedArrayDisturbsNobody) {
 }
 
 TEST_F(SweepJobs, JobsThatCannotBeAtDifferentStepsShareArraysOfARung) {
-  // The last batch of an epoch is smaller: jobs of an array must come to it together.
+  // The last batch of an epoch is smaller: jobs of an array must come to it together, and are told to be one.
   const std::string search =
       "job: {model: mlp, width: 16, depth: 1, classes: 10, data: 'synthetic:90', microbatch: 4, kernels: "
       "loop, "
-      "keep_last: true}\nspace: {lr: {log_uniform: [1e-3, 0.5]}}\nalgorithm: asha\ntrials: 6\nmost: 3\n"
+      "keep_last: true, arrays: 1}\nspace: {lr: {log_uniform: [1e-3, 0.5]}}\nalgorithm: asha\ntrials: "
+      "6\nmost: 3\n"
       "eta: 3\nlanes: 3\niteration: 2\n";
   write("serial.yaml", search + "mode: serial\n");
   write("fused.yaml", search + "mode: fused\nmixed: always\n");
