@@ -2,7 +2,8 @@
 
 Both sides: two processes of one host, one thread each, Gloo on loopback, the same model, microbatches, loss and update
 kernel; the libraries come from the same torch wheel. Runs alternate A B A B. The figure of a run is the median step
-after the first ones, of the slower rank; the table has medians and quartiles over the runs, and their ratio.
+after the first ones, of the slower rank; the table has medians and quartiles over the runs, and their ratio. Beside them
+stands what the step's matrix products take by themselves (products_peer.py): what no runtime on this BLAS goes below.
 
     scripts/benchmark peers [--runs N] [--sizes 64:8,256:32,1024:64] [--out FILE.json]
 """
@@ -41,9 +42,9 @@ def plan_of(mode):
     }
 
 
-def run_torch(opts, mode, width, microbatch, folder):
-    peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_peer.py")
-    out = os.path.join(folder, "torch.rank")
+def run_torch(opts, mode, width, microbatch, folder, peer="torch_peer.py"):
+    peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), peer)
+    out = os.path.join(folder, os.path.basename(peer) + ".rank")
     words = [opts.torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", peer]
     words += ["--mode", mode, "--width", width, "--microbatch", microbatch, "--microbatches", MICROBATCHES]
     words += ["--depth", DEPTH, "--classes", CLASSES, "--steps", opts.steps, "--out", out]
@@ -73,20 +74,22 @@ def main():
     parser.add_argument("--out", help="all figures as JSON")
     opts = parser.parse_args()
     results = []
-    print("| width, microbatch | what | torch ms (quartiles) | millrace ms (quartiles) | torch / millrace |")
-    print("|---|---|---|---|---|", flush=True)
+    print("| width, microbatch | what | torch ms (quartiles) | millrace ms (quartiles) | torch / millrace | products alone ms |")
+    print("|---|---|---|---|---|---|", flush=True)
     for size in opts.sizes.split(","):
         width, microbatch = (int(word) for word in size.split(":"))
         for mode in opts.modes.split(","):
-            torch_s, millrace_s = [], []
+            torch_s, millrace_s, products_s = [], [], []
             for _ in range(opts.runs):
                 with tempfile.TemporaryDirectory() as folder:
                     torch_s.append(run_torch(opts, mode, width, microbatch, folder))
                     millrace_s.append(run_millrace(opts, mode, width, microbatch, folder))
+                    products_s.append(run_torch(opts, mode, width, microbatch, folder, "products_peer.py"))
             ratio = statistics.median(torch_s) / statistics.median(millrace_s)
-            print(f"| {width}, {microbatch} | {mode} | {spread(torch_s)} | {spread(millrace_s)} | {ratio:.2f} |", flush=True)
+            print(f"| {width}, {microbatch} | {mode} | {spread(torch_s)} | {spread(millrace_s)} | {ratio:.2f} | "
+                  f"{spread(products_s)} |", flush=True)
             results.append({"width": width, "microbatch": microbatch, "mode": mode, "torch_s": torch_s,
-                            "millrace_s": millrace_s, "ratio": ratio})
+                            "millrace_s": millrace_s, "ratio": ratio, "products_s": products_s})
             if opts.out:
                 with open(opts.out, "w") as file:
                     json.dump({"load_average": os.getloadavg(), "steps": opts.steps, "results": results}, file, indent=1)
