@@ -24,6 +24,7 @@ MODELS = {
     # name: (flags of millrace, steps)
     "mlp": ("--model mlp --width 64 --depth 3 --classes 10 --microbatch 16 --data synthetic:128", 300),
     "mlp-narrow": ("--model mlp --width 32 --depth 3 --classes 10 --microbatch 8 --data synthetic:64", 400),
+    "mlp-tiny": ("--model mlp --width 16 --depth 3 --classes 10 --microbatch 4 --data synthetic:32", 400),
     "mlp-wide": ("--model mlp --width 256 --depth 4 --classes 10 --microbatch 32", 100),
     "cnn": ("--model squeezenet1_1 --image-size 32 --classes 10 --microbatch 4", 120),
     "pointnet": ("--model pointnet_cls --points 256 --classes 10 --microbatch 8", 12),

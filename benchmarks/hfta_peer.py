@@ -109,7 +109,7 @@ def made(folder, name, jobs):
     outer = lambda x: x.unsqueeze(0).expand(jobs, *x.shape).contiguous()
     folded = lambda x: x.unsqueeze(1).expand(-1, jobs, *x.shape[1:]).contiguous()
     labels = lambda *shape: torch.randint(0, 10, shape)
-    mlps = {"mlp": (64, 3, 16), "mlp-narrow": (32, 3, 8), "mlp-wide": (256, 4, 32)}
+    mlps = {"mlp": (64, 3, 16), "mlp-narrow": (32, 3, 8), "mlp-tiny": (16, 3, 4), "mlp-wide": (256, 4, 32)}
     if name in mlps:
         width, depth, samples = mlps[name]
         return Mlp(jobs, width, depth, 10), torch.randn(samples, width), outer, labels(samples)

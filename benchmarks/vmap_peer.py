@@ -80,6 +80,8 @@ def made(name):
         return mlp(64, 3, 10), torch.randn(16, 64), labels(16)
     if name == "mlp-narrow":
         return mlp(32, 3, 10), torch.randn(8, 32), labels(8)
+    if name == "mlp-tiny":
+        return mlp(16, 3, 10), torch.randn(4, 16), labels(4)
     if name == "mlp-wide":
         return mlp(256, 4, 10), torch.randn(32, 256), labels(32)
     if name == "cnn":
