@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fusion_models import MLPS
+
 # What its PyTorch had and ours has not.
 if importlib.util.find_spec("torch._six") is None:
     sys.modules["torch._six"] = types.SimpleNamespace(container_abcs=collections.abc)
@@ -109,9 +111,8 @@ def made(folder, name, jobs):
     outer = lambda x: x.unsqueeze(0).expand(jobs, *x.shape).contiguous()
     folded = lambda x: x.unsqueeze(1).expand(-1, jobs, *x.shape[1:]).contiguous()
     labels = lambda *shape: torch.randint(0, 10, shape)
-    mlps = {"mlp": (64, 3, 16), "mlp-narrow": (32, 3, 8), "mlp-tiny": (16, 3, 4), "mlp-wide": (256, 4, 32)}
-    if name in mlps:
-        width, depth, samples = mlps[name]
+    if name in MLPS:
+        width, depth, samples = MLPS[name]
         return Mlp(jobs, width, depth, 10), torch.randn(samples, width), outer, labels(samples)
     if name == "cnn":
         return SqueezeNet(jobs, 10), torch.randn(4, 3, 32, 32), folded, labels(4)

@@ -16,6 +16,8 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 
+from fusion_models import MLPS
+
 
 def mlp(width, depth, classes):
     layers = []
@@ -76,14 +78,9 @@ class Transformer(nn.Module):
 def made(name):
     """The model, a batch, its labels."""
     labels = lambda *shape: torch.randint(0, 10, shape)
-    if name == "mlp":
-        return mlp(64, 3, 10), torch.randn(16, 64), labels(16)
-    if name == "mlp-narrow":
-        return mlp(32, 3, 10), torch.randn(8, 32), labels(8)
-    if name == "mlp-tiny":
-        return mlp(16, 3, 10), torch.randn(4, 16), labels(4)
-    if name == "mlp-wide":
-        return mlp(256, 4, 10), torch.randn(32, 256), labels(32)
+    if name in MLPS:
+        width, depth, microbatch = MLPS[name]
+        return mlp(width, depth, 10), torch.randn(microbatch, width), labels(microbatch)
     if name == "cnn":
         return torchvision.models.squeezenet1_1(num_classes=10), torch.randn(4, 3, 32, 32), labels(4)
     if name == "resnet18":

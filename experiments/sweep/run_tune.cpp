@@ -173,8 +173,7 @@ class Tuner {
     return name;
   }
 
-  // ---- arrays
-  // ---------------------------------------------------------------------------------------------
+  // -- arrays --
 
   ArrayPace& pace_of(const std::vector<OpenStep>& steps) {
     return paces_[partition_key(spec_.settings(steps.front().step.trial), spec_.infusible)];
@@ -188,8 +187,7 @@ class Tuner {
         .learn(work.run.steps.size(), differ(work.run.steps), *step_s, std::max(0.0, work.runtime - steps_s));
   }
 
-  // ---- results
-  // ---------------------------------------------------------------------------------------------
+  // -- results --
 
   void ended(const PooledEnd& end) {
     charge();

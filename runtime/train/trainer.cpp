@@ -234,6 +234,7 @@ struct Trainer::Impl {
   struct Measured {
     double seconds = 0, cpu_s = 0;
     TimePoint ended{};
+    std::vector<double> lr{};  // by job
     StepTimes times{};
     std::vector<double> gradient_norms{};  // by job
     std::vector<LossSums> losses{};        // by array; of the last stage
@@ -289,6 +290,10 @@ struct Trainer::Impl {
 
   const StageLayout& layout() const { return layouts.front(); }
   int num_arrays() const { return static_cast<int>(layouts.size()); }
+  /// Of several.
+  int array_of(const Action& action) const {
+    return static_cast<int>(action.microbatch.value / plan.microbatches);
+  }
   RunnerParts runner_parts() {
     RunnerParts parts{*stages, {}, world.clock, trace, status, world.device, steps_per_update()};
     for (const BatchSources& of_array : sources) parts.batches.push_back(of_array.train.get());
@@ -410,8 +415,7 @@ struct Trainer::Impl {
     return false;
   }
   bool evaluation_due(std::int64_t step) const {
-    if (!evaluates() || is_due(options.evaluate_every, step)) return evaluates();
-    return step > start && any_watches(step);
+    return evaluates() && (is_due(options.evaluate_every, step) || (step > start && any_watches(step)));
   }
 
   /// What this rank writes: of the stages whose first replica it is, array after array.
@@ -949,8 +953,13 @@ std::int64_t Trainer::Impl::next_event() const {
                              scores() ? options.score_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
-  for (std::int64_t step = done + 1; at_different_steps() && step < next; ++step)
-    if (evaluation_due(step)) next = step;
+  for (std::size_t job = 0; job < averaging.size(); ++job) {
+    // Evaluations of a job that waits for them are at its own steps.
+    if (!averaging[job] || averaging[job]->has_begun()) continue;
+    const std::int64_t every = options.evaluate_every, own = done - joined_at[job];
+    if (const std::int64_t step = joined_at[job] + (own / every + 1) * every; watches(job, step))
+      next = std::min(next, step);
+  }
   return end_of_round(next);
 }
 
@@ -1033,22 +1042,21 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
   for (std::size_t job = 0; job < joined_at.size(); ++job)
     if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
   std::vector<Measured> steps(static_cast<std::size_t>(to - done));
-  std::vector<std::vector<double>> rates_of_steps;
-  for (std::int64_t step = done; step < to; ++step) rates_of_steps.push_back(rates(step));
+  for (std::int64_t step = done; step < to; ++step)
+    steps[static_cast<std::size_t>(step - done)].lr = rates(step);
   RankRunner& runner = *flushing->runner;
   auto job = static_cast<std::ptrdiff_t>(0);  // the array's first
   for (int array = 0; array < num_arrays(); ++array) {
     std::vector<Action> actions = flushing->turns.front();
-    std::erase_if(actions, [&](const Action& a) { return a.microbatch.value / plan.microbatches != array; });
+    std::erase_if(actions, [&](const Action& action) { return array_of(action) != array; });
     const std::ptrdiff_t last_job = job + layouts[static_cast<std::size_t>(array)].model.jobs();
     for (std::int64_t step = done; step < to; ++step) {
-      const auto i = static_cast<std::size_t>(step - done);
-      Measured& all = steps[i];
+      Measured& all = steps[static_cast<std::size_t>(step - done)];
       if (actions.empty()) {  // its jobs have ended
         all.losses.push_back(stages->take_losses(array));
         continue;
       }
-      stages->begin(position_of(step), rates_of_steps[i], array);
+      stages->begin(position_of(step), all.lr, array);
       runner.run(actions, step, position_of(step), [&](const Action&) {
         const Measured own = measure(runner);
         all.seconds += own.seconds;
@@ -1092,9 +1100,8 @@ void Trainer::Impl::go_on_without(const std::vector<char>& ended) {
   }
   if (num_arrays() == 1) return;
   for (std::vector<Action>& actions : flushing->turns) {
-    std::erase_if(actions, [&](const Action& action) {
-      return left[static_cast<std::size_t>(action.microbatch.value / plan.microbatches)] != 0;
-    });
+    std::erase_if(
+        actions, [&](const Action& action) { return left[static_cast<std::size_t>(array_of(action))] != 0; });
   }
 }
 
@@ -1128,6 +1135,7 @@ Trainer::Impl::Measured Trainer::Impl::measure(RankRunner& runner) {
 
 void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
   Measured measured = measure(runner);
+  measured.lr = rates(step);
   if (stages->last()) measured.losses = take_losses();
   log_step(step, std::move(measured));
 }
@@ -1148,7 +1156,7 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
                     .ended_s = Seconds(measured.ended.time_since_epoch()).count(),
                     .cpu_s = measured.cpu_s,
                     .samples_per_s = samples_per_s.back(),
-                    .lr = rates(step),
+                    .lr = std::move(measured.lr),
                     .gradient_norms = std::move(measured.gradient_norms),
                     .loss_scale = loss_scale_of_step(),
                     .skipped = stages->skipped_last(),

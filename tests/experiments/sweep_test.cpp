@@ -105,8 +105,7 @@ TEST(SweptSettings, WrongOnesAreRefusedWithTheirPlace) {
   }
 }
 
-// ---- partitions
-// --------------------------------------------------------------------------------------------------
+// -- partitions --
 
 TEST(Partitions, AreTheFewestThatAgreeAndKeepTheirOrder) {
   std::vector<JobSettings> jobs;
@@ -125,8 +124,7 @@ TEST(Partitions, AreTheFewestThatAgreeAndKeepTheirOrder) {
   EXPECT_FALSE(is_fusible("microbatch") || is_fusible("width") || is_fusible("stages"));
 }
 
-// ---- searches
-// --------------------------------------------------------------------------------------------------
+// -- searches --
 
 TEST(Hyperband, HasThePapersTable) {
   using R = std::vector<Rung>;
@@ -275,8 +273,7 @@ TEST(Searches, DecideTheSameHoweverManyRunAndWhicheverEndsFirst) {
   }
 }
 
-// ---- arrays of a search
-// --------------------------------------------------------------------------------------------------
+// -- arrays of a search --
 
 /// One of `kinds` values of a setting that cannot be fused.
 ArrayRules rules_of(int kinds, bool mixed, int most = 0) {
@@ -465,8 +462,7 @@ TEST(ArrayPaces, SearchesTakeTheShorterWayWhateverArraysCost) {
   }
 }
 
-// ---- throughput
-// --------------------------------------------------------------------------------------------------
+// -- throughput --
 
 TEST(Throughput, IsOverTheKeptEpochsOfAllProcesses) {
   const Timing a{{0, 0, 10, 100}, {1, 10, 14, 100}, {2, 14, 20, 100}};
@@ -526,8 +522,7 @@ TEST(Sizes, TheLargestThatFitsIsFoundInFewTries) {
   }
 }
 
-// ---- files
-// --------------------------------------------------------------------------------------------------
+// -- files --
 
 TEST(SweepJournals, KeepWhatIsDoneAndDropACutLine) {
   const TemporaryFolder folder;
