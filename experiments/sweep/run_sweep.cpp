@@ -527,25 +527,18 @@ Status write_tables(const SweepSpec& spec, const SweepResults& results) {
       append(problems, written.problems());
   };
   if (!results.jobs.empty()) {
-    std::vector<std::string> metrics;
-    for (const JobResult& r : results.jobs) {
-      for (const auto& [name, value] : r.metrics) {
-        if (std::ranges::find(metrics, name) == metrics.end()) metrics.push_back(name);
-      }
-    }
+    ValueColumns metrics;
+    for (const JobResult& r : results.jobs) metrics.add(r.metrics);
     std::string text = "job,mode";
     for (const std::string& flag : spec.varied.flags()) text += "," + csv_cell(flag);
     text += ",exit_code,final_loss";
-    for (const std::string& name : metrics) text += "," + csv_cell(name);
+    text += metrics.header();
     text += ",seconds,cpu_s,instructions,peak_memory_bytes,error\n";
     for (const JobResult& r : results.jobs) {
       text += std::to_string(r.job) + "," + to_string(r.mode);
       for (const Setting& setting : spec.settings(r.job)) text += "," + csv_cell(setting.text);
       text += "," + std::to_string(r.exit_code) + "," + csv_number(r.final_loss);
-      for (const std::string& name : metrics) {
-        const auto found = std::ranges::find(r.metrics, name, &std::pair<std::string, double>::first);
-        text += "," + (found == r.metrics.end() ? "" : csv_number(found->second));
-      }
+      text += metrics.cells(r.metrics);
       text += printed(",%.3f,%.3f,", r.counters.seconds, r.counters.cpu_s) +
               (r.counters.instructions ? std::to_string(*r.counters.instructions) : "") + "," +
               std::to_string(r.counters.peak_memory_bytes) + "," + csv_cell(r.error) + "\n";

@@ -83,23 +83,16 @@ Json to_json(const TuneSpec& spec, const TuneResults& results) {
 }
 
 Status write_tune_tables(const TuneSpec& spec, const TuneResults& results) {
-  std::vector<std::string> names;
-  for (const TrialResult& one : results.steps) {
-    for (const auto& [name, value] : one.values) {
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
-    }
-  }
+  ValueColumns values;
+  for (const TrialResult& one : results.steps) values.add(one.values);
   std::string history = "id";
   for (const std::string& flag : spec.space.flags()) history += ",params." + csv_cell(flag);
-  for (const std::string& name : names) history += ",result." + csv_cell(name);
+  history += values.header("result.");
   history += ",early_stop,runtime,iterations,from,exit_code,error\n";
   for (const TrialResult& one : results.steps) {
     history += std::to_string(one.step.trial);
     for (const Setting& setting : spec.settings(one.step.trial)) history += "," + csv_cell(setting.text);
-    for (const std::string& name : names) {
-      const auto found = std::ranges::find(one.values, name, &std::pair<std::string, double>::first);
-      history += "," + (found == one.values.end() ? "" : csv_number(found->second));
-    }
+    history += values.cells(one.values);
     history += std::string(one.exit_code == 0 ? ",False" : ",True") +
                printed(",%.3f,%d,%d,%d,", one.runtime, one.step.to, one.step.from, one.exit_code) +
                csv_cell(one.error) + "\n";

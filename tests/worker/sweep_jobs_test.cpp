@@ -40,6 +40,11 @@ class SweepJobs : public Jobs {
     }
     return rows;
   }
+  /// serial.yaml and fused.yaml: one search, alone and in arrays of all rungs.
+  void write_serial_and_mixed(const std::string& search) {
+    write("serial.yaml", search + "mode: serial\n");
+    write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  }
   /// Rows of a search's history: step, exit code and results; of a failed one no results.
   std::vector<std::string> history(const std::string& out) {
     std::vector<std::string> rows;
@@ -342,8 +347,7 @@ TEST_F(SweepJobs, FusedAshaMixesRungsAndGivesTheBitsOfSerial) {
       "lr_policy: cosine}\nspace: {lr: {log_uniform: [1e-3, 0.5]}, momentum: {uniform: [0, 0.9]}, "
       "microbatch: "
       "{choice: [2, 4]}}\nalgorithm: asha\ntrials: 14\nmost: 9\neta: 3\nlanes: 5\niteration: 4\nseed: 2\n";
-  write("serial.yaml", search + "mode: serial\n");
-  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  write_serial_and_mixed(search);
   write("small.yaml", search + "mode: fused\nmixed: always\narray: 2\ncheckpoints: all\n");
   write("apart.yaml", search + "mode: fused\nmixed: never\n");
   ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
@@ -413,8 +417,7 @@ TEST_F(SweepJobs, ATrialThatFailsInAMixedArrayDisturbsNobody) {
       "loop}\nspace: {lr: {uniform: [0.4, 0.9]}, weight_decay: {choice: [0, 1, 2, 3, 1000]}}\nalgorithm: "
       "asha\n"
       "trials: 10\nmost: 9\neta: 3\nlanes: 4\niteration: 4\ngoal: max\nseed: 2\n";
-  write("serial.yaml", search + "mode: serial\n");
-  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  write_serial_and_mixed(search);
   for (const char* mode : {"serial", "fused"})
     ASSERT_EQ(run("tune " + std::string(mode) + ".yaml -o " + mode).code, 0) << mode;
   const std::vector<std::string> serial = history("serial");
@@ -437,8 +440,7 @@ TEST_F(SweepJobs, JobsThatCannotBeAtDifferentStepsShareArraysOfARung) {
       "keep_last: true, arrays: 1}\nspace: {lr: {log_uniform: [1e-3, 0.5]}}\nalgorithm: asha\ntrials: "
       "6\nmost: 3\n"
       "eta: 3\nlanes: 3\niteration: 2\n";
-  write("serial.yaml", search + "mode: serial\n");
-  write("fused.yaml", search + "mode: fused\nmixed: always\n");
+  write_serial_and_mixed(search);
   ASSERT_EQ(run("tune serial.yaml -o serial").code, 0);
   const Ran ran = run("tune fused.yaml -o fused");
   ASSERT_EQ(ran.code, 0) << ran.output;
