@@ -3,7 +3,6 @@
 #include "runtime/base/json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -133,10 +132,9 @@ void print_double(double value, std::string& out) {
   else if (std::isinf(value))
     out += value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
   else {
-    char text[40];
-    const auto end = std::to_chars(text, text + sizeof text, value).ptr;
-    const std::string_view written(text, static_cast<std::size_t>(end - text));
-    out += written;
+    const std::size_t begin = out.size();
+    append_number(out, value);
+    const std::string_view written = std::string_view(out).substr(begin);
     if (written.find_first_of(".en") == std::string_view::npos) out += ".0";  // stays a double when read back
   }
 }

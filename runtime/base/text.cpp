@@ -1,8 +1,14 @@
 #include "runtime/base/text.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace millrace {
+
+void append_number(std::string& to, double value) {
+  char text[32];  // the longest takes 24
+  to.append(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;

@@ -15,6 +15,9 @@ std::string printed(const char* pattern, auto... values) {
   return buffer;
 }
 
+/// The shortest text that reads back as the same number; "nan", "inf".
+void append_number(std::string& to, double value);
+
 /// What stands between the separators, empty parts too: "a,,b" has three, "" has one.
 std::vector<std::string> split(std::string_view text, char separator);
 /// The same without the empty ones.

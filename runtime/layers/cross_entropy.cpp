@@ -24,14 +24,12 @@ void check_target(std::int64_t label, std::int64_t classes) {
       "give --classes N as the data set has");
 }
 
-/// Counts the rows whose target is the best, and among the best five (ties: the lower class first).
+/// Of scores [rows, classes], counts the rows whose target is the best, and among the best five (ties: the
+/// lower class first).
 template <class Score>
-void count_top(const at::Tensor& scores, const at::Tensor& target, double& top1, double& top5) {
-  const at::Tensor rows = scores.contiguous(), labels = target.contiguous();
-  const Score* score = rows.const_data_ptr<Score>();
-  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
-  const std::int64_t classes = rows.size(1);
-  for (std::int64_t i = 0; i < rows.size(0); ++i, score += classes) {
+void count_top(const Score* score, const std::int64_t* label, std::int64_t rows, std::int64_t classes,
+               double& top1, double& top5) {
+  for (std::int64_t i = 0; i < rows; ++i, score += classes) {
     check_target(label[i], classes);
     std::int64_t better = 0;
     for (std::int64_t c = 0; c < classes; ++c) {
@@ -61,10 +59,14 @@ class CrossEntropy final : public Head {
 
   void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const override {
     at::Tensor log_p = log_probabilities(inputs[0]);
+    const at::Tensor target = inputs[1].contiguous();
+    const auto count = [&]<class Score>(const Score* score) {
+      count_top(score, target.const_data_ptr<std::int64_t>(), log_p.size(0), log_p.size(1), sums[1], sums[2]);
+    };
     if (log_p.scalar_type() == at::kDouble)
-      count_top<double>(log_p, inputs[1], sums[1], sums[2]);
+      count(log_p.const_data_ptr<double>());
     else
-      count_top<float>(log_p, inputs[1], sums[1], sums[2]);
+      count(log_p.const_data_ptr<float>());
     const auto samples = static_cast<double>(log_p.size(0));
     sums[0] += mean_loss(log_p, inputs[1]).item<double>() * samples;
     sums[3] += samples;
@@ -149,14 +151,13 @@ class CrossEntropyOfJobs final : public Head {
  private:
   template <class Score>
   void add_up(const at::Tensor& log_p, const at::Tensor& target, std::span<double> sums) const {
-    const std::int64_t rows = log_p.size(0) / jobs_;
+    const std::int64_t rows = log_p.size(0) / jobs_, classes = log_p.size(1);
     const Score* score = log_p.const_data_ptr<Score>();
     const std::int64_t* label = target.const_data_ptr<std::int64_t>();
-    for (std::int64_t job = 0; job < jobs_; ++job) {
+    for (std::int64_t job = 0; job < jobs_; ++job, score += rows * classes, label += rows) {
       const auto own = sums.subspan(static_cast<std::size_t>(4 * job), 4);
-      count_top<Score>(log_p.narrow(0, job * rows, rows), target.narrow(0, job * rows, rows), own[1], own[2]);
-      for (std::int64_t i = job * rows; i < (job + 1) * rows; ++i)
-        own[0] -= static_cast<double>(score[i * log_p.size(1) + label[i]]);
+      count_top(score, label, rows, classes, own[1], own[2]);
+      for (std::int64_t i = 0; i < rows; ++i) own[0] -= static_cast<double>(score[i * classes + label[i]]);
       own[3] += static_cast<double>(rows);
     }
   }

@@ -50,6 +50,7 @@ class Head {
   virtual NamedValues values(std::span<const double> sums) const;
 
   virtual bool like(const Head& other) const { return this == &other; }  ///< Layer::like
+  virtual bool takes_together() const { return false; }                  ///< MultiLayer::takes_together
   /// Layer::over_jobs of a head: inputs have a leading dimension B, sums are [B x (metrics + 1)], job by job.
   virtual std::shared_ptr<const Head> over_jobs(std::int64_t /*jobs*/) const { return nullptr; }
 };

@@ -67,10 +67,48 @@ std::string text_of(std::span<const at::Tensor> inputs, std::size_t per_job, boo
   return text.str();
 }
 
+/// `all`, by job, has `per_job` tensors of each: the i-th of all jobs as one.
+at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
+  if (all.size() == per_job) return stacked(all.subspan(i, 1));
+  if (jobs_together(all[i], all[per_job + i])) return all[i];
+  std::vector<at::Tensor> of_jobs;
+  of_jobs.reserve(all.size() / per_job);
+  for (std::size_t at = i; at < all.size(); at += per_job) of_jobs.push_back(all[at]);
+  return stacked(of_jobs);
+}
+
+/// `all` with each job's tensors in their places; `room` holds them if they were not.
+std::span<const at::Tensor> apart(std::span<const at::Tensor> all, std::size_t per_job,
+                                  std::vector<at::Tensor>& room) {
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < per_job && all.size() > per_job; ++i) {
+    if (!jobs_together(all[i], all[per_job + i])) continue;
+    if (room.empty()) room.assign(all.begin(), all.end());
+    parts.clear();
+    append_unstacked(all[i], parts);
+    for (std::size_t b = 0; b < parts.size(); ++b) room[b * per_job + i] = std::move(parts[b]);
+  }
+  return room.empty() ? all : std::span<const at::Tensor>(room);
+}
+
+/// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together, or each in its place.
+void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_one) {
+  if (as_one) {
+    all[i] = std::move(whole);
+    return;
+  }
+  std::vector<at::Tensor> parts;
+  parts.reserve(static_cast<std::size_t>(whole.size(0)));
+  append_unstacked(whole, parts);
+  const std::size_t per_job = all.size() / parts.size();
+  for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = std::move(parts[b]);
+}
+
 /// What a layer's Saved holds of an array: that of its kernel, or one for each job.
 struct SavedJobs {
   bool fused = false;
   std::vector<Saved> saved;
+  std::vector<char> together;  ///< of a kernel, by input of a job: it came so, and its gradient may go so
 };
 
 /// What `saved` then holds; null if it is.
@@ -185,29 +223,36 @@ class JobLayer : public MultiLayer {
     return all;
   }
 
+  bool takes_together() const override { return kernel_ != nullptr; }
+
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs,
                                       std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                       const CallContext& context, Saved* saved) const override {
     const bool fused = choose(inputs, parameters, buffers, context, saved != nullptr);
     SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
-    return fused ? forward_fused(inputs, parameters, buffers, context, mine ? &mine->saved[0] : nullptr)
-                 : forward_loop(inputs, parameters, buffers, context, mine);
+    if (fused) return forward_fused(inputs, parameters, buffers, context, mine);
+    std::vector<at::Tensor> room;
+    return forward_loop(apart(inputs, inputs.size() / jobs_.size(), room), parameters, buffers, context,
+                        mine);
   }
 
   std::vector<at::Tensor> backward_input_all(std::span<const at::Tensor> grads,
                                              std::span<const at::Tensor> parameters, Saved& saved,
                                              std::span<const bool> needs) const override {
     SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
-    return mine.fused ? backward_input_fused(grads, parameters, mine, needs)
-                      : backward_input_loop(grads, parameters, mine, needs);
+    if (mine.fused) return backward_input_fused(grads, parameters, mine, needs);
+    std::vector<at::Tensor> room;
+    return backward_input_loop(apart(grads, grads.size() / jobs_.size(), room), parameters, mine, needs);
   }
 
   void backward_weight_all(std::span<const at::Tensor> grads, Saved& saved,
                            std::span<at::Tensor> sums) const override {
     SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
     if (parameters_ == 0) return;
-    if (mine.fused) return backward_weight_fused(grads, mine, sums);
+    if (mine.fused) return backward_weight_fused(together(grads, 0, 1), mine, sums);
+    std::vector<at::Tensor> room;
     const std::size_t made = grads.size() / jobs_.size();
+    grads = apart(grads, made, room);
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
       const auto own = sums.subspan(b * parameters_, parameters_);
       if (multi_[b])
@@ -247,6 +292,7 @@ class JobLayer : public MultiLayer {
   CallContext context_of(std::size_t job, const CallContext& context) const {
     CallContext own = context;
     own.job_seeds = {};
+    own.together = {};
     if (!context.job_seeds.empty()) own.random_seed = context.job_seeds[job];
     return own;
   }
@@ -284,17 +330,21 @@ class JobLayer : public MultiLayer {
     return inputs;
   }
 
-  /// Every `step`-th from `first`, B of them.
-  at::Tensor gathered(std::span<const at::Tensor> all, std::size_t first, std::size_t step) const {
-    std::vector<at::Tensor> of_jobs;
-    of_jobs.reserve(jobs_.size());
-    for (std::size_t b = 0; b < jobs_.size(); ++b) of_jobs.push_back(all[b * step + first]);
-    return stacked(of_jobs);
-  }
-  std::vector<at::Tensor> all_gathered(std::span<const at::Tensor> all, std::size_t per_job) const {
+  std::vector<at::Tensor> all_together(std::span<const at::Tensor> all, std::size_t per_job) const {
     std::vector<at::Tensor> result;
-    for (std::size_t i = 0; i < per_job; ++i) result.push_back(gathered(all, i, per_job));
+    result.reserve(per_job);
+    for (std::size_t i = 0; i < per_job; ++i) result.push_back(together(all, i, per_job));
     return result;
+  }
+  /// The parameters of all jobs, or their gradients: behind those of each job, where the store has them.
+  template <typename Tensor>
+  std::span<Tensor> behind(std::span<Tensor> parameters) const {
+    return parameters.subspan(std::min(parameters.size(), jobs_.size() * parameters_));
+  }
+  std::span<const at::Tensor> of_all_jobs(std::span<const at::Tensor> parameters,
+                                          std::vector<at::Tensor>& room) const {
+    if (const auto there = behind(parameters); !there.empty()) return there;
+    return room = all_together(parameters, parameters_);
   }
   /// Buffers need not lie in equal distances: what a kernel wrote to a copy goes back.
   void put_back(std::span<const at::Tensor> whole, std::span<at::Tensor> of_jobs) const {
@@ -309,41 +359,40 @@ class JobLayer : public MultiLayer {
 
   std::vector<at::Tensor> forward_fused(std::span<const at::Tensor> inputs,
                                         std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
-                                        const CallContext& context, Saved* saved) const {
-    const std::vector<at::Tensor> whole = all_gathered(inputs, inputs.size() / jobs_.size()),
-                                  weights = all_gathered(parameters, parameters_);
-    std::vector<at::Tensor> statistics = all_gathered(buffers, buffers_), outputs;
-    const at::Tensor made = kernel_->forward(whole, weights, statistics, context, saved);
+                                        const CallContext& context, SavedJobs* saved) const {
+    const std::size_t per_job = inputs.size() / jobs_.size();
+    if (saved) {
+      for (std::size_t i = 0; i < per_job; ++i)
+        saved->together.push_back(inputs.size() > per_job && jobs_together(inputs[i], inputs[per_job + i]));
+    }
+    const std::vector<at::Tensor> whole = all_together(inputs, per_job);
+    std::vector<at::Tensor> room, statistics = all_together(buffers, buffers_), outputs(jobs_.size());
+    at::Tensor made = kernel_->forward(whole, of_all_jobs(parameters, room), statistics, context,
+                                       saved ? &saved->saved[0] : nullptr);
     put_back(statistics, buffers);
-    append_unstacked(made, outputs);
+    put(std::move(made), outputs, 0, !context.together.empty() && context.together[0]);
     return outputs;
   }
   std::vector<at::Tensor> backward_input_fused(std::span<const at::Tensor> grads,
                                                std::span<const at::Tensor> parameters, SavedJobs& saved,
                                                std::span<const bool> needs) const {
     const std::size_t per_job = needs.size() / jobs_.size();
-    const std::vector<at::Tensor> weights = all_gathered(parameters, parameters_);
-    std::vector<at::Tensor> found =
-        kernel_->backward_input(stacked(grads), weights, saved.saved[0], needs.first(per_job));
-    found.resize(per_job);
-    std::vector<at::Tensor> inputs(needs.size()), parts;
-    for (std::size_t i = 0; i < per_job; ++i) {
-      if (!found[i].defined()) continue;
-      parts.clear();
-      append_unstacked(found[i], parts);
-      for (std::size_t b = 0; b < jobs_.size(); ++b) inputs[b * per_job + i] = std::move(parts[b]);
-    }
+    std::vector<at::Tensor> room, inputs(needs.size());
+    std::vector<at::Tensor> found = kernel_->backward_input(
+        together(grads, 0, 1), of_all_jobs(parameters, room), saved.saved[0], needs.first(per_job));
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (found[i].defined()) put(std::move(found[i]), inputs, i, saved.together[i]);
     return inputs;
   }
-  void backward_weight_fused(std::span<const at::Tensor> grads, SavedJobs& saved,
-                             std::span<at::Tensor> sums) const {
-    std::vector<at::Tensor> whole = all_gathered(sums, parameters_);
+  void backward_weight_fused(const at::Tensor& grad, SavedJobs& saved, std::span<at::Tensor> sums) const {
+    if (const auto there = behind(sums); !there.empty())
+      return kernel_->backward_weight(grad, saved.saved[0], there);
+    std::vector<at::Tensor> whole = all_together(sums, parameters_);
     const bool views = std::ranges::all_of(
         whole, [&](const at::Tensor& t) { return t.storage().is_alias_of(sums.front().storage()); });
-    if (views || sums.front().numel() == 0)
-      return kernel_->backward_weight(stacked(grads), saved.saved[0], whole);
+    if (views || sums.front().numel() == 0) return kernel_->backward_weight(grad, saved.saved[0], whole);
     for (at::Tensor& sum : whole) sum = sum.clone();  // what stacked() copied may be copied back
-    kernel_->backward_weight(stacked(grads), saved.saved[0], whole);
+    kernel_->backward_weight(grad, saved.saved[0], whole);
     put_back(whole, sums);
   }
 
@@ -361,6 +410,8 @@ class JobLayer : public MultiLayer {
     const std::size_t per_job = inputs.size() / jobs_.size();
     const std::uint64_t key = key_of(inputs, per_job, context.training);
     if (const std::optional<bool> known = choices_->find(key)) return *known;
+    std::vector<at::Tensor> room;
+    inputs = apart(inputs, per_job, room);
     KernelChoice choice{.layer = name_, .kind = kind(), .inputs = text_of(inputs, per_job, context.training)};
     if (one_call_) {
       const double limit = kNotTried * static_cast<double>(jobs_.size()) * at::get_num_threads();
@@ -400,7 +451,7 @@ class JobLayer : public MultiLayer {
       const std::int64_t all = of_job * static_cast<std::int64_t>(jobs_.size());
       const at::Tensor flat =
           at::zeros({way == Way::LoopIntoOneSum ? of_job : all}, parameters.front().options());
-      for (const at::Tensor& p : parameters) {
+      for (const at::Tensor& p : parameters.first(jobs_.size() * parameters_)) {
         sums.push_back(
             flat.narrow(0, total % std::max<std::int64_t>(1, flat.numel()), p.numel()).view(p.sizes()));
         total += p.numel();
@@ -417,7 +468,7 @@ class JobLayer : public MultiLayer {
     }
     const TimePoint start = choices_->clock().now();
     const std::vector<at::Tensor> outputs =
-        fused ? forward_fused(inputs, parameters, statistics, context, saves ? &mine->saved[0] : nullptr)
+        fused ? forward_fused(inputs, parameters, statistics, context, saves ? mine : nullptr)
               : forward_loop(inputs, parameters, statistics, context, saves ? mine : nullptr);
     if (saves && outputs.front().is_floating_point()) {
       const std::span<const bool> wanted(reinterpret_cast<const bool*>(needs.data()), needs.size());
@@ -430,8 +481,11 @@ class JobLayer : public MultiLayer {
     std::uint64_t key = name_hash_ ^ static_cast<std::uint64_t>(training);
     const auto mix = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001B3ULL; };  // FNV-1a's prime
     for (std::size_t i = 0; i < per_job; ++i) {
-      mix(inputs.size() > per_job && inputs[i].is_same(inputs[i + per_job]));
-      for (std::int64_t size : inputs[i].sizes()) mix(static_cast<std::uint64_t>(size) + 1);
+      const bool several = inputs.size() > per_job;
+      mix(several && inputs[i].is_same(inputs[i + per_job]));
+      const bool as_one = several && jobs_together(inputs[i], inputs[i + per_job]);
+      for (std::int64_t size : inputs[i].sizes().slice(as_one ? 1 : 0))
+        mix(static_cast<std::uint64_t>(size) + 1);
       mix(0);
     }
     return key;
@@ -451,6 +505,7 @@ class JobLayer : public MultiLayer {
 class CarryingJobs final : public JobLayer, public CarriesState {
  public:
   using JobLayer::JobLayer;
+  bool takes_together() const override { return false; }
 
   std::vector<CarriedSpec> carried() const override {
     std::vector<CarriedSpec> all;
@@ -491,6 +546,7 @@ class JobHead final : public Head {
   }
   const std::vector<HeadPtr>& jobs() const { return jobs_; }
   std::string kind() const override { return jobs_.front()->kind(); }
+  bool takes_together() const override { return kernel_ != nullptr; }
   std::string weight() const override { return jobs_.front()->weight(); }
   std::vector<std::string> metrics() const override {
     std::vector<std::string> names;
@@ -511,7 +567,9 @@ class JobHead final : public Head {
     const std::size_t read = inputs.size() / jobs_.size();
     const bool fused = fuses(inputs);
     SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
-    if (fused) return kernel_->forward(whole(inputs, read), mine ? &mine->saved[0] : nullptr, sums);
+    if (fused) return kernel_->forward(whole(inputs, mine), mine ? &mine->saved[0] : nullptr, sums);
+    std::vector<at::Tensor> room;
+    inputs = apart(inputs, read, room);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       jobs_[b]->forward(dense(inputs.subspan(b * read, read)), mine ? &mine->saved[b] : nullptr,
                         sums.subspan(b * per_job_, per_job_));
@@ -520,8 +578,9 @@ class JobHead final : public Head {
     const std::size_t read = inputs.size() / jobs_.size();
     const bool fused = fuses(inputs);
     SavedJobs* mine = keep_jobs(saved, fused, jobs_.size());
-    if (fused) return kernel_->forward_on_device(whole(inputs, read), mine ? &mine->saved[0] : nullptr);
-    std::vector<at::Tensor> sums;
+    if (fused) return kernel_->forward_on_device(whole(inputs, mine), mine ? &mine->saved[0] : nullptr);
+    std::vector<at::Tensor> room, sums;
+    inputs = apart(inputs, read, room);
     for (std::size_t b = 0; b < jobs_.size(); ++b)
       sums.push_back(jobs_[b]->forward_on_device(dense(inputs.subspan(b * read, read)),
                                                  mine ? &mine->saved[b] : nullptr));
@@ -533,13 +592,9 @@ class JobHead final : public Head {
     const std::size_t read = needs.size() / jobs_.size();
     std::vector<at::Tensor> grads(needs.size());
     if (mine.fused) {
-      std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scale, needs.first(read)), parts;
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        if (!found[i].defined()) continue;
-        parts.clear();
-        append_unstacked(found[i], parts);
-        for (std::size_t b = 0; b < jobs_.size(); ++b) grads[b * read + i] = std::move(parts[b]);
-      }
+      std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scale, needs.first(read));
+      for (std::size_t i = 0; i < found.size(); ++i)
+        if (found[i].defined()) put(std::move(found[i]), grads, i, mine.together[i]);
       return grads;
     }
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
@@ -563,14 +618,18 @@ class JobHead final : public Head {
   // kernel does the same arithmetic with fewer calls.
   static constexpr std::int64_t kMostHeadElements = 1 << 14;
   bool fuses(std::span<const at::Tensor> inputs) const {
-    return kernel_ && inputs[0].numel() <= most_elements_;
+    if (!kernel_) return false;
+    const std::size_t read = inputs.size() / jobs_.size();
+    const bool as_one = inputs.size() > read && jobs_together(inputs[0], inputs[read]);
+    return inputs[0].numel() / (as_one ? inputs[0].size(0) : 1) <= most_elements_;
   }
-  std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, std::size_t read) const {
-    std::vector<at::Tensor> result, of_jobs;
+  std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, SavedJobs* saved) const {
+    const std::size_t read = inputs.size() / jobs_.size();
+    std::vector<at::Tensor> result;
     for (std::size_t i = 0; i < read; ++i) {
-      of_jobs.clear();
-      for (std::size_t b = 0; b < jobs_.size(); ++b) of_jobs.push_back(inputs[b * read + i]);
-      result.push_back(stacked(of_jobs));
+      result.push_back(together(inputs, i, read));
+      if (saved)
+        saved->together.push_back(inputs.size() > read && jobs_together(inputs[i], inputs[read + i]));
     }
     return result;
   }
@@ -591,20 +650,22 @@ class JobHead final : public Head {
 at::Tensor stacked(std::span<const at::Tensor> tensors) {
   const at::Tensor& first = tensors.front();
   const auto size = static_cast<std::int64_t>(tensors.size());
-  std::vector<std::int64_t> sizes{size}, strides{0};
-  sizes.insert(sizes.end(), first.sizes().begin(), first.sizes().end());
-  strides.insert(strides.end(), first.strides().begin(), first.strides().end());
-  if (size == 1) return view_of(first, sizes, strides, first.storage_offset());
-  const std::int64_t distance = tensors[1].storage_offset() - first.storage_offset();
-  bool even = distance >= 0;
-  for (std::int64_t b = 1; even && b < size; ++b) {
-    const at::Tensor& one = tensors[static_cast<std::size_t>(b)];
-    even = one.storage_offset() == first.storage_offset() + b * distance &&
-           one.storage().unsafeGetStorageImpl() == first.storage().unsafeGetStorageImpl() &&
-           one.sizes() == first.sizes() && one.strides() == first.strides();
+  const auto one_for_all = [&](const at::Tensor& t) { return t.is_same(first); };
+  std::int64_t distance = 0;
+  if (!std::ranges::all_of(tensors, one_for_all)) {
+    distance = tensors[1].storage_offset() - first.storage_offset();
+    bool even = distance >= 0;
+    for (std::int64_t b = 1; even && b < size; ++b) {
+      const at::Tensor& one = tensors[static_cast<std::size_t>(b)];
+      even = one.storage_offset() == first.storage_offset() + b * distance &&
+             one.storage().unsafeGetStorageImpl() == first.storage().unsafeGetStorageImpl() &&
+             one.sizes() == first.sizes() && one.strides() == first.strides();
+    }
+    if (!even) return at::stack(at::TensorList(tensors.data(), tensors.size()));
   }
-  if (!even) return at::stack(at::TensorList(tensors.data(), tensors.size()));
-  strides.front() = distance;
+  c10::SmallVector<std::int64_t, 6> sizes{size}, strides{distance};
+  sizes.append(first.sizes().begin(), first.sizes().end());
+  strides.append(first.strides().begin(), first.strides().end());
   return view_of(first, sizes, strides, first.storage_offset());
 }
 

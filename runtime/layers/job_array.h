@@ -1,6 +1,7 @@
 // Layers and heads of a job array: B trainings of one form, run as one. Each edge of the model is B tensors,
 // one for each job, which may lie in one storage; so a kernel over all jobs copies nothing, whatever the
-// layout, and a loop over the jobs neither. Source of the idea: HFTA (MLSys'21, arXiv 2102.02344).
+// layout, and a loop over the jobs neither; between two kernels they are one tensor (jobs_together). Source
+// of the idea: HFTA (MLSys'21, arXiv 2102.02344).
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,11 @@ namespace millrace {
 at::Tensor stacked(std::span<const at::Tensor> tensors);
 /// [B, ...] as B views.
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
+/// The B tensors of an edge may be given together: the first is then all of them, [B, ...], and the others
+/// are undefined. `first` and `second`: job 0's and job 1's.
+inline bool jobs_together(const at::Tensor& first, const at::Tensor& second) {
+  return first.defined() && !second.defined();
+}
 
 /// One row of `--explain`.
 struct KernelChoice {

@@ -3,8 +3,6 @@
 #include <array>
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/baddbmm.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
@@ -16,6 +14,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/layers/convolution.h"
+#include "runtime/layers/linear_kernels.h"
 
 namespace millrace {
 namespace {
@@ -38,18 +37,15 @@ class LinearOfJobs final : public Kernel, public OneCall {
                      const CallContext&, Saved* saved) const override {
     const at::Tensor rows = rows_of_jobs(inputs[0]);
     if (saved) saved->tensors = {rows};
-    return in_shape_of(at::baddbmm(p[1].unsqueeze(1), rows, p[0].transpose(1, 2)), inputs[0]);
+    return in_shape_of(linear_forward_of_jobs(rows, p[0], p[1]), inputs[0]);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved&,
                                          std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
-    return {in_shape_of(at::bmm(rows_of_jobs(grad), p[0]), grad)};
+    return {in_shape_of(linear_input_gradient_of_jobs(rows_of_jobs(grad), p[0]), grad)};
   }
-  /// By way of a product of its own: into tensors that lie apart ATen would go job by job.
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
-    const at::Tensor rows = rows_of_jobs(grad);
-    grads[0].add_(at::bmm(rows.transpose(1, 2), saved.tensors[0]));
-    grads[1].add_(at::sum(rows, 1));
+    add_linear_gradients_of_jobs_(saved.tensors[0], rows_of_jobs(grad), grads[0], grads[1]);
   }
 
  private:

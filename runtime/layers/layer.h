@@ -95,6 +95,8 @@ struct CallContext {
   ReplicaSum* replicas = nullptr;
   /// Of a job array: each job's random_seed. A layer of one job has none.
   std::span<const std::uint64_t> job_seeds{};
+  /// Of a job array, by output of a job: it may be given with jobs_together() (job_array.h). Empty: none may.
+  std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;
 };
 
@@ -175,6 +177,8 @@ class MultiLayer : public Layer {
                                                      std::span<const bool> needs) const = 0;
   virtual void backward_weight_all(std::span<const at::Tensor> /*grads_of_outputs*/, Saved& /*saved*/,
                                    std::span<at::Tensor> /*grads*/) const {}
+  /// Of a job array: inputs and gradients may come with jobs_together() (job_array.h).
+  virtual bool takes_together() const { return false; }
 
  private:
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,

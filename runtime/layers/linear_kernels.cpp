@@ -18,6 +18,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
@@ -196,6 +198,36 @@ LinearKernels kernels_for(const at::Tensor& rows, std::int64_t in, std::int64_t 
   return linear_kernels(rows.size(0), in, out);
 }
 
+/// Whether each job's part is_taken().
+bool each_is_taken(const at::Tensor& t) {
+  if (t.scalar_type() != at::kFloat || !t.device().is_cpu()) return false;
+  std::int64_t dense = 1;
+  for (std::int64_t d = t.dim() - 1; d > 0; --d) {
+    if (t.size(d) != 1 && t.stride(d) != dense) return false;
+    dense *= t.size(d);
+  }
+  return true;
+}
+
+/// kernels_for() of each of B jobs.
+LinearKernels kernels_for_each(const at::Tensor& rows, std::int64_t in, std::int64_t out,
+                               const at::Tensor& other) {
+  if (c10::GradMode::is_enabled() || !each_is_taken(rows) || !each_is_taken(other)) return {};
+  return linear_kernels(rows.size(1), in, out);
+}
+
+// Multiplications that are worth waking a thread.
+constexpr std::int64_t kOfAThread = 1 << 16;
+
+template <class OfJob>
+void for_each_job(std::int64_t jobs, std::int64_t multiplications, OfJob&& of_job) {
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, kOfAThread / std::max<std::int64_t>(1, multiplications));
+  at::parallel_for(0, jobs, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t job = begin; job < end; ++job) of_job(job);
+  });
+}
+
 /// Rows, in, out, threads.
 using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
 
@@ -270,6 +302,60 @@ void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at
     add_column_sums(grad.const_data_ptr<float>(), bias_sum.mutable_data_ptr<float>(), rows, out);
   else
     bias_sum.add_(at::sum(grad, 0));
+}
+
+at::Tensor linear_forward_of_jobs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const std::int64_t jobs = x.size(0), rows = x.size(1), in = weight.size(2), out = weight.size(1);
+  if (!kernels_for_each(x, in, out, weight).products || !each_is_taken(bias))
+    return at::baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2));
+  at::Tensor y = at::empty({jobs, rows, out}, x.options());
+  const float *from = x.const_data_ptr<float>(), *by = weight.const_data_ptr<float>(),
+              *plus = bias.const_data_ptr<float>();
+  float* to = y.mutable_data_ptr<float>();
+  for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
+    forward_into(from + job * x.stride(0), by + job * weight.stride(0), Order::Transposed,
+                 plus + job * bias.stride(0), to + job * rows * out, rows, in, out);
+  });
+  return y;
+}
+
+at::Tensor linear_input_gradient_of_jobs(const at::Tensor& grad, const at::Tensor& weight) {
+  const std::int64_t jobs = grad.size(0), rows = grad.size(1), in = weight.size(2), out = weight.size(1);
+  if (!kernels_for_each(grad, in, out, weight).products) return at::bmm(grad, weight);
+  at::Tensor result = at::empty({jobs, rows, in}, grad.options());
+  const float *from = grad.const_data_ptr<float>(), *by = weight.const_data_ptr<float>();
+  float* to = result.mutable_data_ptr<float>();
+  for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
+    product(from + job * grad.stride(0), by + job * weight.stride(0), Order::Plain, 0, to + job * rows * in,
+            rows, out, in);
+  });
+  return result;
+}
+
+void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
+                                   const at::Tensor& bias_sum) {
+  const std::int64_t jobs = grad.size(0), rows = grad.size(1), in = x.size(2), out = grad.size(2);
+  const LinearKernels kernels = each_is_taken(x) && each_is_taken(weight_sum)
+                                    ? kernels_for_each(grad, in, out, bias_sum)
+                                    : LinearKernels{};
+  if (kernels.products) {
+    const float *from = x.const_data_ptr<float>(), *by = grad.const_data_ptr<float>();
+    float* to = weight_sum.mutable_data_ptr<float>();
+    for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
+      add_weight_gradient(from + job * x.stride(0), by + job * grad.stride(0),
+                          to + job * weight_sum.stride(0), rows, in, out);
+    });
+  } else {  // by way of a product of its own: into tensors that lie apart ATen would go job by job
+    weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
+  }
+  if (kernels.column_sums) {
+    const float* from = grad.const_data_ptr<float>();
+    float* to = bias_sum.mutable_data_ptr<float>();
+    for (std::int64_t job = 0; job < jobs; ++job)
+      add_column_sums(from + job * grad.stride(0), to + job * bias_sum.stride(0), rows, out);
+  } else {
+    bias_sum.add_(at::sum(grad, 1));
+  }
 }
 
 }  // namespace millrace

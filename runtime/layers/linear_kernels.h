@@ -35,4 +35,11 @@ at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weigh
 void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
                            const at::Tensor& bias_sum);
 
+// The same of B jobs, all tensors with a leading dimension B of any stride: job by job with each job's bits
+// where BLAS is called directly, else by ATen's batched products, which may round otherwise.
+at::Tensor linear_forward_of_jobs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear_input_gradient_of_jobs(const at::Tensor& grad, const at::Tensor& weight);
+void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
+                                   const at::Tensor& bias_sum);
+
 }  // namespace millrace

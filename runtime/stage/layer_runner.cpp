@@ -50,7 +50,10 @@ void check_outputs(const LayerStep& step, const LayerSlot& slot) {
 
 std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const HeadStep& head) const {
   std::vector<at::Tensor> inputs;
-  for (int place : head.inputs) inputs.push_back(widened(slot.values[static_cast<std::size_t>(place)]));
+  for (int place : head.inputs) {
+    const at::Tensor& value = slot.values[static_cast<std::size_t>(place)];
+    inputs.push_back(value.defined() ? widened(value) : value);  // not: jobs_together()
+  }
   return inputs;
 }
 
@@ -100,7 +103,8 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     const LayerStep& step = program_.steps[i];
     inputs.clear();
     for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
-    CallContext context{.training = run != Run::Evaluate, .replicas = replicas_, .masks = masks_};
+    CallContext context{
+        .training = run != Run::Evaluate, .replicas = replicas_, .together = step.together, .masks = masks_};
     if (step.draws) {
       for (std::size_t job = 0; job < seeds_.size(); ++job) {
         const std::int64_t own = position - (run == Run::Evaluate ? 0 : begins_at_[job]);

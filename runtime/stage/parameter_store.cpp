@@ -231,9 +231,12 @@ at::Tensor ParameterStore::view(const at::Tensor& flat, std::size_t slot) const 
   return flat.narrow(0, s.offset, s.elements).view(s.shape);
 }
 
+/// Behind the views of each job those of all jobs, so that a kernel over jobs need not find that they lie in
+/// equal distances.
 std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& flat) const {
   std::vector<std::vector<at::Tensor>> result;
-  for (const auto& slots : slots_of_layer_) {
+  for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
+    const std::vector<int>& slots = slots_of_layer_[l];
     auto& views = result.emplace_back();
     for (int slot : slots) {
       if (slot >= 0) {
@@ -242,6 +245,14 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
       }
       const TiedUse& use = tied_[static_cast<std::size_t>(-1 - slot)];
       views.push_back(use.slot >= 0 ? view(flat, static_cast<std::size_t>(use.slot)) : use.mirror);
+    }
+    if (jobs_ == 1 || is_lowered_[l] || std::ranges::any_of(slots, [](int slot) { return slot < 0; }))
+      continue;
+    const std::size_t per_job = slots.size() / static_cast<std::size_t>(jobs_);
+    for (std::size_t i = 0; i < per_job; ++i) {
+      std::vector<at::Tensor> of_jobs;
+      for (std::size_t at = i; at < slots.size(); at += per_job) of_jobs.push_back(views[at]);
+      views.push_back(stacked(of_jobs));
     }
   }
   return result;

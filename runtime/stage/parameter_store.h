@@ -80,8 +80,9 @@ class ParameterStore {
   VersionId version_of(MicrobatchId microbatch) const;
   int live_versions() const { return static_cast<int>(versions_.size()); }
 
-  /// Parameters of layer `i` of the stage (position within the stage): views, or where the layer computes in
-  /// a lower precision copies in that, and behind them what it has of Layer::copies(). Copies are made at the
+  /// Parameters of layer `i` of the stage (position within the stage): views, and behind those of the jobs of
+  /// an array each parameter of all jobs, [B, ...] (not where one is tied); or where the layer computes in a
+  /// lower precision copies in that; and behind them what it has of Layer::copies(). Copies are made at the
   /// first call for a version and live as long as it.
   std::span<const at::Tensor> parameters(VersionId version, int layer) const;
   /// From now on layers have their Layer::copies(): where `microbatches` of this rank read a version and that
@@ -98,6 +99,7 @@ class ParameterStore {
   bool has_buffers() const;
   void exchange_buffers(Buffers& buffers) { buffers_.swap(buffers); }
 
+  /// Views, in the order of parameters().
   std::span<at::Tensor> gradients(int layer) { return gradients_[layer]; }
   at::Tensor flat_gradient() const { return flat_gradient_; }
   at::Tensor flat_weights() const { return versions_.at(current_).flat; }

@@ -630,8 +630,11 @@ std::vector<double> StageExecutor::take_sums() {
 
 LossSums StageExecutor::losses_of(std::span<const double> sums) const {
   if (program_.heads.empty()) return {};
-  return {.values = head_values(parts_.layout.model, sums),
-          .jobs = job_values(parts_.layout.model, sums),
+  const LayeredModel& model = parts_.layout.model;
+  std::vector<NamedValues> jobs = job_values(model, sums);
+  NamedValues values = jobs.empty() ? head_values(model, sums) : values_of_jobs(jobs);
+  return {.values = std::move(values),
+          .jobs = std::move(jobs),
           .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};
 }
 

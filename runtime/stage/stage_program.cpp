@@ -21,6 +21,7 @@ class Compiler {
     program_.num_places = static_cast<int>(places_.size());
     find_last_reads();
     mark_parts();
+    mark_together();
     return std::move(program_);
   }
 
@@ -152,6 +153,48 @@ class Compiler {
     }
   }
 
+  /// Outputs of arrays that one reader of all jobs reads, and no other stage.
+  void mark_together() {
+    const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
+    if (jobs < 2 || layout_.casts()) return;
+    std::vector<int> reads(static_cast<std::size_t>(program_.num_places), 0);
+    const auto count = [&](const std::vector<int>& places) {
+      for (int at : places) ++reads[static_cast<std::size_t>(at)];
+    };
+    for (const LayerStep& step : program_.steps) count(step.inputs);
+    for (const HeadStep& head : program_.heads) count(head.inputs);
+    for (const Border& border : program_.later)
+      for (const Port& port : border.ports) ++reads[static_cast<std::size_t>(port.place)];
+    const auto reads_all = [&](const std::vector<int>& inputs, const std::vector<int>& places) {
+      const auto first = std::ranges::find(inputs, places.front());
+      if (first == inputs.end()) return false;
+      const std::size_t per_job = inputs.size() / jobs, i = static_cast<std::size_t>(first - inputs.begin());
+      for (std::size_t b = 0; b < jobs; ++b) {
+        if (i >= per_job || inputs[b * per_job + i] != places[b]) return false;
+      }
+      return true;
+    };
+    for (LayerStep& step : program_.steps) {
+      if (!step.multi || !step.multi->takes_together()) continue;
+      const std::size_t made = step.outputs.size() / jobs;
+      for (std::size_t k = 0; k < made; ++k) {
+        std::vector<int> places;
+        for (std::size_t b = 0; b < jobs; ++b) places.push_back(step.outputs[b * made + k]);
+        const bool once =
+            std::ranges::all_of(places, [&](int at) { return reads[static_cast<std::size_t>(at)] == 1; });
+        const bool by_all = std::ranges::any_of(program_.steps,
+                                                [&](const LayerStep& reader) {
+                                                  return reader.multi && reader.multi->takes_together() &&
+                                                         reads_all(reader.inputs, places);
+                                                }) ||
+                            std::ranges::any_of(program_.heads, [&](const HeadStep& reader) {
+                              return reader.head->takes_together() && reads_all(reader.inputs, places);
+                            });
+        step.together.push_back(once && by_all);
+      }
+    }
+  }
+
   const StageLayout& layout_;
   StageProgram program_;
   std::unordered_map<int, int> places_;  ///< of tensors
@@ -224,10 +267,8 @@ NamedValues values_of_jobs(const std::vector<NamedValues>& jobs) {
 }
 
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums) {
+  MILLRACE_CHECK(model.of_jobs.empty(), "an array has values_of_jobs");
   MILLRACE_CHECK(sums.size() == num_head_sums(model));
-  if (!model.of_jobs.empty()) {
-    return values_of_jobs(job_values(model, sums));
-  }
   if (model.heads.size() == 1) return model.heads.front().head->values(sums);
   NamedValues result{{"loss", 0.0}};
   std::size_t at = 0;

@@ -21,6 +21,7 @@ struct LayerStep {
   int index = 0;                     ///< in the model
   std::vector<int> inputs, outputs;  ///< places
   std::vector<char> needs;           ///< by input: wants a gradient
+  std::vector<char> together{};      ///< CallContext::together
   bool has_backward = true;          ///< an output wants a gradient
   bool has_parameters = false;       ///< to be trained
   bool frozen = false;               ///< NamedLayer::frozen
@@ -92,7 +93,7 @@ StageProgram compile_stage(const StageLayout& layout, StageId stage);
 /// "loss.job0" and so on.
 NamedValues values_of_jobs(const std::vector<NamedValues>& jobs);
 /// Sums of all heads -> what is shown: a single head's values, or "loss", the weighted total, and each head's
-/// values as "head.metric". Of a job array: values_of_jobs.
+/// values as "head.metric". Not of a job array, which has job_values.
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums);
 /// Of a job array: what is shown of each job; empty for other models.
 std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums);

@@ -116,40 +116,44 @@ void StepLog::write(const StepRecord& r) {
   const StepTimes& t = r.times;
   const double busy = t.forward + t.backward + t.update;
   Json line = Json::object({{"step", r.step}});
-  line["loss"] = Json();
+  // No name comes twice, and an array has hundreds of them.
+  const auto put = [&](std::string name, Json value) {
+    line.append_member(std::move(name), std::move(value));
+  };
+  if (!r.losses || r.losses->values.empty()) put("loss", Json());
   if (r.losses) {
-    for (const auto& [name, value] : r.losses->values) line[numbered_from(name, first_job_)] = value;
+    for (const auto& [name, value] : r.losses->values) put(numbered_from(name, first_job_), value);
   }
-  line["samples_per_s"] = r.samples_per_s;
-  line["step_s"] = r.step_s;
-  line["ended_s"] = r.ended_s;
-  line["cpu_s"] = r.cpu_s;
-  line["forward_s"] = t.forward;
-  line["backward_s"] = t.backward;
-  line["send_s"] = t.send;
-  line["receive_s"] = t.receive;
-  line["wait_s"] = t.wait;
-  line["all_reduce_s"] = t.all_reduce;
-  line["update_s"] = t.update;
-  line["data_s"] = t.data;
-  line["bubble_share"] = r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0;
-  line["peak_memory_bytes"] = r.peak_memory_bytes;
-  line["resident_memory_bytes"] = r.resident_memory_bytes;
-  line["weight_versions"] = r.weight_versions;
-  line["stashed_microbatches"] = r.stashed;
-  const auto put = [&](const std::string& name, const auto& values) {
+  put("samples_per_s", r.samples_per_s);
+  put("step_s", r.step_s);
+  put("ended_s", r.ended_s);
+  put("cpu_s", r.cpu_s);
+  put("forward_s", t.forward);
+  put("backward_s", t.backward);
+  put("send_s", t.send);
+  put("receive_s", t.receive);
+  put("wait_s", t.wait);
+  put("all_reduce_s", t.all_reduce);
+  put("update_s", t.update);
+  put("data_s", t.data);
+  put("bubble_share", r.step_s > 0 ? std::max(0.0, 1 - busy / r.step_s) : 0.0);
+  put("peak_memory_bytes", r.peak_memory_bytes);
+  put("resident_memory_bytes", r.resident_memory_bytes);
+  put("weight_versions", r.weight_versions);
+  put("stashed_microbatches", r.stashed);
+  const auto put_each = [&](const std::string& name, const auto& values) {
     for (std::size_t job = 0; job < values.size(); ++job)
       if (r.ended.empty() || !r.ended[job])
-        line[values.size() == 1 ? name : name + ".job" + std::to_string(first_job_ + static_cast<int>(job))] =
-            values[job];
+        put(values.size() == 1 ? name : name + ".job" + std::to_string(first_job_ + static_cast<int>(job)),
+            values[job]);
   };
-  put("own_step", r.own_steps);
-  put("lr", r.lr);
+  put_each("own_step", r.own_steps);
+  put_each("lr", r.lr);
   if (std::ranges::all_of(r.gradient_norms, [](double n) { return n >= 0 && std::isfinite(n); }))
-    put("gradient_norm", r.gradient_norms);
+    put_each("gradient_norm", r.gradient_norms);
   if (r.loss_scale) {
-    line["loss_scale"] = *r.loss_scale;
-    line["skipped"] = r.skipped;
+    put("loss_scale", *r.loss_scale);
+    put("skipped", r.skipped);
   }
   write_line(file_, line.dump());
   if (jobs_file_.is_open() && r.losses) write_jobs(r);
@@ -182,14 +186,17 @@ void StepLog::write_jobs(const StepRecord& r) {
   }
   std::vector<std::int64_t> own = r.own_steps;
   own.resize(jobs.size(), r.step);
+  std::string rows;  // one write for all
   for (std::size_t job = 0; job < jobs.size(); ++job) {
     if (jobs[job].empty()) continue;  // it has ended
-    std::string row = std::to_string(r.step) + "," + std::to_string(first_job_ + static_cast<int>(job));
-    for (const auto& [name, value] : jobs[job]) row += printed(",%.17g", value);
-    const bool finite = std::isfinite(jobs[job].front().second);
-    write_line(jobs_file_, row + printed(",%.17g", r.lr[job]) + (finite ? ",ok" : ",nonfinite") +
-                               (own_steps_ ? "," + std::to_string(own[job]) : ""));
+    if (!rows.empty()) rows += '\n';
+    rows += std::to_string(r.step) + "," + std::to_string(first_job_ + static_cast<int>(job));
+    for (const auto& [name, value] : jobs[job]) append_number(rows += ',', value);
+    append_number(rows += ',', r.lr[job]);
+    rows += std::isfinite(jobs[job].front().second) ? ",ok" : ",nonfinite";
+    if (own_steps_) rows += "," + std::to_string(own[job]);
   }
+  if (!rows.empty()) write_line(jobs_file_, rows);
 }
 
 namespace {

@@ -1173,8 +1173,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     leave_out(record.ended, *record.losses);
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
-    std::vector<NamedValues> losses = record.losses->jobs;
-    if (losses.empty() && is_one_of_several()) losses.push_back(record.losses->values);
+    std::span<const NamedValues> losses = record.losses->jobs;
+    if (losses.empty() && is_one_of_several()) losses = std::span(&record.losses->values, 1);
     if (report.jobs.empty()) {
       for (std::size_t job = 0; job < losses.size(); ++job)
         report.jobs.push_back({.first_step = own_steps(job, start)});

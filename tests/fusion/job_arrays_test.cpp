@@ -66,6 +66,31 @@ TEST_F(JobArrays, KernelsAgreeWithTheJobsOwnRunsToRounding) {
   }
 }
 
+/// What several layers read, another stage or a layer that goes job by job, keeps each job's by itself.
+TEST_F(JobArrays, JobsStayTogetherBetweenTwoLayersOfAStage) {
+  const auto together = [&](const LayeredModel& model, int stages) {
+    const Plan plan = uniform_plan(model.name, model.layer_names(), stages, 1, 1, ScheduleKind::OneFOneB);
+    std::vector<std::string> names;
+    for (int stage = 0; stage < stages; ++stage) {
+      const StageLayout layout = *make_layout(model, plan, 3);
+      for (const LayerStep& step : compile_stage(layout, StageId(stage)).steps)
+        if (!step.together.empty() && step.together[0]) names.push_back(step.named->name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const LayeredModel model = small_model();  // b is read by c and g
+  Names all = model.layer_names();
+  std::erase(all, "b");
+  EXPECT_EQ(together(array_of(model, 3, ArrayKernels::Fused), 1), all);
+  EXPECT_EQ(together(array_of(model, 3, ArrayKernels::Fused), 2).size(), all.size() - 1)
+      << "one at the border";
+  EXPECT_EQ(together(array_of(model, 3, ArrayKernels::Fused, {.unfused = {"d"}}), 1),
+            (Names{"a", "e", "f", "g", "h", "i", "j"}));
+  EXPECT_EQ(together(array_of(model, 3, ArrayKernels::Loop), 1), Names{});
+  EXPECT_EQ(together(model, 1), Names{}) << "no array";
+}
+
 TEST_F(JobArrays, GoOnWhenOneHasGoneAstray) {
   const LayeredModel model = small_model();
   const Plan plan = plan_for(model, {1, 1}, 4, ScheduleKind::OneFOneB);

@@ -111,17 +111,44 @@ Found run_alone(const LayerCase& c, Jobs t, int count) {
   return found;
 }
 
-Found run_array(const LayerCase& c, Jobs t, int count, ArrayKernels mode) {
+/// All jobs' as one, as a kernel over jobs leaves what one layer reads.
+void bring_together(std::vector<at::Tensor>& all, std::size_t per_job) {
+  for (std::size_t i = 0; i < per_job; ++i) {
+    std::vector<at::Tensor> of_jobs;
+    for (std::size_t at = i; at < all.size(); at += per_job) of_jobs.push_back(std::move(all[at]));
+    all[i] = stacked(of_jobs);
+  }
+}
+void take_apart(std::vector<at::Tensor>& all, std::size_t per_job) {
+  for (std::size_t i = 0; i < per_job && per_job < all.size(); ++i) {
+    if (!jobs_together(all[i], all[per_job + i])) continue;
+    std::vector<at::Tensor> parts;
+    append_unstacked(all[i], parts);
+    for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = parts[b];
+  }
+}
+
+enum class Edges { Apart, Together };
+
+Found run_array(const LayerCase& c, Jobs t, int count, ArrayKernels mode, Edges edges = Edges::Apart) {
   static SteadyClock clock;
   const LayerPtr array = job_layer(c.name, std::vector<LayerPtr>(static_cast<std::size_t>(count), c.layer),
                                    std::make_shared<KernelChoices>(mode, clock), true);
   const auto& multi = dynamic_cast<const MultiLayer&>(*array);
   CallContext context{.random_seed = t.seeds.front()};
   if (count > 1) context.job_seeds = t.seeds;
+  const std::vector<char> together{1};
+  if (edges == Edges::Together) {
+    context.together = together;
+    bring_together(t.inputs, t.read);
+    bring_together(t.grads, 1);
+  }
   Saved saved;
   Found found{.outputs = multi.forward_all(t.inputs, t.parameters, t.buffers, context, &saved)};
   found.inputs = multi.backward_input_all(t.grads, t.parameters, saved, bools(t.needs));
   multi.backward_weight_all(t.grads, saved, t.sums);
+  take_apart(found.outputs, 1);
+  take_apart(found.inputs, t.read);
   for (const at::Tensor& sum : t.sums) found.sums.push_back(sum.clone());
   found.buffers = t.buffers;
   return found;
@@ -179,6 +206,18 @@ TEST_F(JobLayers, AreTheJobsOwnNumbersInOneKernel) {
               std::string(c.name) + " of " + std::to_string(count) +
                   (inputs == Inputs::Shared ? " that share inputs" : ""));
         }
+      }
+    }
+  }
+}
+
+TEST_F(JobLayers, GiveTheSameWhereJobsComeTogether) {
+  for (const LayerCase& c : layer_cases()) {
+    for (int count : {2, 3}) {
+      for (const ArrayKernels mode : {ArrayKernels::Loop, ArrayKernels::Fused}) {
+        const auto make = [&] { return jobs_of(c, count, Inputs::Own, at::kFloat); };
+        expect_same(run_array(c, make(), count, mode), run_array(c, make(), count, mode, Edges::Together),
+                    bitwise, std::string(c.name) + " of " + std::to_string(count) + " " + to_string(mode));
       }
     }
   }

@@ -75,6 +75,41 @@ TEST(LinearKernels, LeaveOtherTypesAndStridesToAten) {
   expect_bits_of_aten(off, transposed_copy(off.weight), "not aligned");
 }
 
+/// Of jobs whose parameters lie in equal distances, of inputs of their own or one that they share.
+TEST(LinearKernels, OfJobsGiveTheBitsOfEach) {
+  const at::NoGradGuard no_grad;
+  constexpr std::int64_t kJobs = 3;
+  for (const auto& [rows, in, out] : {std::tuple{4, 16, 16}, {8, 32, 10}, {17, 5, 64}, {64, 256, 256}}) {
+    if (!linear_kernels(rows, in, out).products) continue;  // ATen's batched products may round otherwise
+    for (const bool shared : {false, true}) {
+      const std::int64_t distance = in * out + out + 7;
+      const at::Tensor flat = drawn({kJobs * distance}, 1), sums = drawn({kJobs * distance}, 2),
+                       own_sums = sums.clone();
+      const auto weights = [&](const at::Tensor& of) {
+        return of.as_strided({kJobs, out, in}, {distance, in, 1});
+      };
+      const auto biases = [&](const at::Tensor& of) {
+        return of.as_strided({kJobs, out}, {distance, 1}, in * out);
+      };
+      const at::Tensor x = shared ? drawn({1, rows, in}, 3).expand({kJobs, rows, in})
+                                  : drawn({kJobs, rows, in}, 3),
+                       grad = drawn({kJobs, rows, out}, 4);
+      const at::Tensor y = linear_forward_of_jobs(x, weights(flat), biases(flat)),
+                       dx = linear_input_gradient_of_jobs(grad, weights(flat));
+      add_linear_gradients_of_jobs_(x, grad, weights(sums), biases(sums));
+      for (std::int64_t b = 0; b < kJobs; ++b) {
+        const std::string what = std::to_string(rows) + " x " + std::to_string(in) + " -> " +
+                                 std::to_string(out) + ", job " + std::to_string(b) +
+                                 (shared ? ", shared" : "");
+        EXPECT_TRUE(at::equal(y[b], linear_forward(x[b], weights(flat)[b], biases(flat)[b], {}))) << what;
+        EXPECT_TRUE(at::equal(dx[b], linear_input_gradient(grad[b], weights(flat)[b]))) << what;
+        add_linear_gradients_(x[b], grad[b], weights(own_sums)[b], biases(own_sums)[b]);
+      }
+      EXPECT_TRUE(at::equal(sums, own_sums)) << "and nothing between the jobs is written to";
+    }
+  }
+}
+
 TEST(LinearKernels, ACopyHasTheOtherOrder) {
   for (const auto& [rows, columns] : {std::pair{1, 1}, {4, 4}, {5, 9}, {37, 66}, {64, 10}, {3, 100}}) {
     const at::Tensor weight = drawn({rows, columns}, 1);
