@@ -26,6 +26,8 @@
 #include <ATen/ops/sum.h>
 #include <c10/core/GradMode.h>
 
+#include "runtime/layers/outer_products.h"
+
 // LibTorch's own: builds with MKL export it. Null where a build does not.
 extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* trans_b, const int* m,
                                              const int* n, const int* k, const float* alpha, const float* a,
@@ -38,6 +40,11 @@ namespace {
 // Multiplications of a product beyond which what ATen adds to it is below 1 %.
 constexpr std::int64_t kMostMultiplications = 1 << 23;
 constexpr std::size_t kAlignment = 64;  // bytes; LibTorch's tensors
+// Where add_outer_products is faster than BLAS (docs/benchmarks.md): weights that the second cache does not
+// hold beside what else is read, and rows for which BLAS copies both matrices. What is tried is held in
+// memory.
+constexpr std::int64_t kLeastOuter = 1 << 19, kMostOuter = 1 << 25;
+constexpr std::int64_t kLeastRowsOfOuter = 41, kMostRowsOfOuter = 112;
 // at::sum adds columns up in blocks of this many rows, from 256 rows on in more than two levels.
 constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
 
@@ -61,8 +68,9 @@ void forward_into(const float* x, const float* weight, Order order, const float*
 }
 
 /// sum [out, in] += grad^T x.
-void add_weight_gradient(const float* x, const float* grad, float* sum, std::int64_t rows, std::int64_t in,
-                         std::int64_t out) {
+void add_weight_gradient(const LinearKernels& by, const float* x, const float* grad, float* sum,
+                         std::int64_t rows, std::int64_t in, std::int64_t out) {
+  if (by.outer) return add_outer_products(grad, x, sum, out, rows, in);
   const int m = static_cast<int>(out), n = static_cast<int>(in), k = static_cast<int>(rows);
   const float one = 1;
   sgemm_("N", "T", &n, &m, &k, &one, x, &n, grad, &m, &one, sum, &n);
@@ -149,7 +157,7 @@ class Trial {
 /// about every second element: so many elements of each row and column are compared.
 constexpr std::int64_t kCompared = 64;
 
-LinearKernels tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
+LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
   const Trial x(rows, in), weight(out, in), bias(1, out), grad(rows, out), copy(in, out);
   const Trial y(rows, out), own_y(rows, out), by_copy(rows, out);
   const Trial dx(rows, in), own_dx(rows, in), dw(out, in), own_dw(out, in);
@@ -168,7 +176,7 @@ LinearKernels tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
     at::mm_out(dx_tensor, grad.tensor(), weight.tensor());
     product(grad.data(), weight.data(), Order::Plain, 0, own_dx.data(), rows, out, in);
     dw.tensor().addmm_(grad.tensor().t(), x.tensor());
-    add_weight_gradient(x.data(), grad.data(), own_dw.data(), rows, in, out);
+    add_weight_gradient({}, x.data(), grad.data(), own_dw.data(), rows, in, out);
     same.products = same.products && y.same(own_y) && dx.same(own_dx) && dw.same(own_dw);
     same.transposed = same.products && same.transposed && y.same(by_copy);
   }
@@ -179,6 +187,14 @@ LinearKernels tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
     same.column_sums = sums.same(own_sums);
   }
   return same;
+}
+
+bool outer_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  const Trial x(rows, in), grad(rows, out), dw(out, in), own_dw(out, in);
+  x.draw(2);
+  dw.tensor().addmm_(grad.tensor().t(), x.tensor());
+  add_outer_products(grad.data(), x.data(), own_dw.data(), out, rows, in);
+  return dw.same(own_dw);
 }
 
 /// Where a BLAS may tell apart how memory lies, it adds in another order.
@@ -231,6 +247,22 @@ void for_each_job(std::int64_t jobs, std::int64_t multiplications, OfJob&& of_jo
 /// Rows, in, out, threads.
 using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
 
+bool is_small(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  return sgemm_ && in * out <= kLargestTransposed && rows * in * out <= kMostMultiplications;
+}
+bool is_large(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  return has_outer_products() && rows >= kLeastRowsOfOuter && rows <= kMostRowsOfOuter &&
+         in * out >= kLeastOuter && in * out <= kMostOuter;
+}
+
+LinearKernels tried(const Sizes& sizes) {
+  const auto& [rows, in, out, threads] = sizes;
+  LinearKernels same;
+  if (is_small(rows, in, out)) same = small_tried(rows, in, out);
+  if (is_large(rows, in, out)) same.outer = outer_is_same(rows, in, out);
+  return same;
+}
+
 /// tried(), once for all threads.
 LinearKernels found_for(const Sizes& sizes) {
   static std::mutex mutex;
@@ -238,8 +270,7 @@ LinearKernels found_for(const Sizes& sizes) {
   std::lock_guard lock(mutex);
   auto found = known.find(sizes);
   if (found == known.end()) {
-    const auto& [rows, in, out, threads] = sizes;
-    found = known.emplace(sizes, tried(rows, in, out)).first;
+    found = known.emplace(sizes, tried(sizes)).first;
   }
   return found->second;
 }
@@ -247,8 +278,7 @@ LinearKernels found_for(const Sizes& sizes) {
 }  // namespace
 
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  if (!sgemm_ || std::min({rows, in, out}) < 1) return {};
-  if (in * out > kLargestTransposed || rows * in * out > kMostMultiplications) return {};
+  if (std::min({rows, in, out}) < 1 || (!is_small(rows, in, out) && !is_large(rows, in, out))) return {};
   const Sizes sizes{rows, in, out, at::get_num_threads()};
   // Asked for three times by each layer and microbatch: what this thread asked before needs no lock.
   thread_local std::array<std::pair<Sizes, LinearKernels>, 64> recent{};
@@ -293,8 +323,8 @@ void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at
   const std::int64_t rows = grad.size(0), in = x.size(1), out = grad.size(1);
   const LinearKernels kernels =
       is_taken(x) && is_taken(weight_sum) ? kernels_for(grad, in, out, bias_sum) : LinearKernels{};
-  if (kernels.products)
-    add_weight_gradient(x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
+  if (kernels.outer || kernels.products)
+    add_weight_gradient(kernels, x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
                         weight_sum.mutable_data_ptr<float>(), rows, in, out);
   else
     weight_sum.addmm_(grad.t(), x);
@@ -338,11 +368,11 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
   const LinearKernels kernels = each_is_taken(x) && each_is_taken(weight_sum)
                                     ? kernels_for_each(grad, in, out, bias_sum)
                                     : LinearKernels{};
-  if (kernels.products) {
+  if (kernels.products || kernels.outer) {
     const float *from = x.const_data_ptr<float>(), *by = grad.const_data_ptr<float>();
     float* to = weight_sum.mutable_data_ptr<float>();
     for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
-      add_weight_gradient(from + job * x.stride(0), by + job * grad.stride(0),
+      add_weight_gradient(kernels, from + job * x.stride(0), by + job * grad.stride(0),
                           to + job * weight_sum.stride(0), rows, in, out);
     });
   } else {  // by way of a product of its own: into tensors that lie apart ATen would go job by job

@@ -1,5 +1,5 @@
 // The products of a linear layer in float32 on the CPU, where matrices are so small that the way to them
-// counts.
+// counts, and its weight gradients where they are so large that memory does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +15,12 @@ struct LinearKernels {
   bool products = false;    ///< BLAS called directly
   bool transposed = false;  ///< the forward by a transposed copy of the weight
   bool column_sums = false;
+  bool outer = false;  ///< weight gradients of large layers by add_outer_products (outer_products.h)
 };
 
 /// Found out by trying, once for each [rows, in] x [out, in]^T and number of intra-op threads of the caller:
 /// the order in which a BLAS adds depends on sizes alone, never on values. Nothing where the BLAS is not one
-/// that can be called, or the matrices are not small. Thread-safe.
+/// that can be called, or the matrices are neither small nor of the sizes of outer. Thread-safe.
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out);
 
 /// [out, in], contiguous float32 on the CPU -> a copy [in, out].

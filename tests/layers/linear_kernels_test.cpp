@@ -1,7 +1,10 @@
-// Kernels of small linear layers give the bits of ATen's functions, whatever sizes, types and strides.
+// Kernels of small and large linear layers give the bits of ATen's functions, whatever sizes, types and
+// strides.
 #include "runtime/layers/linear_kernels.h"
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -13,6 +16,7 @@
 #include <ATen/ops/sum.h>
 
 #include "runtime/layers/basic_layers.h"
+#include "runtime/layers/outer_products.h"
 
 namespace millrace {
 namespace {
@@ -117,6 +121,29 @@ TEST(LinearKernels, ACopyHasTheOtherOrder) {
   }
 }
 
+/// Each element by itself: the sum over k from zero in order, then onto what was there.
+TEST(OuterProducts, AddUpInOneOrderWhateverTheSizes) {
+  if (!has_outer_products()) {
+    EXPECT_FALSE(linear_kernels(64, 1024, 1024).outer) << "left to ATen";
+    return;
+  }
+  for (const auto& [m, k, n] :
+       {std::tuple{1, 1, 1}, {8, 64, 48}, {13, 41, 50}, {7, 100, 16}, {24, 3, 95}, {3, 112, 2800}}) {
+    const at::Tensor a = drawn({k, m}, 1), b = drawn({k, n}, 2), c = drawn({m, n}, 3), expected = c.clone();
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        float sum = 0;
+        for (std::int64_t q = 0; q < k; ++q)
+          sum = std::fma(a.const_data_ptr<float>()[q * m + i], b.const_data_ptr<float>()[q * n + j], sum);
+        expected.mutable_data_ptr<float>()[i * n + j] += sum;
+      }
+    }
+    add_outer_products(a.const_data_ptr<float>(), b.const_data_ptr<float>(), c.mutable_data_ptr<float>(), m,
+                       k, n);
+    EXPECT_TRUE(at::equal(c, expected)) << m << " x " << k << " x " << n;
+  }
+}
+
 /// A build of LibTorch with MKL: what docs/benchmarks.md says was measured is what runs.
 TEST(LinearKernels, AreTakenWhereLibTorchHasMkl) {
   if (!at::hasMKL()) GTEST_SKIP() << "LibTorch without MKL";
@@ -124,6 +151,8 @@ TEST(LinearKernels, AreTakenWhereLibTorchHasMkl) {
   EXPECT_TRUE(linear_kernels(32, 256, 256).transposed);
   EXPECT_TRUE(linear_kernels(8, 64, 64).column_sums);
   EXPECT_FALSE(linear_kernels(64, 1024, 1024).products) << "too large to matter";
+  EXPECT_EQ(linear_kernels(64, 1024, 1024).outer, has_outer_products());
+  EXPECT_FALSE(linear_kernels(32, 1024, 1024).outer) << "BLAS is as fast";
 }
 
 TEST(LinearKernels, ALayerHasACopyWhereItIsRead) {
