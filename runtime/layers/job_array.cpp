@@ -67,22 +67,39 @@ std::string text_of(std::span<const at::Tensor> inputs, std::size_t per_job, boo
   return text.str();
 }
 
-/// `all`, by job, has `per_job` tensors of each: the i-th of all jobs as one.
+// `all`, by job, has `per_job` tensors of each.
+
+/// Whether the i-th are jobs_together().
+bool come_together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
+  return all.size() > per_job && jobs_together(all[i], all[per_job + i]);
+}
+std::vector<char> which_come_together(std::span<const at::Tensor> all, std::size_t per_job) {
+  std::vector<char> which(per_job);
+  for (std::size_t i = 0; i < per_job; ++i) which[i] = come_together(all, i, per_job);
+  return which;
+}
+
+/// The i-th of all jobs as one.
 at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
-  if (all.size() == per_job) return stacked(all.subspan(i, 1));
-  if (jobs_together(all[i], all[per_job + i])) return all[i];
+  if (come_together(all, i, per_job)) return all[i];
   std::vector<at::Tensor> of_jobs;
   of_jobs.reserve(all.size() / per_job);
   for (std::size_t at = i; at < all.size(); at += per_job) of_jobs.push_back(all[at]);
   return stacked(of_jobs);
+}
+std::vector<at::Tensor> all_together(std::span<const at::Tensor> all, std::size_t per_job) {
+  std::vector<at::Tensor> result;
+  result.reserve(per_job);
+  for (std::size_t i = 0; i < per_job; ++i) result.push_back(together(all, i, per_job));
+  return result;
 }
 
 /// `all` with each job's tensors in their places; `room` holds them if they were not.
 std::span<const at::Tensor> apart(std::span<const at::Tensor> all, std::size_t per_job,
                                   std::vector<at::Tensor>& room) {
   std::vector<at::Tensor> parts;
-  for (std::size_t i = 0; i < per_job && all.size() > per_job; ++i) {
-    if (!jobs_together(all[i], all[per_job + i])) continue;
+  for (std::size_t i = 0; i < per_job; ++i) {
+    if (!come_together(all, i, per_job)) continue;
     if (room.empty()) room.assign(all.begin(), all.end());
     parts.clear();
     append_unstacked(all[i], parts);
@@ -330,12 +347,6 @@ class JobLayer : public MultiLayer {
     return inputs;
   }
 
-  std::vector<at::Tensor> all_together(std::span<const at::Tensor> all, std::size_t per_job) const {
-    std::vector<at::Tensor> result;
-    result.reserve(per_job);
-    for (std::size_t i = 0; i < per_job; ++i) result.push_back(together(all, i, per_job));
-    return result;
-  }
   /// The parameters of all jobs, or their gradients: behind those of each job, where the store has them.
   template <typename Tensor>
   std::span<Tensor> behind(std::span<Tensor> parameters) const {
@@ -361,10 +372,7 @@ class JobLayer : public MultiLayer {
                                         std::span<const at::Tensor> parameters, std::span<at::Tensor> buffers,
                                         const CallContext& context, SavedJobs* saved) const {
     const std::size_t per_job = inputs.size() / jobs_.size();
-    if (saved) {
-      for (std::size_t i = 0; i < per_job; ++i)
-        saved->together.push_back(inputs.size() > per_job && jobs_together(inputs[i], inputs[per_job + i]));
-    }
+    if (saved) saved->together = which_come_together(inputs, per_job);
     const std::vector<at::Tensor> whole = all_together(inputs, per_job);
     std::vector<at::Tensor> room, statistics = all_together(buffers, buffers_), outputs(jobs_.size());
     at::Tensor made = kernel_->forward(whole, of_all_jobs(parameters, room), statistics, context,
@@ -481,10 +489,8 @@ class JobLayer : public MultiLayer {
     std::uint64_t key = name_hash_ ^ static_cast<std::uint64_t>(training);
     const auto mix = [&](std::uint64_t value) { key = (key ^ value) * 0x100000001B3ULL; };  // FNV-1a's prime
     for (std::size_t i = 0; i < per_job; ++i) {
-      const bool several = inputs.size() > per_job;
-      mix(several && inputs[i].is_same(inputs[i + per_job]));
-      const bool as_one = several && jobs_together(inputs[i], inputs[i + per_job]);
-      for (std::int64_t size : inputs[i].sizes().slice(as_one ? 1 : 0))
+      mix(inputs.size() > per_job && inputs[i].is_same(inputs[i + per_job]));
+      for (std::int64_t size : inputs[i].sizes().slice(come_together(inputs, i, per_job)))
         mix(static_cast<std::uint64_t>(size) + 1);
       mix(0);
     }
@@ -620,18 +626,13 @@ class JobHead final : public Head {
   bool fuses(std::span<const at::Tensor> inputs) const {
     if (!kernel_) return false;
     const std::size_t read = inputs.size() / jobs_.size();
-    const bool as_one = inputs.size() > read && jobs_together(inputs[0], inputs[read]);
-    return inputs[0].numel() / (as_one ? inputs[0].size(0) : 1) <= most_elements_;
+    const std::int64_t of_jobs = come_together(inputs, 0, read) ? inputs[0].size(0) : 1;
+    return inputs[0].numel() / of_jobs <= most_elements_;
   }
   std::vector<at::Tensor> whole(std::span<const at::Tensor> inputs, SavedJobs* saved) const {
     const std::size_t read = inputs.size() / jobs_.size();
-    std::vector<at::Tensor> result;
-    for (std::size_t i = 0; i < read; ++i) {
-      result.push_back(together(inputs, i, read));
-      if (saved)
-        saved->together.push_back(inputs.size() > read && jobs_together(inputs[i], inputs[read + i]));
-    }
-    return result;
+    if (saved) saved->together = which_come_together(inputs, read);
+    return all_together(inputs, read);
   }
   static std::vector<at::Tensor> dense(std::span<const at::Tensor> inputs) {
     std::vector<at::Tensor> result;
