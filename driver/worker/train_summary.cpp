@@ -52,6 +52,9 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
                       {"nonfinite_step", job.nonfinite_step < 0 ? Json() : Json(job.nonfinite_step)},
                       {"losses", losses},
                       {"evaluation", evaluation}}));
+    if (!job.loss_scale) continue;
+    jobs.items().back()["loss_scale"] = job.loss_scale->scale;
+    jobs.items().back()["skipped_steps"] = job.loss_scale->skipped;
   }
   return jobs;
 }

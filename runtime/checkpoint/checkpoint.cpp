@@ -68,6 +68,13 @@ Json json_of(const AveragingState& averaging) {
   return Json::object({{"losses", losses}, {"from", averaging.from}, {"evaluated", averaging.evaluated}});
 }
 
+Json json_of(const LossScaleState& state) {
+  return Json::object({{"scale", state.scale},
+                       {"since_growth", state.since_growth},
+                       {"skipped", state.skipped},
+                       {"skipped_in_a_row", state.skipped_in_a_row}});
+}
+
 std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDigest>& digests) {
   Json shards = Json::array(), settings = Json::object();
   for (std::size_t s = 0; s < digests.size(); ++s) {
@@ -85,12 +92,7 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
                                 {"updates", info.updates},
                                 {"plan", info.plan_fingerprint},
                                 {"settings", settings}});
-  if (info.loss_scale) {
-    manifest["loss_scale"] = Json::object({{"scale", info.loss_scale->scale},
-                                           {"since_growth", info.loss_scale->since_growth},
-                                           {"skipped", info.loss_scale->skipped},
-                                           {"skipped_in_a_row", info.loss_scale->skipped_in_a_row}});
-  }
+  if (info.loss_scale) manifest["loss_scale"] = json_of(*info.loss_scale);
   if (info.averaging) manifest["averaging"] = json_of(*info.averaging);
   if (!info.jobs.empty()) {
     Json jobs = Json::array();
@@ -98,6 +100,7 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<FileDige
       Json one = Json::object({{"step", job.step}, {"position", job.position}, {"updates", job.updates}});
       if (job.is_new) one["new"] = true;
       if (job.averaging) one["averaging"] = json_of(*job.averaging);
+      if (job.loss_scale) one["loss_scale"] = json_of(*job.loss_scale);
       jobs.push_back(std::move(one));
     }
     manifest["jobs"] = jobs;
@@ -159,6 +162,8 @@ JobProgress progress_from(const Json& json, const CheckpointInfo& array, Problem
                   .is_new = in.boolean("new", false)};
   if (const Json* averaging = in.optional_object("averaging"))
     job.averaging = averaging_from(*averaging, job.step, problems);
+  if (const Json* scale = in.optional_object("loss_scale"))
+    job.loss_scale = loss_scale_from(*scale, problems);
   in.finish();
   if (job.step < 0 || job.position < 0 || job.updates < 0 || job.step > array.step ||
       job.position > array.position)

@@ -29,8 +29,10 @@ struct JobProgress {
   std::int64_t position = 0;  ///< microbatches that it has consumed
   std::int64_t updates = 0;
   bool is_new = false;  ///< it has not begun, and the checkpoint has none of its tensors
-  std::optional<AveragingState> averaging{};  ///< where evaluations decide when averages begin
+  std::optional<AveragingState> averaging{};   ///< where evaluations decide when averages begin
+  std::optional<LossScaleState> loss_scale{};  ///< where the loss is scaled
 
+  bool has_state() const { return averaging || loss_scale; }
   bool operator==(const JobProgress&) const = default;
 };
 
@@ -43,9 +45,10 @@ struct CheckpointInfo {
   std::int64_t updates = 0;   ///< of the update rule
   std::string plan_fingerprint;
   Settings settings;
-  std::optional<LossScaleState> loss_scale;  ///< where the loss is scaled
-  std::optional<AveragingState> averaging;   ///< of a single job, as JobProgress has it
-  /// Of an array whose jobs have not all come as far as it has, or that waits for evaluations; else empty.
+  // Of a single job, as JobProgress has them.
+  std::optional<LossScaleState> loss_scale;
+  std::optional<AveragingState> averaging;
+  /// Of an array whose jobs have not all come as far as it has, or one of which has_state(); else empty.
   std::vector<JobProgress> jobs;
 };
 

@@ -99,9 +99,11 @@ std::size_t jobs_in(const Checkpoint& checkpoint) {
 std::vector<JobProgress> progress_of(const Checkpoint& checkpoint) {
   const CheckpointInfo& info = checkpoint.info;
   if (!info.jobs.empty()) return info.jobs;
-  return std::vector<JobProgress>(
-      jobs_in(checkpoint),
-      {.step = info.step, .position = info.position, .updates = info.updates, .averaging = info.averaging});
+  return std::vector<JobProgress>(jobs_in(checkpoint), {.step = info.step,
+                                                        .position = info.position,
+                                                        .updates = info.updates,
+                                                        .averaging = info.averaging,
+                                                        .loss_scale = info.loss_scale});
 }
 
 bool at_one_step(const std::vector<JobProgress>& jobs) {
@@ -179,8 +181,9 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
   joined.info.position = farthest.position;
   joined.info.updates = farthest.updates;
   joined.info.averaging = count == 1 ? farthest.averaging : std::nullopt;
+  joined.info.loss_scale = count == 1 ? farthest.loss_scale : std::nullopt;
   joined.info.jobs.clear();
-  const auto is_told_apart = [&](const JobProgress& job) { return job != farthest || job.averaging; };
+  const auto is_told_apart = [&](const JobProgress& job) { return job != farthest || job.has_state(); };
   if (count > 1 && std::ranges::any_of(progress, is_told_apart)) joined.info.jobs = progress;
   const auto model = tensors_of(like_all);
   append(problems, problems_of_steps(joined.info, first, model));

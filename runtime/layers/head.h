@@ -20,6 +20,8 @@ namespace millrace {
 struct LossScale {
   double share = 1;  ///< of the microbatch's mean loss: its weight / weight of the step
   double unit = 1;   ///< of the microbatch's summed loss: 1 / weight of the step
+
+  bool operator==(const LossScale&) const = default;
 };
 
 using NamedValues = std::vector<std::pair<std::string, double>>;
@@ -45,6 +47,11 @@ class Head {
   /// Gradients for the inputs (undefined where `needs[i]` is false).
   virtual std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
                                            std::span<const bool> needs) const = 0;
+  /// The same with a scale for each job of an array; another head has one.
+  virtual std::vector<at::Tensor> backward_of_jobs(Saved& saved, std::span<const LossScale> scales,
+                                                   std::span<const bool> needs) const {
+    return backward(saved, scales.front(), needs);
+  }
 
   /// What is shown of the final sums [metrics + 1]: by default each divided by the weight (0 if that is 0).
   virtual NamedValues values(std::span<const double> sums) const;

@@ -594,17 +594,28 @@ class JobHead final : public Head {
   }
   std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
                                    std::span<const bool> needs) const override {
+    return backward_of_jobs(saved, std::vector<LossScale>(jobs_.size(), scale), needs);
+  }
+  std::vector<at::Tensor> backward_of_jobs(Saved& saved, std::span<const LossScale> scales,
+                                           std::span<const bool> needs) const override {
     SavedJobs& mine = *std::static_pointer_cast<SavedJobs>(saved.extra);
     const std::size_t read = needs.size() / jobs_.size();
     std::vector<at::Tensor> grads(needs.size());
     if (mine.fused) {
-      std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scale, needs.first(read));
-      for (std::size_t i = 0; i < found.size(); ++i)
-        if (found[i].defined()) put(std::move(found[i]), grads, i, mine.together[i]);
+      std::vector<at::Tensor> found = kernel_->backward(mine.saved[0], scales[0], needs.first(read));
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (!found[i].defined()) continue;
+        // Scales of the loss are powers of two unless somebody says otherwise: nothing is rounded.
+        for (std::size_t b = 1; b < jobs_.size(); ++b)
+          if (scales[b] != scales[0])
+            found[i].select(0, static_cast<std::int64_t>(b)).mul_(scales[b].unit / scales[0].unit);
+        put(std::move(found[i]), grads, i, mine.together[i]);
+      }
       return grads;
     }
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
-      std::vector<at::Tensor> found = jobs_[b]->backward(mine.saved[b], scale, needs.subspan(b * read, read));
+      std::vector<at::Tensor> found =
+          jobs_[b]->backward(mine.saved[b], scales[b], needs.subspan(b * read, read));
       for (std::size_t i = 0; i < found.size(); ++i) grads[b * read + i] = std::move(found[i]);
     }
     return grads;

@@ -50,6 +50,8 @@ struct LossScaleState {
   std::int64_t since_growth = 0;  ///< updates since the scale changed
   std::int64_t skipped = 0;       ///< steps without an update, since the first step of the job
   std::int64_t skipped_in_a_row = 0;
+
+  bool operator==(const LossScaleState&) const = default;
 };
 
 /// The scale from step to step. Every rank has one and tells it the same, so all agree. Not thread-safe.

@@ -55,6 +55,8 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       shapes_(parts_.layout),
       extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
+      loss_scales_(static_cast<std::size_t>(parts.store.jobs()), 1.0),
+      unscales_(loss_scales_),
       sums_(program_.num_sums, 0.0) {
   layers_.set_masks(options.masks);
   parts_.store.make_copies(parts_.layout, parts_.stage,
@@ -251,7 +253,7 @@ void StageExecutor::collect_sums() {
 }
 
 /// The microbatch's part of the loss of its step. Equal microbatches: exactly 1 / their number.
-LossScale StageExecutor::scale_of(const HeadStep& head, MicrobatchId microbatch) {
+std::vector<LossScale> StageExecutor::scales_of(const HeadStep& head, MicrobatchId microbatch) {
   const std::int64_t position = first_position_ + microbatch.value;
   const std::int64_t first = position - position % options_.microbatches_per_update;
   if (step_total_.first != first) {
@@ -268,8 +270,12 @@ LossScale StageExecutor::scale_of(const HeadStep& head, MicrobatchId microbatch)
                                               : e.counts.at(static_cast<std::size_t>(head.count)));
   };
   const double all = std::max(1.0, weight_in(step_total_.second)), own = weight_in(extent_of_(position));
-  const double weight = head.named->weight * loss_scale_;
-  return {.share = weight * (own / all), .unit = weight / all};
+  std::vector<LossScale> of_jobs;
+  for (const double scale : loss_scales_) {
+    const double weight = head.named->weight * scale;
+    of_jobs.push_back({.share = weight * (own / all), .unit = weight / all});
+  }
+  return of_jobs;
 }
 
 void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient) {
@@ -278,7 +284,8 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   for (std::size_t h = program_.heads.size(); h-- > 0;) {
     const HeadStep& step = program_.heads[h];
     const std::span<const bool> needs(reinterpret_cast<const bool*>(step.needs.data()), step.needs.size());
-    layers_.add_gradients(slot, step, step.head->backward(slot.heads[h], scale_of(step, microbatch), needs));
+    layers_.add_gradients(slot, step,
+                          step.head->backward_of_jobs(slot.heads[h], scales_of(step, microbatch), needs));
   }
   slot.heads.clear();
   if (recomputes_) {  // the forward again, with the same weights and the same dropout: the same bits
@@ -545,7 +552,7 @@ void StageExecutor::complete_gradients() {
     const double value = options_.job_clip_values.empty()
                              ? options_.clip_value
                              : options_.job_clip_values[static_cast<std::size_t>(job)];
-    if (const double most = value * loss_scale_; most > 0)
+    if (const double most = value * loss_scales_[static_cast<std::size_t>(job)]; most > 0)
       parts_.store.of_job(gradient, job).clamp_(-most, most);
   }
 }
@@ -570,7 +577,7 @@ void StageExecutor::update() {
   complete_gradients();
   gradients_complete_ = false;
   const std::vector<double> factors = std::exchange(gradient_factors_, {});
-  const bool skips = std::exchange(skips_update_, false);
+  const std::vector<char> skips = std::exchange(skips_update_, {});
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
@@ -580,10 +587,11 @@ void StageExecutor::update() {
       std::vector<UpdateRule::Update> updates;
       for (const JobRule& one : parts_.rules.all) {
         const auto job = static_cast<std::size_t>(one.job);
-        updates.push_back(one.update(store, weights, gradient,
-                                     {.lr = lr_[job],
-                                      .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscale_,
-                                      .skip = skips || (!ended_.empty() && ended_[job])}));
+        updates.push_back(
+            one.update(store, weights, gradient,
+                       {.lr = lr_[job],
+                        .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscales_[job],
+                        .skip = (!skips.empty() && skips[job]) || (!ended_.empty() && ended_[job])}));
       }
       UpdateRule::apply_all_(updates);
     });

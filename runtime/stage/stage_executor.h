@@ -87,10 +87,10 @@ class StageExecutor {
   void set_ended(const std::vector<char>& ended);
   /// In evaluation layers draw for positions less `shift`: every evaluation draws the same.
   void set_evaluation_shift(std::int64_t shift) { evaluation_shift_ = shift; }
-  /// Of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
-  void set_loss_scale(double scale, double unscale) {
-    loss_scale_ = scale;
-    unscale_ = unscale;
+  /// By job, of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
+  void set_loss_scales(std::vector<double> scales, std::vector<double> unscales) {
+    loss_scales_ = std::move(scales);
+    unscales_ = std::move(unscales);
   }
   /// Evaluation is done with the rule's averaged weights, if it has any, until training goes on. Collective
   /// over the replicas; before, finish_sends(). True: so it is, and finish_sends() waits for tied values.
@@ -142,7 +142,7 @@ class StageExecutor {
   /// Throws NumericError by a loss that is not finite.
   void complete_gradients();
   /// The next Update changes nothing but the version's number.
-  void skip_update() { skips_update_ = true; }
+  void skip_update(std::vector<char> jobs) { skips_update_ = std::move(jobs); }
   /// Of the next Update: times its gradients (clipping), by job.
   void scale_gradients(std::vector<double> factors) { gradient_factors_ = std::move(factors); }
 
@@ -184,7 +184,7 @@ class StageExecutor {
   void release_if_sent(LayerSlot& slot);
   void finish_backward(LayerSlot& slot);
   void collect_sums();
-  LossScale scale_of(const HeadStep& head, MicrobatchId microbatch);
+  std::vector<LossScale> scales_of(const HeadStep& head, MicrobatchId microbatch);  ///< by job
   /// Ports and tags of a transfer action.
   struct Route {
     const std::vector<Port>* ports;
@@ -244,11 +244,11 @@ class StageExecutor {
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
-  std::vector<double> gradient_factors_;       ///< by job; empty: 1
-  std::vector<char> ended_;                    ///< by job; empty: none
-  ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
-  bool skips_update_ = false;
-  double loss_scale_ = 1, unscale_ = 1;
+  std::vector<double> gradient_factors_;        ///< by job; empty: 1
+  std::vector<char> ended_;                     ///< by job; empty: none
+  ParameterStore::Buffers statistics_at_end_;   ///< of all jobs, when the newest of those ended
+  std::vector<char> skips_update_;              ///< by job; empty: none
+  std::vector<double> loss_scales_, unscales_;  ///< by job
   CarriedStates carried_, carried_in_evaluation_;
   at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
   std::vector<double> sums_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -59,8 +60,7 @@ int HeldStage::readings() const {
 
 RankStages::RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts,
                        const Plan& plan, const RankStagesOptions& options)
-    : stops_on_nonfinite_(options.executor.stop_on_nonfinite),
-      loss_scaler_(options.precision, options.loss_scale) {
+    : stops_on_nonfinite_(options.executor.stop_on_nonfinite) {
   std::vector<JobOptions> jobs = options.jobs;
   if (jobs.empty())
     jobs.push_back({.seed = options.executor.seed, .rule = options.rule, .clip = options.clip});
@@ -68,6 +68,10 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
   for (const JobOptions& job : jobs)
     clips_.push_back({clip_norm_of(job.rule, job.clip), job.rule.kind == UpdateRuleKind::Lamb});
   gradient_norms_.assign(jobs.size(), -1);
+  loss_scalers_.assign(jobs.size(), LossScaler(options.precision, options.loss_scale));
+  last_loss_scales_.assign(jobs.size(), 1);
+  skipped_last_.assign(jobs.size(), 0);
+  ended_ = skipped_last_;
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<std::shared_ptr<Communicator>> groups;  // by stage
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -99,7 +103,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
       executor.job_clip_values.push_back(jobs[job].clip.value);
     }
     // Where steps are skipped, those of a loss that is not finite are too.
-    if (loss_scaler_.active()) executor.stop_on_nonfinite = false;
+    if (scales_loss()) executor.stop_on_nonfinite = false;
     for (int s = 0; s < plan.num_stages(); ++s) {
       const auto& ranks = ranks_of_stage[static_cast<std::size_t>(s)];
       const auto found = std::ranges::find(ranks, world.rank());
@@ -136,7 +140,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
       array.held_at[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
       held_.push_back(std::move(held));
     }
-    if ((clips() && clip_scope_ == ClipScope::Model) || loss_scaler_.active())
+    if ((clips() && clip_scope_ == ClipScope::Model) || scales_loss())
       array.agreement = std::make_unique<GradientAgreement>(world, layout, static_cast<int>(a));
   }
   if (held_.empty()) {
@@ -214,7 +218,13 @@ void RankStages::begin(std::int64_t first_position, const std::vector<double>& l
   for (const HeldStage& h : held_) {
     if (array && h.array != *array) continue;
     h.executor->begin(first_position, rates_of(h, lr));
-    h.executor->set_loss_scale(loss_scaler_.scale(), loss_scaler_.unscale());
+    if (!scales_loss()) continue;
+    std::vector<double> scales, unscales;
+    for (const LossScaler& scaler : own_of(h, loss_scalers_)) {
+      scales.push_back(scaler.scale());
+      unscales.push_back(scaler.unscale());
+    }
+    h.executor->set_loss_scales(std::move(scales), std::move(unscales));
   }
 }
 
@@ -225,6 +235,8 @@ void RankStages::set_begins(const std::vector<std::int64_t>& positions) {
 }
 
 void RankStages::set_ended(const std::vector<char>& ended) {
+  ended_ = ended;
+  ended_.resize(loss_scalers_.size());
   for (const HeldStage& h : held_) {
     for (const auto& executor : h.executors) executor->set_ended(own_of(h, ended));
   }
@@ -321,15 +333,23 @@ void RankStages::agree(OfArray& array) {
     parts.push_back({h->store.get(), h->replica == 0});
   }
   const std::vector<double> norms = array.agreement->norms(parts);
-  last_loss_scale_ = loss_scaler_.scale();
-  const std::vector<double> unscaled = times(norms, loss_scaler_.unscale());
+  std::vector<double> unscaled;
+  std::vector<char> skips;
+  for (std::size_t job = 0; job < array.jobs; ++job) {  // each by its own: another's changes nothing
+    const std::size_t at = array.first_job + job;
+    LossScaler& scaler = loss_scalers_[at];
+    const bool finite = std::isfinite(norms[job]);
+    last_loss_scales_[at] = scaler.scale();
+    unscaled.push_back(norms[job] * scaler.unscale());
+    skips.push_back(scaler.active() && !finite);
+    skipped_last_[at] = skips.back();
+    if (!ended_[at]) scaler.completed(finite);
+  }
   set_norms(array, unscaled);
-  const bool finite = std::ranges::all_of(norms, [](double norm) { return std::isfinite(norm); });
-  skipped_last_ = loss_scaler_.active() && !finite;  // one job alone: the Trainer refuses others
-  loss_scaler_.completed(finite);
-  if (skipped_last_) {
-    for (const HeldStage* h : held) h->executor->skip_update();
-    return require_end_of_skips();
+  if (std::ranges::count(skips, 0) == 0) require_end_of_skips();
+  if (std::ranges::count(skips, 1) > 0) {
+    for (const HeldStage* h : held) h->executor->skip_update(skips);
+    if (std::ranges::count(skips, 0) == 0) return;
   }
   require_finite(norms, "of the model");
   if (!clips() || clip_scope_ == ClipScope::Stage) return;
@@ -338,22 +358,25 @@ void RankStages::agree(OfArray& array) {
 
 void RankStages::clip_stage(const HeldStage& held) {
   held.executor->complete_gradients();
-  if (skipped_last_) return;
   const OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
+  if (std::ranges::count(own_of(held, skipped_last_), 0) == 0) return;
   const std::vector<double> sums = square_sums_by_slot(*held.store, held.store->flat_gradient());
   const auto per_job = static_cast<std::ptrdiff_t>(sums.size() / array.jobs);
   std::vector<double> norms;
   for (auto from = sums.begin(); norms.size() < array.jobs; from += per_job)
-    norms.push_back(norm_of({from, from + per_job}) / last_loss_scale_);
+    norms.push_back(norm_of({from, from + per_job}) / last_loss_scales_[array.first_job + norms.size()]);
   if (held.stage == held_.front().stage) set_norms(array, norms);
   require_finite(norms, "of stage " + std::to_string(held.stage.value));
   held.executor->scale_gradients(clip_factors(array, norms));
 }
 
+/// An array goes on as long as one of its jobs does.
 void RankStages::require_end_of_skips() const {
-  const LossScaleState& state = loss_scaler_.state();
-  if (!stops_on_nonfinite_ || state.skipped_in_a_row < kMostSkippedInARow) return;
-  throw NumericError("the last " + std::to_string(state.skipped_in_a_row) +
+  std::int64_t in_a_row = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t job = 0; job < loss_scalers_.size(); ++job)
+    if (!ended_[job]) in_a_row = std::min(in_a_row, loss_scalers_[job].state().skipped_in_a_row);
+  if (!stops_on_nonfinite_ || in_a_row < kMostSkippedInARow) return;
+  throw NumericError("the last " + std::to_string(in_a_row) +
                          " steps were skipped: the gradient is not finite, whatever the scale of the loss",
                      "lower --lr, or give --precision bfloat16, whose range is float32's");
 }

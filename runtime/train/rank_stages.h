@@ -106,12 +106,13 @@ class RankStages {
   /// Of the newest update's gradient before it was clipped; negative: it is not measured. Of ClipScope::Stage
   /// that of this rank's first stage. By job.
   const std::vector<double>& gradient_norms() const { return gradient_norms_; }
-  /// The same on all ranks.
-  LossScaler& loss_scaler() { return loss_scaler_; }
-  const LossScaler& loss_scaler() const { return loss_scaler_; }
-  /// Of the newest update: what the loss was multiplied by, and whether it changed nothing.
-  double last_loss_scale() const { return last_loss_scale_; }
-  bool skipped_last() const { return skipped_last_; }
+  bool scales_loss() const { return loss_scalers_.front().active(); }
+  /// By job, the same on all ranks. One that has ended stays as it is.
+  std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
+  const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
+  /// Of the newest update, by job: what the loss was multiplied by, and whether it changed nothing.
+  const std::vector<double>& last_loss_scales() const { return last_loss_scales_; }
+  const std::vector<char>& skipped_last() const { return skipped_last_; }
 
   int peak_stash() const { return peak_stash_; }  ///< microbatches of all stages together
   int peak_versions() const;                      ///< of the stage with the most
@@ -145,10 +146,10 @@ class RankStages {
   std::vector<Clip> clips_;  ///< by job
   ClipScope clip_scope_ = ClipScope::Model;
   bool stops_on_nonfinite_ = false;
-  std::vector<double> gradient_norms_;  ///< by job
-  LossScaler loss_scaler_;
-  double last_loss_scale_ = 1;
-  bool skipped_last_ = false;
+  std::vector<double> gradient_norms_;    ///< by job
+  std::vector<LossScaler> loss_scalers_;  ///< by job, as the following
+  std::vector<double> last_loss_scales_;
+  std::vector<char> skipped_last_, ended_;
   int peak_stash_ = 0;
 };
 

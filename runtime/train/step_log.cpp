@@ -145,16 +145,14 @@ void StepLog::write(const StepRecord& r) {
     for (std::size_t job = 0; job < values.size(); ++job)
       if (r.ended.empty() || !r.ended[job])
         put(values.size() == 1 ? name : name + ".job" + std::to_string(first_job_ + static_cast<int>(job)),
-            values[job]);
+            Json(values[job]));
   };
   put_each("own_step", r.own_steps);
   put_each("lr", r.lr);
   if (std::ranges::all_of(r.gradient_norms, [](double n) { return n >= 0 && std::isfinite(n); }))
     put_each("gradient_norm", r.gradient_norms);
-  if (r.loss_scale) {
-    put("loss_scale", *r.loss_scale);
-    put("skipped", r.skipped);
-  }
+  put_each("loss_scale", r.loss_scales);
+  put_each("skipped", std::vector<bool>(r.skipped.begin(), r.skipped.end()));
   write_line(file_, line.dump());
   if (jobs_file_.is_open() && r.losses) write_jobs(r);
 }
@@ -223,8 +221,9 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
   if (r.losses) text += r.losses->jobs.empty() ? text_of(r.losses->values) : text_of(r.losses->jobs);
   text += printed(" samples/s=%.1f step=%.1fms", r.samples_per_s, r.step_s * 1e3);
   if (r.lr.size() == 1) text += printed(" lr=%.4g", r.lr.front());
-  if (r.loss_scale) text += printed(" loss_scale=%.6g", *r.loss_scale);
-  if (r.skipped) text += " skipped";
+  if (r.loss_scales.size() == 1) text += printed(" loss_scale=%.6g", r.loss_scales.front());
+  if (const auto skipped = std::ranges::count(r.skipped, 1); skipped > 0)
+    text += r.skipped.size() == 1 ? " skipped" : " skipped=" + std::to_string(skipped);
   static const bool terminal = ::isatty(STDERR_FILENO);
   if (!terminal) return log_info(text);
   std::fprintf(stderr, "\r\x1b[K%s %s%s", progress_bar(r.step + 1, total).c_str(), text.c_str(),

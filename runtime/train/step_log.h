@@ -27,8 +27,8 @@ struct StepRecord {
   std::vector<char> ended;                 ///< by job: it is trained no more; empty: all are
   std::vector<double> lr{0};               ///< by job
   std::vector<double> gradient_norms{-1};  ///< before clipping; negative: not measured. By job
-  std::optional<double> loss_scale;        ///< of this step; empty: the loss is not scaled
-  bool skipped = false;                    ///< a gradient was not finite: no update
+  std::vector<double> loss_scales;         ///< by job, of this step; empty: the loss is not scaled
+  std::vector<char> skipped;               ///< by job: a gradient was not finite, no update
   std::int64_t peak_memory_bytes = 0;      ///< of tensors on the device, since the start
   std::int64_t resident_memory_bytes = 0;  ///< of this process on the host, at most so far
   int weight_versions = 1;

@@ -301,13 +301,9 @@ struct Trainer::Impl {
     return parts;
   }
 
-  std::optional<LossScaleState> loss_scale() const {
-    if (!stages->loss_scaler().active()) return std::nullopt;
-    return stages->loss_scaler().state();
-  }
-  std::optional<double> loss_scale_of_step() const {
-    if (!stages->loss_scaler().active()) return std::nullopt;
-    return stages->last_loss_scale();
+  std::optional<LossScaleState> loss_scale(std::size_t job) const {
+    if (!stages->scales_loss()) return std::nullopt;
+    return stages->loss_scalers()[job].state();
   }
   bool asynchronous() const { return is_asynchronous(plan.schedule); }
   /// PipeDream: a step is a minibatch, and replicas average over one each.
@@ -378,10 +374,14 @@ struct Trainer::Impl {
     std::vector<JobProgress> all;
     for (std::size_t job = 0; job < joined_at.size(); ++job) {
       const std::int64_t own = own_steps(job, done);
-      all.push_back({.step = own, .position = position_of(own), .updates = own, .averaging = waiting(job)});
+      all.push_back({.step = own,
+                     .position = position_of(own),
+                     .updates = own,
+                     .averaging = waiting(job),
+                     .loss_scale = loss_scale(job)});
     }
-    const bool alike =
-        std::ranges::all_of(all, [&](const JobProgress& job) { return job.step == done && !job.averaging; });
+    const bool alike = std::ranges::all_of(
+        all, [&](const JobProgress& job) { return job.step == done && !job.has_state(); });
     return alike || jobs() == 1 ? std::vector<JobProgress>() : all;
   }
   std::optional<AveragingState> waiting(std::size_t job) const {
@@ -931,7 +931,8 @@ void Trainer::Impl::resume() {
   }
   for (std::size_t job = 0; job < averaging.size(); ++job)
     if (progress[job].averaging && averaging[job]) averaging[job]->set_state(*progress[job].averaging);
-  if (opened.info.loss_scale) stages->loss_scaler().set_state(*opened.info.loss_scale);
+  for (std::size_t job = 0; job < progress.size(); ++job)
+    if (progress[job].loss_scale) stages->loss_scalers()[job].set_state(*progress[job].loss_scale);
   report.first_step = done;
   if (continues) report.saved_step = done;
   if (owns_loss()) {
@@ -1031,7 +1032,7 @@ void Trainer::Impl::step_to(std::int64_t end) {
 /// finds its weights where it left them, in the caches.
 bool Trainer::Impl::in_stretches() const {
   return num_arrays() > 1 && world.communicator.size() == 1 && flushing->turns.size() == 1 &&
-         !stages->loss_scaler().active();
+         !stages->scales_loss();
 }
 
 /// Several steps of each array, one array after the other; then they are logged.
@@ -1158,12 +1159,14 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
                     .samples_per_s = samples_per_s.back(),
                     .lr = std::move(measured.lr),
                     .gradient_norms = std::move(measured.gradient_norms),
-                    .loss_scale = loss_scale_of_step(),
-                    .skipped = stages->skipped_last(),
                     .peak_memory_bytes = world.device.memory().peak,
                     .resident_memory_bytes = peak_resident_bytes(),
                     .weight_versions = stages->peak_versions(),
                     .stashed = stages->peak_stash()};
+  if (stages->scales_loss()) {
+    record.loss_scales = stages->last_loss_scales();
+    record.skipped = stages->skipped_last();
+  }
   if (at_different_steps()) {
     for (const std::int64_t at : joined_at) record.own_steps.push_back(newest - at);
   }
@@ -1185,7 +1188,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
       const std::int64_t own = newest - joined_at[job];
       const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
-      if (std::isfinite(loss) || report.jobs[job].nonfinite_step >= 0) continue;
+      const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are as they were
+      if (std::isfinite(loss) || skipped || report.jobs[job].nonfinite_step >= 0) continue;
       report.jobs[job].nonfinite_step = own;
       if (owns_loss())
         log_warning("job " + std::to_string(first_job() + static_cast<int>(job)) + ": the loss of its step " +
@@ -1198,7 +1202,7 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
       if (span.step == step) window.push_back(span);
     }
   }
-  const bool prints = record.skipped || newest + 1 == last_step() ||
+  const bool prints = std::ranges::count(record.skipped, 1) > 0 || newest + 1 == last_step() ||
                       (newest + 1) / options.print_every > step / options.print_every;
   if (owns_loss() && prints) log.print(record, last_step());
 }
@@ -1213,7 +1217,9 @@ std::vector<LossSums> Trainer::Impl::take_losses() {
 /// Several arrays end where no job has a finite loss any more.
 void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t step) const {
   const auto finite = [](const NamedValues& job) { return job.empty() || std::isfinite(job.front().second); };
-  if (!options.stop_on_nonfinite || num_arrays() == 1 || std::ranges::any_of(losses.jobs, finite)) return;
+  if (!options.stop_on_nonfinite || stages->scales_loss() || num_arrays() == 1 ||
+      std::ranges::any_of(losses.jobs, finite))
+    return;
   throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
                      "lower --lr or add --warmup-steps");
 }
@@ -1347,7 +1353,8 @@ void Trainer::Impl::watch_evaluation() {
   if (world.communicator.size() > 1) world.communicator.broadcast(losses, plan.stages.back().ranks.front());
   for (std::size_t job = 0; job < averaging.size(); ++job) {
     if (!watches(job, done)) continue;
-    const std::int64_t own = own_steps(job, done), updates = own - (loss_scale() ? loss_scale()->skipped : 0);
+    const std::int64_t own = own_steps(job, done),
+                       updates = own - (loss_scale(job) ? loss_scale(job)->skipped : 0);
     if (!averaging[job]->evaluated(losses.const_data_ptr<double>()[job], own, updates)) continue;
     for (const HeldStage& h : stages->held()) {
       for (const HeldStage::Rule& of : h.rules)
@@ -1438,7 +1445,7 @@ bool Trainer::Impl::checkpoint() {
        .updates = done,
        .plan_fingerprint = plan.fingerprint(),
        .settings = settings,
-       .loss_scale = loss_scale(),
+       .loss_scale = jobs() == 1 ? loss_scale(0) : std::nullopt,
        .averaging = jobs() == 1 ? waiting(0) : std::nullopt,
        .jobs = progress()},
       plan.num_stages(), state, {.keep = options.keep_checkpoints, .deadline = options.checkpoint_deadline});
@@ -1593,9 +1600,6 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
                         "the model has " + std::to_string(jobs) + " jobs, their settings are " +
                             std::to_string(options.jobs.size()),
                         {}});
-  if (jobs > 1 && LossScaler(options.precision, options.loss_scale).active())
-    problems.push_back({"--loss-scale", "one scale of the loss would tie the jobs of an array together",
-                        "give --precision bfloat16 or float32, or run the jobs apart"});
   if (!problems.empty()) throw ConfigError(to_string(problems));
   impl_ = std::make_unique<Impl>(world, arrays, std::move(plan), std::move(options));
   Impl& self = *impl_;
@@ -1661,7 +1665,9 @@ RunReport Trainer::run() {
   report.peak_stash = self.stages->peak_stash();
   report.peak_versions = self.stages->peak_versions();
   report.peak_memory_bytes = self.world.device.memory().peak;
-  report.loss_scale = self.loss_scale();
+  if (self.jobs() == 1) report.loss_scale = self.loss_scale(0);
+  for (std::size_t job = 0; job < report.jobs.size(); ++job)
+    report.jobs[job].loss_scale = self.loss_scale(job);
   self.status.update(self.done, "done");
   return report;
 }

@@ -70,6 +70,7 @@ struct JobReport {
   std::vector<double> losses;   ///< of this run
   std::int64_t nonfinite_step =
       -1;  ///< the first whose loss is NaN or Inf, from which on it is worth nothing
+  std::optional<LossScaleState> loss_scale{};
 };
 
 /// What a rank can say of the run. Losses and evaluations on ranks of the last stage only.

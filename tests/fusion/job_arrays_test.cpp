@@ -3,6 +3,7 @@
 
 #include "runtime/base/error.h"
 #include "tests/fusion/job_arrays.h"
+#include "tests/train/overflow.h"
 
 namespace millrace {
 namespace {
@@ -143,6 +144,53 @@ TEST_F(JobArrays, GoOnFromCheckpointsBitForBit) {
   }
   rest.jobs.pop_back();
   EXPECT_THROW(train(array_of(model, 2), plan, rest), CheckpointError);
+}
+
+/// A job that skips a step skips it alone; scales of the loss go their own ways, also through checkpoints.
+TEST_F(JobArrays, ScalesOfTheLossAreEachJobsOwn) {
+  const LayeredModel model = overflowing_where({{11, 1}, {11, 2}, {11, 5}, {13, 3}});
+  for (const Precision precision : {Precision::BFloat16, Precision::Float32}) {
+    for (const auto& [replicas, kind] : {std::pair{std::vector{1}, ScheduleKind::OneFOneB},
+                                         {{1, 1}, ScheduleKind::OneFOneB},
+                                         {{2, 1}, ScheduleKind::ZeroBubbleH1}}) {
+      TrainOptions options = three(8, UpdateRuleKind::Adam);
+      options.precision = precision;
+      options.loss_scale.kind = {.scaling = LossScaling::Dynamic};
+      options.loss_scale.growth_interval = 2;
+      options.jobs[1].clip.value = 1e-3;
+      const Plan plan = plan_for(model, replicas, 4, kind);
+      const std::string what =
+          to_string(precision) + " " + to_string(kind) + " " + std::to_string(replicas.size()) + " stages";
+      TrainOptions first = options;
+      first.steps = 4;
+      for (JobOptions& job : first.jobs) job.learning_rate.total_steps = 8;
+      first.output_dir = (folder_ / what).string();
+      first.checkpoint_at_end = true;
+      train(array_of(model, 3), plan, first);
+      TrainOptions rest = options;
+      rest.resume = first.output_dir;
+      const Outcome array = train(array_of(model, 3), plan, options),
+                    resumed = train(array_of(model, 3), plan, rest),
+                    fused = train(array_of(model, 3, ArrayKernels::Fused), plan, options);
+      const std::vector<std::int64_t> skipped{3, 0, 1};
+      const auto last = static_cast<std::size_t>(plan.stages.back().ranks[0].value);
+      for (std::size_t b = 0; b < 3; ++b) {
+        const Outcome own = train(model, plan, alone(options, b));
+        const std::string job = what + ", job " + std::to_string(b);
+        EXPECT_EQ(own.reports[last].loss_scale->skipped, skipped[b]) << job;
+        for (const Outcome* outcome : {&array, &resumed, &fused}) {
+          EXPECT_EQ(outcome->reports[last].jobs.at(b).loss_scale, own.reports[last].loss_scale) << job;
+          for (const auto& [name, tensor] : own.weights) {
+            const at::Tensor& found = outcome->job_weights.at(b).at(name);
+            EXPECT_TRUE(outcome == &fused ? at::allclose(tensor, found, 1e-3, 1e-4)
+                                          : at::equal(tensor, found))
+                << job << ": " << name;
+          }
+        }
+        EXPECT_EQ(array.reports[last].jobs[b].losses, own.losses) << job;
+      }
+    }
+  }
 }
 
 TEST_F(JobArrays, TiedParametersAreEachJobsOwn) {

@@ -103,6 +103,31 @@ TEST_F(JobCommands, ResultsAreByJob) {
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
 }
 
+/// Each job keeps its own scale of the loss, and the steps that it skipped.
+TEST_F(JobCommands, CheckpointsFuseAndSplitWithScalesOfTheLoss) {
+  const std::string model =
+      "--model mlp --width 16 --depth 2 --rule adam --precision float16 --loss-scale dynamic "
+      "--loss-scale-initial 1e7 --loss-scale-growth-interval 2 ";
+  const std::vector<std::string> flags{"--lr 0.1 --seed 1", "--lr 0.05 --seed 2", "--lr 0.02 --seed 3"};
+  const std::string to_12 = " --steps 12 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
+  train_alone(model, flags, to_12);
+  expect_done("fuse run0 run1 run2 --out array");
+  expect_done("train " + model + "--fused --kernels loop --lr 0.1 0.05 0.02 --seed 1 2 3" + to_12 +
+              "--arrays 1 --resume array --output-dir all --checkpoint-at-end --save-weights w.safetensors");
+  const Json summary = *read_json((folder_ / "all/summary.json").string());
+  for (int b = 0; b < 3; ++b) {
+    const std::string own = std::to_string(b);
+    EXPECT_EQ(bytes("w.job" + own + ".safetensors"), bytes("whole" + own + ".safetensors")) << own;
+    EXPECT_GT(summary.find("jobs")->items()[static_cast<std::size_t>(b)].find("skipped_steps")->as_int(), 0);
+  }
+  expect_done("train " + model +
+              "--fused --kernels loop --arrays 1 --lr 0.1 0.05 0.02 --seed 1 2 3 --steps 9 --microbatch 4 "
+              "--microbatches 2 --no-evaluation --threads 1 --output-dir nine --checkpoint-at-end");
+  expect_done("split nine --out jobs");
+  expect_done("train " + model + flags[1] + to_12 + "--resume jobs/job1 --save-weights alone.safetensors");
+  EXPECT_EQ(bytes("alone.safetensors"), bytes("whole1.safetensors"));
+}
+
 TEST_F(JobCommands, CheckpointsFuseAndSplit) {
   const std::string model = "--model mlp --width 16 --depth 2 --rule adam ";
   const std::vector<std::string> flags{"--lr 0.1 --seed 1", "--lr 0.05 --seed 2", "--lr 0.02 --seed 3"};
