@@ -2,7 +2,7 @@
 measured, in turn, N rounds. A figure is the median step of the run; the error that of the prediction, (measured - predicted) /
 predicted. It is worth what the machine drifts between profile and run: the profile's own spread stands beside it.
 
-    scripts/benchmark predict [--models dcgan,gnmt_large,bert_large] [--rounds N] [--ranks 1,2]
+    scripts/benchmark predict [--models dcgan,gnmt_large,bert_large,resnet18_sync] [--rounds N] [--ranks 1,2]
 """
 
 import argparse
@@ -24,12 +24,17 @@ MODELS = {
                    {"measured-microbatches": 8, "repetitions": 1, "warmup": 1}, 4, 8),
     "bert_large": ({"length": 64}, {"microbatch": 2, "data": "synthetic:128"},
                    {"measured-microbatches": 8, "repetitions": 1, "warmup": 1}, 4, 8),
+    # Two replicas that share the statistics of their batch normalisation.
+    "resnet18_sync": ({"image-size": 32, "classes": 10},
+                      {"microbatch": 8, "data": "synthetic:256", "sync-batch-norm": True}, {}, 4, 30),
 }
-OF_PROFILE = {"microbatch", "data", "rule"}  # of the run's flags
+NAMES = {"resnet18_sync": "resnet18"}  # of models whose case has another
+REPLICATED = {"resnet18_sync"}  # one stage on all ranks; the others have one stage a rank
+OF_PROFILE = {"microbatch", "data", "rule", "sync-batch-norm"}  # of the run's flags
 
 
 def words(flags):
-    return [word for key, value in flags.items() for word in (f"--{key}", str(value))]
+    return [word for key, value in flags.items() for word in ((f"--{key}",) if value is True else (f"--{key}", str(value)))]
 
 
 def measure(millrace, name, ranks, folder):
@@ -38,11 +43,13 @@ def measure(millrace, name, ranks, folder):
     if "data" in run:
         measured_as["microbatches"] = microbatches
     file, plan, out = (os.path.join(folder, part) for part in ("profile.json", "plan.json", "out"))
-    checked([millrace, "profile", "--model", name, *words({**model, **measured_as, **profile}), "--ranks", ranks, "--out", file],
+    model_name = NAMES.get(name, name)
+    stages = ["--stages", 1] if name in REPLICATED else ["--straight", "--stages", ranks]
+    checked([millrace, "profile", "--model", model_name, *words({**model, **measured_as, **profile}), "--ranks", ranks, "--out", file],
             folder, "profile")
-    checked([millrace, "plan", "--profile", file, "--straight", "--stages", ranks, "--ranks", ranks, "--microbatches", microbatches,
+    checked([millrace, "plan", "--profile", file, *stages, "--ranks", ranks, "--microbatches", microbatches,
              "--schedule", "1f1b", "--rule", run.get("rule", "sgd"), "--out", plan], folder, "plan")
-    job = write_job(folder, {"model": name, **model, **run, "plan": plan, "steps": steps, "output-dir": out})
+    job = write_job(folder, {"model": model_name, **model, **run, "plan": plan, "steps": steps, "output-dir": out})
     checked([millrace, "launch", job], folder, "launch")
     with open(plan) as opened:
         planned = json.load(opened)
