@@ -30,6 +30,7 @@
 #include "runtime/base/error.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/dropout_mask.h"
+#include "runtime/layers/gelu_kernels.h"
 #include "runtime/layers/job_kernels.h"
 #include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
@@ -407,12 +408,14 @@ class Gelu final : public Elementwise {
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     const at::Tensor& x = inputs[0];
+    if (is_own(x)) return own_forward(x, saved);
     if (saved) saved->tensors = {x};
     if (!small(x)) return at::gelu(x, form_);
     return strided(at::gelu(interleaved(x), form_), x.sizes(), x.strides());
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
                                          std::span<const bool>) const override {
+    if (!saved.numbers.empty()) return {own_backward(grad, saved.tensors[0])};
     const at::Tensor& x = saved.tensors[0];
     if (!small(x) || grad.strides() != x.strides()) return {at::gelu_backward(grad, x, form_)};
     return {strided(at::gelu_backward(interleaved(grad), interleaved(x), form_), x.sizes(), x.strides())};
@@ -425,6 +428,30 @@ class Gelu final : public Elementwise {
   static constexpr std::int64_t kOneDnnElements = 1 << 15;
   static bool small(const at::Tensor& x) {
     return x.numel() < kOneDnnElements && x.numel() % 2 == 0 && x.device().is_cpu() && x.is_contiguous();
+  }
+  /// By gelu_with_derivative, which for a backward saves the derivative instead of x.
+  bool is_own(const at::Tensor& x) const {
+    return form_ == "none" && small(x) && x.scalar_type() == at::kFloat && x.numel() % kGeluElements == 0 &&
+           x.numel() <= kMostGeluElements && !c10::GradMode::is_enabled() && has_gelu_kernel();
+  }
+  static at::Tensor own_forward(const at::Tensor& x, Saved* saved) {
+    at::Tensor y = at::empty(x.sizes(), x.options()), derivative;
+    if (saved) derivative = at::empty(x.sizes(), x.options());
+    gelu_with_derivative(x.const_data_ptr<float>(), y.mutable_data_ptr<float>(),
+                         saved ? derivative.mutable_data_ptr<float>() : nullptr, x.numel());
+    if (saved) {
+      saved->tensors = {std::move(derivative)};
+      saved->numbers = {1};
+    }
+    return y;
+  }
+  static at::Tensor own_backward(const at::Tensor& grad, const at::Tensor& derivative) {
+    if (!grad.is_contiguous() || grad.scalar_type() != at::kFloat) return at::mul(grad, derivative);
+    at::Tensor result = at::empty(grad.sizes(), grad.options());
+    const float *g = grad.const_data_ptr<float>(), *d = derivative.const_data_ptr<float>();
+    float* to = result.mutable_data_ptr<float>();
+    for (std::int64_t i = 0, count = grad.numel(); i < count; ++i) to[i] = g[i] * d[i];
+    return result;
   }
   /// The same elements in the same places, [2, N/2] transposed.
   static at::Tensor interleaved(const at::Tensor& x) {

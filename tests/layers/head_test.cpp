@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -14,6 +16,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_matrix_norm.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -48,6 +51,29 @@ TEST(CrossEntropy, SumsOfADeviceEqualTheCpus) {
     const bool needs[] = {true, false};
     EXPECT_TRUE(at::equal(head->backward(saved, {.share = 0.5}, needs)[0],
                           head->backward(saved_on_device, {.share = 0.5}, needs)[0]));
+  }
+}
+
+TEST(CrossEntropy, GradientsHaveTheBitsOfAten) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const auto& [rows, classes, share] : {std::tuple{3, 7, 0.3}, {8, 10, 0.125}, {13, 1000, 1.0 / 7}}) {
+      auto generator = at::detail::createCPUGenerator(std::uint64_t{5});
+      const at::Tensor scores = at::empty({rows, classes}, dtype).normal_(0, 2, generator),
+                       target = at::empty({rows}, at::kLong).random_(0, classes, generator);
+      const at::Tensor inputs[] = {scores, target};
+      Saved saved;
+      std::vector<double> sums(4, 0.0);
+      const HeadPtr head = cross_entropy_head();
+      head->forward(inputs, &saved, sums);
+      const at::Tensor log_p = at::_log_softmax(scores, 1, false);
+      const auto number = [&](double value) { return at::full({}, value, scores.options()); };
+      const at::Tensor of_log_p = at::nll_loss_backward(number(share), log_p, target, {}, at::Reduction::Mean,
+                                                        -100, number(double(rows)));
+      const bool needs[] = {true, false};
+      EXPECT_TRUE(at::equal(head->backward(saved, {.share = share}, needs)[0],
+                            at::_log_softmax_backward_data(of_log_p, log_p, 1, dtype)))
+          << rows << " x " << classes;
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// Kernels of small and large linear layers give the bits of ATen's functions, whatever sizes, types and
-// strides.
+// Kernels of small and large linear layers, and of GELU, give the bits of ATen's functions, whatever sizes,
+// types and strides.
 #include "runtime/layers/linear_kernels.h"
 
 #include <gtest/gtest.h>
@@ -12,10 +12,13 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 
 #include "runtime/layers/basic_layers.h"
+#include "runtime/layers/gelu_kernels.h"
 #include "runtime/layers/outer_products.h"
 
 namespace millrace {
@@ -141,6 +144,28 @@ TEST(OuterProducts, AddUpInOneOrderWhateverTheSizes) {
     add_outer_products(a.const_data_ptr<float>(), b.const_data_ptr<float>(), c.mutable_data_ptr<float>(), m,
                        k, n);
     EXPECT_TRUE(at::equal(c, expected)) << m << " x " << k << " x " << n;
+  }
+}
+
+/// Of whole vectors: beside ATen's kernel for tensors that are dense but not contiguous.
+TEST(GeluKernel, HasTheBitsOfAten) {
+  EXPECT_EQ(has_gelu_kernel(), has_outer_products()) << "with AVX-512 it has this LibTorch's bits";
+  if (!has_gelu_kernel()) return;  // ATen's is taken
+  const at::NoGradGuard no_grad;
+  const LayerPtr layer = gelu();
+  for (const std::int64_t count : {32, 96, 512, 8192, 16384}) {
+    const at::Tensor x = drawn({count}, 1).mul_(4), grad = drawn({count}, 2);
+    const auto interleaved = [](const at::Tensor& t) { return t.view({2, -1}).t(); };
+    Saved saved;
+    const at::Tensor inputs[] = {x};
+    const bool needs[] = {true};
+    const at::Tensor y = layer->forward(inputs, {}, {}, {}, &saved),
+                     evaluated = layer->forward(inputs, {}, {}, {}, nullptr),
+                     dx = layer->backward_input(grad, {}, saved, needs)[0];
+    EXPECT_TRUE(at::equal(interleaved(y), at::gelu(interleaved(x)))) << count;
+    EXPECT_TRUE(at::equal(evaluated, y)) << count;
+    EXPECT_TRUE(at::equal(interleaved(dx), at::gelu_backward(interleaved(grad), interleaved(x)))) << count;
+    EXPECT_FALSE(saved.tensors[0].is_same(x)) << "the derivative is what is kept";
   }
 }
 
