@@ -80,7 +80,7 @@ MILLRACE_AVX512 void run(const float* from, float* y, float* derivative, std::in
 /// Vectors of ATen's, which it takes for what is dense but not contiguous (basic_layers.cpp, Gelu).
 bool is_atens() {
   const at::NoGradGuard no_grad;
-  constexpr std::int64_t kCount = 1 << 14;
+  constexpr std::int64_t kCount = 1 << 12;
   const at::Tensor memory = at::empty({kCount}, at::kFloat), y = at::empty({kCount}, at::kFloat),
                    derivative = at::empty({kCount}, at::kFloat);
   float* x = memory.mutable_data_ptr<float>();
