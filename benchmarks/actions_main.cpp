@@ -2,7 +2,6 @@
 // layers that do nothing. Ranks are threads of this process, messages 64 bytes. CPU time, not wall time:
 // other programs on the machine disturb it little.
 //   benchmark_actions [ROUNDS]
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
+#include "benchmarks/thread_seconds.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/train/trainer.h"
 
@@ -76,12 +76,6 @@ class OneBatch final : public BatchSource {
  private:
   Batch batch_{.fields = {at::zeros({2, 8}), at::zeros({2}, at::kLong)}};
 };
-
-double thread_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
-}
 
 /// Microseconds of CPU for each action, by rank.
 std::vector<double> per_action(ScheduleKind kind, const std::string& folder) {

@@ -4,7 +4,6 @@
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,17 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/thread_seconds.h"
 #include "optimizer/pipedream_planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
-
-double cpu_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 struct Run {
   std::string profile;
@@ -74,12 +68,12 @@ double least(const std::vector<double>& values) {
 }
 
 bool measure(Run& run) {
-  const double begin = cpu_seconds();
+  const double begin = thread_seconds();
   const Result<PipeDreamGraph> graph = read_pipedream_graph(run.graph_file);
   if (!graph) return false;
-  const double read = cpu_seconds();
+  const double read = thread_seconds();
   const Result<PipeDreamAnswer> answer = plan_pipedream(*graph, run.options);
-  const double end = cpu_seconds();
+  const double end = thread_seconds();
   run.plan_s.push_back(end - read);
   run.whole_s.push_back(end - begin);
   return answer && std::abs(answer->pipeline_time_s - run.pipeline_time_s) <= 1e-9 * run.pipeline_time_s;

@@ -2,7 +2,6 @@
 // gradients, by each rule; by ATen's operators beside. `scripts/benchmark update [ROUNDS]`.
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 
 #include <algorithm>
 #include <string>
@@ -12,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 
+#include "benchmarks/thread_seconds.h"
 #include "runtime/base/clock.h"
 #include "runtime/device/host_memory.h"
 #include "runtime/layers/basic_layers.h"
@@ -23,12 +23,6 @@
 using namespace millrace;
 
 namespace {
-
-double thread_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
-}
 
 /// An MLP of two hidden layers: `width` 64 has 13,000 weights.
 LayeredModel mlp(std::int64_t width) {

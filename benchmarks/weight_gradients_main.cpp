@@ -2,7 +2,6 @@
 // add_outer_products, by turns. `scripts/benchmark weight-gradients [ROUNDS]`.
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 
 #include <algorithm>
 #include <array>
@@ -13,22 +12,13 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 
+#include "benchmarks/thread_seconds.h"
+#include "runtime/base/median.h"
 #include "runtime/layers/outer_products.h"
 
 using namespace millrace;
 
 namespace {
-
-double thread_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
-}
-
-double median(std::vector<double> samples) {
-  std::ranges::sort(samples);
-  return samples[samples.size() / 2];
-}
 
 struct Layer {
   at::Tensor x, grad, sum, own_sum;

@@ -1,7 +1,6 @@
 // Compiled with -ffp-contract=off: what ATen's build joins to one rounding is written so.
 #include "runtime/layers/gelu_kernels.h"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>

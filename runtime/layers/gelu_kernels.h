@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include <ATen/core/Tensor.h>
-
 namespace millrace {
 
 /// Multiples of these ATen's kernel takes by whole vectors, without a rest of other bits; beyond the most its

@@ -79,14 +79,6 @@ std::vector<char> which_come_together(std::span<const at::Tensor> all, std::size
   return which;
 }
 
-/// The i-th of all jobs as one.
-at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
-  if (come_together(all, i, per_job)) return all[i];
-  std::vector<at::Tensor> of_jobs;
-  of_jobs.reserve(all.size() / per_job);
-  for (std::size_t at = i; at < all.size(); at += per_job) of_jobs.push_back(all[at]);
-  return stacked(of_jobs);
-}
 std::vector<at::Tensor> all_together(std::span<const at::Tensor> all, std::size_t per_job) {
   std::vector<at::Tensor> result;
   result.reserve(per_job);
@@ -679,6 +671,14 @@ at::Tensor stacked(std::span<const at::Tensor> tensors) {
   sizes.append(first.sizes().begin(), first.sizes().end());
   strides.append(first.strides().begin(), first.strides().end());
   return view_of(first, sizes, strides, first.storage_offset());
+}
+
+at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job) {
+  if (come_together(all, i, per_job)) return all[i];
+  std::vector<at::Tensor> of_jobs;
+  of_jobs.reserve(all.size() / per_job);
+  for (std::size_t at = i; at < all.size(); at += per_job) of_jobs.push_back(all[at]);
+  return stacked(of_jobs);
 }
 
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to) {

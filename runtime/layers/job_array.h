@@ -25,6 +25,9 @@ namespace millrace {
 at::Tensor stacked(std::span<const at::Tensor> tensors);
 /// [B, ...] as B views.
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
+/// Of `all`, which has `per_job` tensors of each job, job after job: the i-th of all jobs as one, by
+/// stacked() where they are not jobs_together().
+at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job);
 /// The B tensors of an edge may be given together: the first is then all of them, [B, ...], and the others
 /// are undefined. `first` and `second`: job 0's and job 1's.
 inline bool jobs_together(const at::Tensor& first, const at::Tensor& second) {

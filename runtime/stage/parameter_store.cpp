@@ -250,9 +250,8 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
       continue;
     const std::size_t per_job = slots.size() / static_cast<std::size_t>(jobs_);
     for (std::size_t i = 0; i < per_job; ++i) {
-      std::vector<at::Tensor> of_jobs;
-      for (std::size_t at = i; at < slots.size(); at += per_job) of_jobs.push_back(views[at]);
-      views.push_back(stacked(of_jobs));
+      at::Tensor of_all = together(std::span(views).first(slots.size()), i, per_job);
+      views.push_back(std::move(of_all));
     }
   }
   return result;

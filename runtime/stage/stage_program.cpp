@@ -157,43 +157,42 @@ class Compiler {
   void mark_together() {
     const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
     if (jobs < 2 || layout_.casts()) return;
-    std::vector<int> reads(static_cast<std::size_t>(program_.num_places), 0);
-    const auto count = [&](const std::vector<int>& places) {
-      for (int at : places) ++reads[static_cast<std::size_t>(at)];
+    struct Reading {
+      int times = 0;
+      const std::vector<int>* inputs = nullptr;  ///< of the last reader; null: it takes each job's by itself
     };
-    for (const LayerStep& step : program_.steps) count(step.inputs);
-    for (const HeadStep& head : program_.heads) count(head.inputs);
+    std::vector<Reading> readings(static_cast<std::size_t>(program_.num_places));
+    const auto read = [&](const std::vector<int>& inputs, bool takes_together) {
+      for (int at : inputs) {
+        Reading& reading = readings[static_cast<std::size_t>(at)];
+        ++reading.times;
+        reading.inputs = takes_together ? &inputs : nullptr;
+      }
+    };
+    for (const LayerStep& step : program_.steps) read(step.inputs, takes_together(step));
+    for (const HeadStep& head : program_.heads) read(head.inputs, head.head->takes_together());
     for (const Border& border : program_.later)
-      for (const Port& port : border.ports) ++reads[static_cast<std::size_t>(port.place)];
-    const auto reads_all = [&](const std::vector<int>& inputs, const std::vector<int>& places) {
-      const auto first = std::ranges::find(inputs, places.front());
-      if (first == inputs.end()) return false;
-      const std::size_t per_job = inputs.size() / jobs, i = static_cast<std::size_t>(first - inputs.begin());
+      for (const Port& port : border.ports) ++readings[static_cast<std::size_t>(port.place)].times;
+    const auto goes_together = [&](const LayerStep& step, std::size_t output) {
+      const std::vector<int>* inputs = readings[static_cast<std::size_t>(step.outputs[output])].inputs;
+      if (!inputs) return false;
+      const std::size_t made = step.outputs.size() / jobs, per_job = inputs->size() / jobs;
+      const auto place = std::ranges::find(*inputs, step.outputs[output]);
+      const auto input = static_cast<std::size_t>(place - inputs->begin());
+      if (input >= per_job) return false;
       for (std::size_t b = 0; b < jobs; ++b) {
-        if (i >= per_job || inputs[b * per_job + i] != places[b]) return false;
+        const int at = step.outputs[b * made + output];
+        if (readings[static_cast<std::size_t>(at)].times != 1 || (*inputs)[b * per_job + input] != at)
+          return false;
       }
       return true;
     };
     for (LayerStep& step : program_.steps) {
-      if (!step.multi || !step.multi->takes_together()) continue;
-      const std::size_t made = step.outputs.size() / jobs;
-      for (std::size_t k = 0; k < made; ++k) {
-        std::vector<int> places;
-        for (std::size_t b = 0; b < jobs; ++b) places.push_back(step.outputs[b * made + k]);
-        const bool once =
-            std::ranges::all_of(places, [&](int at) { return reads[static_cast<std::size_t>(at)] == 1; });
-        const bool by_all = std::ranges::any_of(program_.steps,
-                                                [&](const LayerStep& reader) {
-                                                  return reader.multi && reader.multi->takes_together() &&
-                                                         reads_all(reader.inputs, places);
-                                                }) ||
-                            std::ranges::any_of(program_.heads, [&](const HeadStep& reader) {
-                              return reader.head->takes_together() && reads_all(reader.inputs, places);
-                            });
-        step.together.push_back(once && by_all);
-      }
+      for (std::size_t k = 0; takes_together(step) && k < step.outputs.size() / jobs; ++k)
+        step.together.push_back(goes_together(step, k));
     }
   }
+  static bool takes_together(const LayerStep& step) { return step.multi && step.multi->takes_together(); }
 
   const StageLayout& layout_;
   StageProgram program_;

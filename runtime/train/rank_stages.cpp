@@ -346,10 +346,9 @@ void RankStages::agree(OfArray& array) {
     if (!ended_[at]) scaler.completed(finite);
   }
   set_norms(array, unscaled);
-  if (std::ranges::count(skips, 0) == 0) require_end_of_skips();
-  if (std::ranges::count(skips, 1) > 0) {
+  if (const auto skipped = std::ranges::count(skips, 1); skipped > 0) {
     for (const HeldStage* h : held) h->executor->skip_update(skips);
-    if (std::ranges::count(skips, 0) == 0) return;
+    if (skipped == std::ssize(skips)) return require_end_of_skips();
   }
   require_finite(norms, "of the model");
   if (!clips() || clip_scope_ == ClipScope::Stage) return;
