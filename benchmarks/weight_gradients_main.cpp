@@ -14,7 +14,7 @@
 
 #include "benchmarks/thread_seconds.h"
 #include "runtime/base/median.h"
-#include "runtime/layers/outer_products.h"
+#include "runtime/layers/vector_products.h"
 
 using namespace millrace;
 
@@ -54,7 +54,7 @@ void measure(std::int64_t rows, std::int64_t in, std::int64_t out, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!has_outer_products()) {
+  if (!has_vector_products()) {
     std::puts("benchmark weight-gradients: this processor has no AVX-512; all are ATen's");
     return 0;
   }

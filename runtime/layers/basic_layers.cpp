@@ -120,7 +120,7 @@ class Linear final : public Layer {
     std::int64_t samples = 1;
     for (std::size_t i = 0; i + 1 < input.size(); ++i) samples *= input[i];
     if (p[0].scalar_type() != at::kFloat || !p[0].device().is_cpu()) return {};
-    if (!linear_kernels(samples, in_, out_).transposed) return {};
+    if (!linear_kernels(samples, in_, out_).copy) return {};
     return {transposed_copy(p[0])};
   }
 

@@ -26,7 +26,7 @@
 #include <ATen/ops/sum.h>
 #include <c10/core/GradMode.h>
 
-#include "runtime/layers/outer_products.h"
+#include "runtime/layers/vector_products.h"
 
 // LibTorch's own: builds with MKL export it. Null where a build does not.
 extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* trans_b, const int* m,
@@ -45,6 +45,8 @@ constexpr std::size_t kAlignment = 64;  // bytes; LibTorch's tensors
 // memory.
 constexpr std::int64_t kLeastOuter = 1 << 19, kMostOuter = 1 << 25;
 constexpr std::int64_t kLeastRowsOfOuter = 41, kMostRowsOfOuter = 112;
+// And of small matrices. Up to so many rows a transposed copy is read faster than rows are turned over.
+constexpr std::int64_t kMostRowsOfVectors = 48, kMostRowsOfSmallOuter = 40, kMostRowsByCopy = 8;
 // at::sum adds columns up in blocks of this many rows, from 256 rows on in more than two levels.
 constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
 
@@ -60,17 +62,29 @@ void product(const float* a, const float* b, Order order, float beta, float* c, 
          order == Order::Plain ? &columns : &inner, a, &inner, &beta, c, &columns);
 }
 
-void forward_into(const float* x, const float* weight, Order order, const float* bias, float* y,
+/// y = bias + x weight^T; copy: the transposed weight, null where it is not to be read.
+void forward_into(By by, const float* x, const float* weight, const float* copy, const float* bias, float* y,
                   std::int64_t rows, std::int64_t in, std::int64_t out) {
+  if (by == By::Vectors) {
+    if (copy) return multiply(x, copy, bias, y, rows, in, out);
+    return multiply_by_rows(x, weight, bias, y, rows, in, out);
+  }
   for (std::int64_t r = 0; r < rows; ++r)
     std::memcpy(y + r * out, bias, static_cast<std::size_t>(out) * sizeof(float));
-  product(x, weight, order, 1, y, rows, in, out);
+  product(x, copy ? copy : weight, copy ? Order::Plain : Order::Transposed, 1, y, rows, in, out);
+}
+
+/// dx [rows, in] = grad [rows, out] weight.
+void input_gradient_into(By by, const float* grad, const float* weight, float* dx, std::int64_t rows,
+                         std::int64_t in, std::int64_t out) {
+  if (by == By::Vectors) return multiply(grad, weight, nullptr, dx, rows, out, in);
+  product(grad, weight, Order::Plain, 0, dx, rows, out, in);
 }
 
 /// sum [out, in] += grad^T x.
-void add_weight_gradient(const LinearKernels& by, const float* x, const float* grad, float* sum,
-                         std::int64_t rows, std::int64_t in, std::int64_t out) {
-  if (by.outer) return add_outer_products(grad, x, sum, out, rows, in);
+void add_weight_gradient(By by, const float* x, const float* grad, float* sum, std::int64_t rows,
+                         std::int64_t in, std::int64_t out) {
+  if (by == By::Vectors) return add_outer_products(grad, x, sum, out, rows, in);
   const int m = static_cast<int>(out), n = static_cast<int>(in), k = static_cast<int>(rows);
   const float one = 1;
   sgemm_("N", "T", &n, &m, &k, &one, x, &n, grad, &m, &one, sum, &n);
@@ -157,36 +171,67 @@ class Trial {
 /// about every second element: so many elements of each row and column are compared.
 constexpr std::int64_t kCompared = 64;
 
+/// Which of two ways had the bits of ATen in all draws.
+struct Same {
+  bool blas = true, vectors = true;
+  By best(bool vectors_are_faster) const {
+    return vectors && vectors_are_faster ? By::Vectors : blas ? By::Blas : By::Aten;
+  }
+};
+
 LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
   const Trial x(rows, in), weight(out, in), bias(1, out), grad(rows, out), copy(in, out);
-  const Trial y(rows, out), own_y(rows, out), by_copy(rows, out);
-  const Trial dx(rows, in), own_dx(rows, in), dw(out, in), own_dw(out, in);
+  const Trial y(rows, out), own_y(rows, out), dx(rows, in), own_dx(rows, in), dw(out, in);
+  const std::array<Trial, 2> own_dw{Trial(out, in), Trial(out, in)};
   const Trial sums(1, out), own_sums(1, out);
   at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor();
-  LinearKernels same{true, true, rows < kMostRowsOfSums};
+  const bool has_vectors = has_vector_products() && rows <= kMostRowsOfVectors;
+  Same forward{true, has_vectors}, by_copy = forward, input_gradient = forward, weight_gradient = forward;
   const std::int64_t shortest = std::min({rows, in, out});
   for (std::uint32_t i = 0; i * shortest < kCompared; ++i) {
     x.draw(4 * i);
     weight.draw(4 * i + 1);
     grad.draw(4 * i + 2);
-    at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
-    forward_into(x.data(), weight.data(), Order::Transposed, bias.data(), own_y.data(), rows, in, out);
     transpose(weight.data(), copy.data(), out, in);
-    forward_into(x.data(), copy.data(), Order::Plain, bias.data(), by_copy.data(), rows, in, out);
+    at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
     at::mm_out(dx_tensor, grad.tensor(), weight.tensor());
-    product(grad.data(), weight.data(), Order::Plain, 0, own_dx.data(), rows, out, in);
     dw.tensor().addmm_(grad.tensor().t(), x.tensor());
-    add_weight_gradient({}, x.data(), grad.data(), own_dw.data(), rows, in, out);
-    same.products = same.products && y.same(own_y) && dx.same(own_dx) && dw.same(own_dw);
-    same.transposed = same.products && same.transposed && y.same(by_copy);
+    for (const By by : {By::Blas, By::Vectors}) {
+      const auto tried = [by](Same& same, auto&& is_same) {
+        bool& so_far = by == By::Blas ? same.blas : same.vectors;
+        so_far = so_far && is_same();
+      };
+      const auto forward_is_same = [&](const float* by_what) {
+        forward_into(by, x.data(), weight.data(), by_what, bias.data(), own_y.data(), rows, in, out);
+        return y.same(own_y);
+      };
+      tried(forward, [&] { return forward_is_same(nullptr); });
+      tried(by_copy, [&] { return forward_is_same(copy.data()); });
+      tried(input_gradient, [&] {
+        input_gradient_into(by, grad.data(), weight.data(), own_dx.data(), rows, in, out);
+        return dx.same(own_dx);
+      });
+      tried(weight_gradient, [&] {
+        const Trial& sum = own_dw[by == By::Blas ? 0 : 1];
+        add_weight_gradient(by, x.data(), grad.data(), sum.data(), rows, in, out);
+        return dw.same(sum);
+      });
+    }
   }
-  for (std::uint32_t i = 0; same.column_sums && i < kCompared; ++i) {
+  LinearKernels found;
+  found.forward = forward.best(true);
+  found.copy = found.forward == By::Vectors ? rows <= kMostRowsByCopy && by_copy.vectors
+                                            : found.forward == By::Blas && by_copy.blas;
+  found.input_gradient = input_gradient.best(true);
+  found.weight_gradient = weight_gradient.best(rows <= kMostRowsOfSmallOuter);
+  found.column_sums = rows < kMostRowsOfSums;
+  for (std::uint32_t i = 0; found.column_sums && i < kCompared; ++i) {
     grad.draw(i);
     sums.row().add_(at::sum(grad.tensor(), 0));
     add_column_sums(grad.data(), own_sums.data(), rows, out);
-    same.column_sums = sums.same(own_sums);
+    found.column_sums = sums.same(own_sums);
   }
-  return same;
+  return found;
 }
 
 bool outer_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
@@ -251,7 +296,7 @@ bool is_small(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return sgemm_ && in * out <= kLargestTransposed && rows * in * out <= kMostMultiplications;
 }
 bool is_large(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  return has_outer_products() && rows >= kLeastRowsOfOuter && rows <= kMostRowsOfOuter &&
+  return has_vector_products() && rows >= kLeastRowsOfOuter && rows <= kMostRowsOfOuter &&
          in * out >= kLeastOuter && in * out <= kMostOuter;
 }
 
@@ -259,7 +304,7 @@ LinearKernels tried(const Sizes& sizes) {
   const auto& [rows, in, out, threads] = sizes;
   LinearKernels same;
   if (is_small(rows, in, out)) same = small_tried(rows, in, out);
-  if (is_large(rows, in, out)) same.outer = outer_is_same(rows, in, out);
+  if (is_large(rows, in, out) && outer_is_same(rows, in, out)) same.weight_gradient = By::Vectors;
   return same;
 }
 
@@ -300,21 +345,22 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const a
                           const at::Tensor& copy) {
   const std::int64_t rows = x.size(0), in = weight.size(1), out = weight.size(0);
   const LinearKernels kernels = kernels_for(x, in, out, weight);
-  if (!kernels.products || !is_taken(bias)) return at::addmm(bias, x, weight.t());
-  const bool by_copy = kernels.transposed && copy.defined() && is_aligned(x) && is_aligned(weight);
+  if (kernels.forward == By::Aten || !is_taken(bias)) return at::addmm(bias, x, weight.t());
+  const bool by_copy = kernels.copy && copy.defined() && is_aligned(x) && is_aligned(weight);
   at::Tensor y = at::empty({rows, out}, x.options());
-  forward_into(x.const_data_ptr<float>(), (by_copy ? copy : weight).const_data_ptr<float>(),
-               by_copy ? Order::Plain : Order::Transposed, bias.const_data_ptr<float>(),
+  forward_into(kernels.forward, x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+               by_copy ? copy.const_data_ptr<float>() : nullptr, bias.const_data_ptr<float>(),
                y.mutable_data_ptr<float>(), rows, in, out);
   return y;
 }
 
 at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weight) {
   const std::int64_t rows = grad.size(0), in = weight.size(1), out = weight.size(0);
-  if (!kernels_for(grad, in, out, weight).products) return at::mm(grad, weight);
+  const By by = kernels_for(grad, in, out, weight).input_gradient;
+  if (by == By::Aten) return at::mm(grad, weight);
   at::Tensor result = at::empty({rows, in}, grad.options());
-  product(grad.const_data_ptr<float>(), weight.const_data_ptr<float>(), Order::Plain, 0,
-          result.mutable_data_ptr<float>(), rows, out, in);
+  input_gradient_into(by, grad.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                      result.mutable_data_ptr<float>(), rows, in, out);
   return result;
 }
 
@@ -323,8 +369,8 @@ void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at
   const std::int64_t rows = grad.size(0), in = x.size(1), out = grad.size(1);
   const LinearKernels kernels =
       is_taken(x) && is_taken(weight_sum) ? kernels_for(grad, in, out, bias_sum) : LinearKernels{};
-  if (kernels.outer || kernels.products)
-    add_weight_gradient(kernels, x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
+  if (kernels.weight_gradient != By::Aten)
+    add_weight_gradient(kernels.weight_gradient, x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
                         weight_sum.mutable_data_ptr<float>(), rows, in, out);
   else
     weight_sum.addmm_(grad.t(), x);
@@ -336,14 +382,15 @@ void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at
 
 at::Tensor linear_forward_of_jobs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const std::int64_t jobs = x.size(0), rows = x.size(1), in = weight.size(2), out = weight.size(1);
-  if (!kernels_for_each(x, in, out, weight).products || !each_is_taken(bias))
+  const By by_whom = kernels_for_each(x, in, out, weight).forward;
+  if (by_whom == By::Aten || !each_is_taken(bias))
     return at::baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2));
   at::Tensor y = at::empty({jobs, rows, out}, x.options());
   const float *from = x.const_data_ptr<float>(), *by = weight.const_data_ptr<float>(),
               *plus = bias.const_data_ptr<float>();
   float* to = y.mutable_data_ptr<float>();
   for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
-    forward_into(from + job * x.stride(0), by + job * weight.stride(0), Order::Transposed,
+    forward_into(by_whom, from + job * x.stride(0), by + job * weight.stride(0), nullptr,
                  plus + job * bias.stride(0), to + job * rows * out, rows, in, out);
   });
   return y;
@@ -351,13 +398,14 @@ at::Tensor linear_forward_of_jobs(const at::Tensor& x, const at::Tensor& weight,
 
 at::Tensor linear_input_gradient_of_jobs(const at::Tensor& grad, const at::Tensor& weight) {
   const std::int64_t jobs = grad.size(0), rows = grad.size(1), in = weight.size(2), out = weight.size(1);
-  if (!kernels_for_each(grad, in, out, weight).products) return at::bmm(grad, weight);
+  const By by_whom = kernels_for_each(grad, in, out, weight).input_gradient;
+  if (by_whom == By::Aten) return at::bmm(grad, weight);
   at::Tensor result = at::empty({jobs, rows, in}, grad.options());
   const float *from = grad.const_data_ptr<float>(), *by = weight.const_data_ptr<float>();
   float* to = result.mutable_data_ptr<float>();
   for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
-    product(from + job * grad.stride(0), by + job * weight.stride(0), Order::Plain, 0, to + job * rows * in,
-            rows, out, in);
+    input_gradient_into(by_whom, from + job * grad.stride(0), by + job * weight.stride(0),
+                        to + job * rows * in, rows, in, out);
   });
   return result;
 }
@@ -368,11 +416,11 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
   const LinearKernels kernels = each_is_taken(x) && each_is_taken(weight_sum)
                                     ? kernels_for_each(grad, in, out, bias_sum)
                                     : LinearKernels{};
-  if (kernels.products || kernels.outer) {
+  if (kernels.weight_gradient != By::Aten) {
     const float *from = x.const_data_ptr<float>(), *by = grad.const_data_ptr<float>();
     float* to = weight_sum.mutable_data_ptr<float>();
     for_each_job(jobs, rows * in * out, [&](std::int64_t job) {
-      add_weight_gradient(kernels, from + job * x.stride(0), by + job * grad.stride(0),
+      add_weight_gradient(kernels.weight_gradient, from + job * x.stride(0), by + job * grad.stride(0),
                           to + job * weight_sum.stride(0), rows, in, out);
     });
   } else {  // by way of a product of its own: into tensors that lie apart ATen would go job by job

@@ -1,5 +1,5 @@
-// The products of a linear layer in float32 on the CPU, where matrices are so small that the way to them
-// counts, and its weight gradients where they are so large that memory does.
+// The products of a linear layer in float32 on the CPU, where matrices are so small that the way to them and
+// the caches count, and its weight gradients where they are so large that memory does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,20 @@ namespace millrace {
 /// BLAS rearranges the matrix in every call either way.
 constexpr std::int64_t kLargestTransposed = 512 * 512;  // elements
 
-/// What of the following gives ATen's bits, for matrices of these sizes and this number of threads.
+/// Who computes a product: ATen; the BLAS below it, called directly; vector_products.h.
+enum class By { Aten, Blas, Vectors };
+
+/// What gives ATen's bits, and is the fastest that does, for matrices of these sizes and this number of
+/// threads.
 struct LinearKernels {
-  bool products = false;    ///< BLAS called directly
-  bool transposed = false;  ///< the forward by a transposed copy of the weight
+  By forward = By::Aten, input_gradient = By::Aten, weight_gradient = By::Aten;
+  bool copy = false;  ///< the forward gains by a transposed copy of the weight
   bool column_sums = false;
-  bool outer = false;  ///< weight gradients of large layers by add_outer_products (outer_products.h)
 };
 
 /// Found out by trying, once for each [rows, in] x [out, in]^T and number of intra-op threads of the caller:
 /// the order in which a BLAS adds depends on sizes alone, never on values. Nothing where the BLAS is not one
-/// that can be called, or the matrices are neither small nor of the sizes of outer. Thread-safe.
+/// that can be called, or the matrices are neither small nor so large and few rows. Thread-safe.
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out);
 
 /// [out, in], contiguous float32 on the CPU -> a copy [in, out].

@@ -19,7 +19,7 @@
 
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/gelu_kernels.h"
-#include "runtime/layers/outer_products.h"
+#include "runtime/layers/vector_products.h"
 
 namespace millrace {
 namespace {
@@ -87,7 +87,8 @@ TEST(LinearKernels, OfJobsGiveTheBitsOfEach) {
   const at::NoGradGuard no_grad;
   constexpr std::int64_t kJobs = 3;
   for (const auto& [rows, in, out] : {std::tuple{4, 16, 16}, {8, 32, 10}, {17, 5, 64}, {64, 256, 256}}) {
-    if (!linear_kernels(rows, in, out).products) continue;  // ATen's batched products may round otherwise
+    if (linear_kernels(rows, in, out).forward == By::Aten)
+      continue;  // its batched products may round otherwise
     for (const bool shared : {false, true}) {
       const std::int64_t distance = in * out + out + 7;
       const at::Tensor flat = drawn({kJobs * distance}, 1), sums = drawn({kJobs * distance}, 2),
@@ -124,32 +125,57 @@ TEST(LinearKernels, ACopyHasTheOtherOrder) {
   }
 }
 
-/// Each element by itself: the sum over k from zero in order, then onto what was there.
-TEST(OuterProducts, AddUpInOneOrderWhateverTheSizes) {
-  if (!has_outer_products()) {
-    EXPECT_FALSE(linear_kernels(64, 1024, 1024).outer) << "left to ATen";
+/// a [m, k] b [k, n], each element by itself: the sum over k from zero in order.
+at::Tensor summed_in_order(const at::Tensor& a, const at::Tensor& b) {
+  const std::int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+  at::Tensor result = at::empty({m, n});
+  const auto of_a = a.accessor<float, 2>(), of_b = b.accessor<float, 2>();
+  auto to = result.accessor<float, 2>();
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (std::int64_t q = 0; q < k; ++q) sum = std::fma(of_a[i][q], of_b[q][j], sum);
+      to[i][j] = sum;
+    }
+  }
+  return result;
+}
+
+TEST(VectorProducts, AddUpInOneOrderWhateverTheSizes) {
+  if (!has_vector_products()) {
+    EXPECT_EQ(linear_kernels(64, 1024, 1024).weight_gradient, By::Aten);
+    EXPECT_NE(linear_kernels(32, 256, 256).forward, By::Vectors);
     return;
   }
-  for (const auto& [m, k, n] :
-       {std::tuple{1, 1, 1}, {8, 64, 48}, {13, 41, 50}, {7, 100, 16}, {24, 3, 95}, {3, 112, 2800}}) {
-    const at::Tensor a = drawn({k, m}, 1), b = drawn({k, n}, 2), c = drawn({m, n}, 3), expected = c.clone();
-    for (std::int64_t i = 0; i < m; ++i) {
-      for (std::int64_t j = 0; j < n; ++j) {
-        float sum = 0;
-        for (std::int64_t q = 0; q < k; ++q)
-          sum = std::fma(a.const_data_ptr<float>()[q * m + i], b.const_data_ptr<float>()[q * n + j], sum);
-        expected.mutable_data_ptr<float>()[i * n + j] += sum;
-      }
-    }
-    add_outer_products(a.const_data_ptr<float>(), b.const_data_ptr<float>(), c.mutable_data_ptr<float>(), m,
-                       k, n);
-    EXPECT_TRUE(at::equal(c, expected)) << m << " x " << k << " x " << n;
+  const auto of = [](const at::Tensor& t) { return t.mutable_data_ptr<float>(); };
+  for (const auto& [m, k, n] : {std::tuple{1, 1, 1},
+                                {8, 64, 48},
+                                {13, 41, 50},
+                                {7, 100, 16},
+                                {24, 3, 95},
+                                {3, 112, 2800},
+                                {33, 70, 64},
+                                {17, 16, 112},
+                                {40, 5, 61},
+                                {32, 40, 31}}) {
+    const std::string what = std::to_string(m) + " x " + std::to_string(k) + " x " + std::to_string(n);
+    const at::Tensor a = drawn({m, k}, 1), b = drawn({k, n}, 2), bias = drawn({n}, 3), c = at::empty({m, n}),
+                     product = summed_in_order(a, b), sum = drawn({m, n}, 4), added = sum.clone();
+    multiply(of(a), of(b), nullptr, of(c), m, k, n);
+    EXPECT_TRUE(at::equal(c, product)) << what;
+    multiply(of(a), of(b), of(bias), of(c), m, k, n);
+    EXPECT_TRUE(at::equal(c, bias.add(product))) << what << ", a bias";
+    c.zero_();
+    multiply_by_rows(of(a), of(b.t().contiguous()), of(bias), of(c), m, k, n);
+    EXPECT_TRUE(at::equal(c, bias.add(product))) << what << ", by rows";
+    add_outer_products(of(a.t().contiguous()), of(b), of(added), m, k, n);
+    EXPECT_TRUE(at::equal(added, sum.add(product))) << what << ", onto a sum";
   }
 }
 
 /// Of whole vectors: beside ATen's kernel for tensors that are dense but not contiguous.
 TEST(GeluKernel, HasTheBitsOfAten) {
-  EXPECT_EQ(has_gelu_kernel(), has_outer_products()) << "with AVX-512 it has this LibTorch's bits";
+  EXPECT_EQ(has_gelu_kernel(), has_vector_products()) << "with AVX-512 it has this LibTorch's bits";
   if (!has_gelu_kernel()) return;  // ATen's is taken
   const at::NoGradGuard no_grad;
   const LayerPtr layer = gelu();
@@ -172,21 +198,27 @@ TEST(GeluKernel, HasTheBitsOfAten) {
 /// A build of LibTorch with MKL: what docs/benchmarks.md says was measured is what runs.
 TEST(LinearKernels, AreTakenWhereLibTorchHasMkl) {
   if (!at::hasMKL()) GTEST_SKIP() << "LibTorch without MKL";
-  EXPECT_TRUE(linear_kernels(32, 256, 256).products);
-  EXPECT_TRUE(linear_kernels(32, 256, 256).transposed);
-  EXPECT_TRUE(linear_kernels(8, 64, 64).column_sums);
-  EXPECT_FALSE(linear_kernels(64, 1024, 1024).products) << "too large to matter";
-  EXPECT_EQ(linear_kernels(64, 1024, 1024).outer, has_outer_products());
-  EXPECT_FALSE(linear_kernels(32, 1024, 1024).outer) << "BLAS is as fast";
+  const By fastest = has_vector_products() ? By::Vectors : By::Blas;
+  for (const auto& [rows, in, out] : {std::tuple{8, 64, 64}, {32, 256, 256}}) {
+    const LinearKernels kernels = linear_kernels(rows, in, out);
+    EXPECT_EQ(kernels.forward, fastest) << rows;
+    EXPECT_EQ(kernels.input_gradient, fastest) << rows;
+    EXPECT_EQ(kernels.weight_gradient, fastest) << rows;
+    EXPECT_EQ(kernels.copy, rows == 8 || fastest == By::Blas) << rows;
+    EXPECT_TRUE(kernels.column_sums) << rows;
+  }
+  const LinearKernels large = linear_kernels(64, 1024, 1024);
+  EXPECT_EQ(large.forward, By::Aten) << "too large to matter";
+  EXPECT_EQ(large.weight_gradient, has_vector_products() ? By::Vectors : By::Aten);
 }
 
 TEST(LinearKernels, ALayerHasACopyWhereItIsRead) {
   const at::NoGradGuard no_grad;
-  const Matrices m = matrices(32, 64, 48);
+  const Matrices m = matrices(8, 64, 48);
   const LayerPtr layer = linear(64, 48);
   const std::vector<at::Tensor> plain{m.weight, m.bias};
-  const std::vector<at::Tensor> copies = layer->copies({32, 64}, plain);
-  if (!linear_kernels(32, 64, 48).transposed) {
+  const std::vector<at::Tensor> copies = layer->copies({8, 64}, plain);
+  if (!linear_kernels(8, 64, 48).copy) {
     EXPECT_TRUE(copies.empty());
     return;
   }
@@ -195,7 +227,7 @@ TEST(LinearKernels, ALayerHasACopyWhereItIsRead) {
   const std::vector<at::Tensor> inputs{m.x}, other{m.weight, m.bias, copies[0].mul(2)};
   EXPECT_FALSE(at::equal(layer->forward(inputs, plain, {}, {}, nullptr),
                          layer->forward(inputs, other, {}, {}, nullptr)));
-  EXPECT_TRUE(layer->copies({32, 64}, std::vector{m.weight.to(at::kDouble), m.bias.to(at::kDouble)}).empty());
+  EXPECT_TRUE(layer->copies({8, 64}, std::vector{m.weight.to(at::kDouble), m.bias.to(at::kDouble)}).empty());
   EXPECT_TRUE(
       linear(1024, 1024)->copies({32, 1024}, std::vector{drawn({1024, 1024}, 1), drawn({1024}, 2)}).empty());
 }

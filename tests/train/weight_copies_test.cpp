@@ -11,7 +11,7 @@ class WeightCopies : public Pipeline {
  protected:
   void SetUp() override {
     Pipeline::SetUp();
-    if (!linear_kernels(kMicrobatch, 12, 16).transposed) GTEST_SKIP() << "another BLAS: no copies";
+    if (!linear_kernels(kMicrobatch, 12, 16).copy) GTEST_SKIP() << "another BLAS: no copies";
   }
   static StageLayout layout_of(const LayeredModel& model) {
     return *make_layout(model, uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB),
