@@ -12,6 +12,8 @@
 
 #include <utility>
 
+#include "runtime/layers/linear_kernels.h"
+
 namespace millrace {
 namespace {
 
@@ -63,14 +65,33 @@ at::Tensor run_split(const SplitCall& call, const at::Tensor& input, PendingWeig
 
 SplitCall split_linear(at::Tensor x, at::Tensor w, at::Tensor b, WeightPlaces places) {
   x = plain(x), w = plain(w), b = plain(b);
-  return {.forward = [=] { return at::linear(x, w, b); },
-          .input_gradient = [=](const at::Tensor& grad) { return grad.matmul(w); },
+  // Of float32 on the CPU the kernels of millrace's own linear layers have the bits of these functions.
+  const bool by_kernels = b.defined() && x.dim() >= 2 && x.is_contiguous() && x.scalar_type() == at::kFloat &&
+                          x.device().is_cpu();
+  const auto in_shape_of = [](const at::Tensor& flat, const at::Tensor& like) {
+    Shape shape = like.sizes().vec();
+    shape.back() = flat.size(1);
+    return flat.view(shape);
+  };
+  return {.forward =
+              [=] {
+                if (!by_kernels) return at::linear(x, w, b);
+                return in_shape_of(linear_forward(rows(x), w, b, {}), x);
+              },
+          .input_gradient =
+              [=](const at::Tensor& grad) {
+                if (!by_kernels) return grad.matmul(w);
+                return in_shape_of(linear_input_gradient(rows(grad), w), grad);
+              },
           .add_weight_gradient =
               [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
                 const at::Tensor flat = rows(grad);
-                if (places.weight >= 0)
-                  grads[static_cast<std::size_t>(places.weight)].addmm_(flat.t(), rows(x));
-                if (places.bias >= 0) grads[static_cast<std::size_t>(places.bias)].add_(flat.sum(0));
+                at::Tensor *of_w =
+                               places.weight >= 0 ? &grads[static_cast<std::size_t>(places.weight)] : nullptr,
+                           *of_b = places.bias >= 0 ? &grads[static_cast<std::size_t>(places.bias)] : nullptr;
+                if (by_kernels && of_w && of_b) return add_linear_gradients_(rows(x), flat, *of_w, *of_b);
+                if (of_w) of_w->addmm_(flat.t(), rows(x));
+                if (of_b) of_b->add_(flat.sum(0));
               }};
 }
 

@@ -40,13 +40,13 @@ namespace {
 // Multiplications of a product beyond which what ATen adds to it is below 1 %.
 constexpr std::int64_t kMostMultiplications = 1 << 23;
 constexpr std::size_t kAlignment = 64;  // bytes; LibTorch's tensors
-// Where add_outer_products is faster than BLAS (docs/benchmarks.md): weights that the second cache does not
-// hold beside what else is read, and rows for which BLAS copies both matrices. What is tried is held in
-// memory.
-constexpr std::int64_t kLeastOuter = 1 << 19, kMostOuter = 1 << 25;
-constexpr std::int64_t kLeastRowsOfOuter = 41, kMostRowsOfOuter = 112;
-// And of small matrices. Up to so many rows a transposed copy is read faster than rows are turned over.
-constexpr std::int64_t kMostRowsOfVectors = 48, kMostRowsOfSmallOuter = 40, kMostRowsByCopy = 8;
+// Where vector_products.h is faster than BLAS (docs/benchmarks.md). Of small matrices: up to so many rows, of
+// which the fewest are better read beside a transposed copy than turned over. Of others: forwards of rows
+// enough to fill vectors; weight gradients where the second cache does not hold the weights beside what else
+// is read, of rows for which BLAS copies both matrices. What is tried is held in memory.
+constexpr std::int64_t kMostRowsOfSmall = 48, kMostRowsOfSmallOuter = 40, kMostRowsByCopy = 8;
+constexpr std::int64_t kMostRows = 112, kLeastRowsOfOuter = 41;
+constexpr std::int64_t kLeastOuter = 1 << 19, kLargest = 1 << 25;
 // at::sum adds columns up in blocks of this many rows, from 256 rows on in more than two levels.
 constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
 
@@ -67,7 +67,7 @@ void forward_into(By by, const float* x, const float* weight, const float* copy,
                   std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (by == By::Vectors) {
     if (copy) return multiply(x, copy, bias, y, rows, in, out);
-    return multiply_by_rows(x, weight, bias, y, rows, in, out);
+    return multiply_by_rows(x, weight, bias, 0, y, rows, in, out);
   }
   for (std::int64_t r = 0; r < rows; ++r)
     std::memcpy(y + r * out, bias, static_cast<std::size_t>(out) * sizeof(float));
@@ -185,7 +185,7 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
   const std::array<Trial, 2> own_dw{Trial(out, in), Trial(out, in)};
   const Trial sums(1, out), own_sums(1, out);
   at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor();
-  const bool has_vectors = has_vector_products() && rows <= kMostRowsOfVectors;
+  const bool has_vectors = has_vector_products() && rows <= kMostRowsOfSmall;
   Same forward{true, has_vectors}, by_copy = forward, input_gradient = forward, weight_gradient = forward;
   const std::int64_t shortest = std::min({rows, in, out});
   for (std::uint32_t i = 0; i * shortest < kCompared; ++i) {
@@ -232,6 +232,19 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
     found.column_sums = sums.same(own_sums);
   }
   return found;
+}
+
+bool forward_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  const Trial x(rows, in), weight(out, in), bias(1, out), y(rows, out), own_y(rows, out);
+  at::Tensor y_tensor = y.tensor();
+  bool same = true;
+  for (std::uint32_t i = 0; same && i * std::min(rows, out) < kCompared; ++i) {
+    x.draw(2 + i);
+    at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
+    multiply_by_rows(x.data(), weight.data(), bias.data(), 0, own_y.data(), rows, in, out);
+    same = y.same(own_y);
+  }
+  return same;
 }
 
 bool outer_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
@@ -295,17 +308,23 @@ using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
 bool is_small(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return sgemm_ && in * out <= kLargestTransposed && rows * in * out <= kMostMultiplications;
 }
-bool is_large(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  return has_vector_products() && rows >= kLeastRowsOfOuter && rows <= kMostRowsOfOuter &&
-         in * out >= kLeastOuter && in * out <= kMostOuter;
+/// Of what is not small.
+bool forward_gains(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  return has_vector_products() && rows > kMostRowsByCopy && rows <= kMostRows && in * out <= kLargest;
+}
+bool weight_gradient_gains(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  return has_vector_products() && rows >= kLeastRowsOfOuter && rows <= kMostRows && in * out >= kLeastOuter &&
+         in * out <= kLargest;
 }
 
 LinearKernels tried(const Sizes& sizes) {
   const auto& [rows, in, out, threads] = sizes;
-  LinearKernels same;
-  if (is_small(rows, in, out)) same = small_tried(rows, in, out);
-  if (is_large(rows, in, out) && outer_is_same(rows, in, out)) same.weight_gradient = By::Vectors;
-  return same;
+  if (is_small(rows, in, out)) return small_tried(rows, in, out);
+  LinearKernels found;
+  if (forward_gains(rows, in, out) && forward_is_same(rows, in, out)) found.forward = By::Vectors;
+  if (weight_gradient_gains(rows, in, out) && outer_is_same(rows, in, out))
+    found.weight_gradient = By::Vectors;
+  return found;
 }
 
 /// tried(), once for all threads.
@@ -323,7 +342,7 @@ LinearKernels found_for(const Sizes& sizes) {
 }  // namespace
 
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  if (std::min({rows, in, out}) < 1 || (!is_small(rows, in, out) && !is_large(rows, in, out))) return {};
+  if (std::min({rows, in, out}) < 1 || (!is_small(rows, in, out) && !forward_gains(rows, in, out))) return {};
   const Sizes sizes{rows, in, out, at::get_num_threads()};
   // Asked for three times by each layer and microbatch: what this thread asked before needs no lock.
   thread_local std::array<std::pair<Sizes, LinearKernels>, 64> recent{};
@@ -351,6 +370,23 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const a
   forward_into(kernels.forward, x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
                by_copy ? copy.const_data_ptr<float>() : nullptr, bias.const_data_ptr<float>(),
                y.mutable_data_ptr<float>(), rows, in, out);
+  return y;
+}
+
+at::Tensor plus_linear(const at::Tensor& added, const at::Tensor& x, const at::Tensor& weight) {
+  const std::int64_t rows = x.size(0), in = weight.size(1), out = weight.size(0);
+  const By by = kernels_for(x, in, out, weight).forward;
+  if (by == By::Aten || !is_taken(added)) return at::addmm(added, x, weight.t());
+  at::Tensor y = at::empty({rows, out}, x.options());
+  const float* before = added.const_data_ptr<float>();
+  if (by == By::Vectors) {
+    multiply_by_rows(x.const_data_ptr<float>(), weight.const_data_ptr<float>(), before, out,
+                     y.mutable_data_ptr<float>(), rows, in, out);
+    return y;
+  }
+  std::memcpy(y.mutable_data_ptr<float>(), before, y.nbytes());
+  product(x.const_data_ptr<float>(), weight.const_data_ptr<float>(), Order::Transposed, 1,
+          y.mutable_data_ptr<float>(), rows, in, out);
   return y;
 }
 

@@ -1,5 +1,5 @@
-// The products of a linear layer in float32 on the CPU, where matrices are so small that the way to them and
-// the caches count, and its weight gradients where they are so large that memory does.
+// The products of a linear layer in float32 on the CPU, where matrices are so small or rows so few that the
+// way to them and what the caches hold count.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ struct LinearKernels {
 
 /// Found out by trying, once for each [rows, in] x [out, in]^T and number of intra-op threads of the caller:
 /// the order in which a BLAS adds depends on sizes alone, never on values. Nothing where the BLAS is not one
-/// that can be called, or the matrices are neither small nor so large and few rows. Thread-safe.
+/// that can be called, or the matrices are large and of many rows. Thread-safe.
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out);
 
 /// [out, in], contiguous float32 on the CPU -> a copy [in, out].
@@ -33,6 +33,8 @@ at::Tensor transposed_copy(const at::Tensor& weight);
 /// of at::addmm(bias, x, weight.t()), also of other types and on other devices. So are the others'.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& copy);
+/// added [R, out] + x weight^T, as at::addmm(added, x, weight.t()).
+at::Tensor plus_linear(const at::Tensor& added, const at::Tensor& x, const at::Tensor& weight);
 /// grad [R, out] -> [R, in], as at::mm(grad, weight).
 at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weight);
 /// weight_sum += grad^T x, bias_sum += the sum over rows of grad.

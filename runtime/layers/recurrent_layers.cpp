@@ -23,6 +23,7 @@
 
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/dropout_mask.h"
+#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -68,11 +69,14 @@ at::Tensor plus_product(const at::Tensor& added, const at::Tensor& a, const at::
 at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmState& state,
                 std::vector<at::Tensor>* kept) {
   const std::int64_t steps = from_input.size(0), hidden = weight_hh.size(-1);
-  const at::Tensor weight = weight_hh.transpose(-2, -1);
+  const auto plus_state = [&](const at::Tensor& added) {
+    return weight_hh.dim() == 2 ? plus_linear(added, state.h, weight_hh)
+                                : at::baddbmm(added, state.h, weight_hh.transpose(1, 2));
+  };
   std::vector<at::Tensor> outputs;
   for (std::int64_t t = 0; t < steps; ++t) {
     const at::Tensor gates =  // [(jobs,) B, 4H]
-        state.h.defined() ? plus_product(from_input[t], state.h, weight) : from_input[t];
+        state.h.defined() ? plus_state(from_input[t]) : from_input[t];
     at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
     at::Tensor cell = at::tanh(part(gates, 2, 1, hidden));
     at::Tensor output = at::sigmoid(part(gates, 3, 1, hidden));
@@ -95,9 +99,9 @@ at::Tensor walk(const at::Tensor& from_input, const at::Tensor& weight_hh, LstmS
 at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, LstmState& state,
                std::vector<at::Tensor>* kept) {
   const std::int64_t steps = x.size(0), batch = x.size(1);
-  return walk(at::addmm(at::add(p[2], p[3]), x.reshape({steps * batch, x.size(2)}), p[0].t())
-                  .view({steps, batch, p[0].size(0)}),
-              p[1], state, kept);
+  const at::Tensor gates =
+      linear_forward(x.reshape({steps * batch, x.size(2)}), p[0], at::add(p[2], p[3]), {});
+  return walk(gates.view({steps, batch, p[0].size(0)}), p[1], state, kept);
 }
 
 at::Tensor run(const at::Tensor& x, std::span<const at::Tensor> p, std::vector<at::Tensor>* kept) {
@@ -145,7 +149,8 @@ at::Tensor rows(const at::Tensor& x) {
 }
 
 at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_ih) {
-  return at::mm(rows(of_gates), weight_ih).view({of_gates.size(0), of_gates.size(1), weight_ih.size(1)});
+  return linear_input_gradient(rows(of_gates), weight_ih)
+      .view({of_gates.size(0), of_gates.size(1), weight_ih.size(1)});
 }
 
 /// `x` and `h` are the inputs and outputs of all steps, `first` is h before them; undefined: zero.
@@ -420,8 +425,8 @@ LayerPtr carried_lstm(const CarriedLstmOptions& options) {
 }
 LstmState lstm_step(const at::Tensor& x, const LstmState& before, std::span<const at::Tensor> p) {
   const std::int64_t hidden = p[1].size(1);
-  at::Tensor gates = at::addmm(at::add(p[2], p[3]), x, p[0].t());  // [R, 4H]
-  if (before.h.defined()) gates = at::addmm(gates, before.h, p[1].t());
+  at::Tensor gates = linear_forward(x, p[0], at::add(p[2], p[3]), {});  // [R, 4H]
+  if (before.h.defined()) gates = plus_linear(gates, before.h, p[1]);
   const at::Tensor input_forget = at::sigmoid(part(gates, 0, 2, hidden));
   const at::Tensor input = part(input_forget, 0, 1, hidden), cell = at::tanh(part(gates, 2, 1, hidden));
   LstmState after;

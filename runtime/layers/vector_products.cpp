@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include <ATen/Parallel.h>
 
@@ -175,9 +176,8 @@ MILLRACE_AVX512_INLINE void turn_over(__m512 (&r)[kLane]) {
   }
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
-    const int to = i;
-    r[to] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-    r[to + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
   }
 }
 
@@ -193,8 +193,8 @@ struct To {
   __mmask16 columns;
 };
 
-/// The transpose of up to [16, 16], zeros for what is not there, plus `add` in each row.
-MILLRACE_AVX512 void transpose(const From& from, const To& to, __m512 add) {
+/// The transpose of up to [16, 16], zeros for what is not there.
+MILLRACE_AVX512 void transpose(const From& from, const To& to) {
   __m512 block[kLane];
 #pragma GCC unroll 16
   for (int i = 0; i < kLane; ++i)
@@ -203,46 +203,81 @@ MILLRACE_AVX512 void transpose(const From& from, const To& to, __m512 add) {
   turn_over(block);
 #pragma GCC unroll 16
   for (int i = 0; i < kLane; ++i)
-    if (i < to.rows) _mm512_mask_storeu_ps(to.at + i * to.row, to.columns, _mm512_add_ps(add, block[i]));
+    if (i < to.rows) _mm512_mask_storeu_ps(to.at + i * to.row, to.columns, block[i]);
 }
 
-/// to [R, 16 V] = w [R, k] x [k, 16 V], x dense and aligned, R rows of w.
+/// Columns of w that are added up as one, of so many that are left: the blocks of the BLAS.
+constexpr std::int64_t kBlock = 384;
+std::int64_t block_of(std::int64_t left) {
+  return left <= kBlock ? left : left < 2 * kBlock ? (left + 1) / 2 : kBlock;
+}
+/// And where w lies by rows: halves only of what is less than two blocks from the start.
+std::int64_t block_by_rows(std::int64_t left, std::int64_t k) {
+  return k < 2 * kBlock ? block_of(left) : std::min(kBlock, left);
+}
+
+/// to [R, 16 V] += w [R, k] x [k, 16 V], x dense and aligned.
 template <int R, int V>
-MILLRACE_AVX512 void rows_by_columns(const float* w, std::int64_t k, const float* x, float* to) {
-  __m512 sums[R][V];
-  const Ahead ahead{w + R * k, R * kSteps};  // less than kAhead: all of the next tile
-  sum_tile<_MM_HINT_T1, true>(sums, ByRows<R>(w, k), x, V * kLane, k, kAll, ahead);
+MILLRACE_AVX512 void add_rows_by_columns(const float* w, std::int64_t k, const float* x, float* to) {
+  for (std::int64_t begin = 0, block; begin < k; begin += block) {
+    block = block_by_rows(k - begin, k);
+    __m512 sums[R][V];
+    const Ahead ahead{w + R * (k + begin), R * kSteps};  // less than kAhead: all of the next tile
+    sum_tile<_MM_HINT_T1, true>(sums, ByRows<R>(w + begin, k), x + begin * V * kLane, V * kLane, block, kAll,
+                                ahead);
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
-    for (int v = 0; v < V; ++v) _mm512_store_ps(to + (r * V + v) * kLane, sums[r][v]);
+      for (int v = 0; v < V; ++v) {
+        float* sum = to + (r * V + v) * kLane;
+        _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), sums[r][v]));
+      }
+    }
   }
 }
 
-/// Outputs that are turned back together: whole tiles of 12 and of 16, whole vectors.
+/// Outputs that are turned over together: whole tiles of 12 and of 16, whole vectors.
 constexpr std::int64_t kTurned = 48;
 
-/// Of up to 16 V rows, turned over to x [k, 16 V], the outputs [begin, end), of n.
+/// Rows of a result [rows, n] and what they begin with, `added_row` floats apart: 0 where all rows are one.
+struct Outputs {
+  const float* added;
+  std::int64_t added_row;
+  float* y;
+  std::int64_t rows, n;
+};
+
+/// `count` columns of the result = added + x w^T of up to 16 V rows, turned over to x [k, 16 V].
 template <int V>
-MILLRACE_AVX512 void outputs(const float* x, const float* w, const float* bias, float* y, std::int64_t rows,
-                             std::int64_t k, std::int64_t n, std::int64_t begin, std::int64_t end) {
+MILLRACE_AVX512 void outputs(const float* x, const float* w, std::int64_t k, const Outputs& to,
+                             std::int64_t count) {
   constexpr int kTile = V == 2 ? 12 : 16;
   alignas(kAlignment) float turned[kTurned * V * kLane];
-  for (std::int64_t first = begin; first < end; first += kTurned) {
-    const std::int64_t count = std::min(kTurned, end - first);
-    std::int64_t done = 0;
-    const auto at = [&](std::int64_t r) { return w + (first + r) * k; };
-    for (; done + kTile <= count; done += kTile)
-      rows_by_columns<kTile, V>(at(done), k, x, turned + done * V * kLane);
-    for (; done + 4 <= count; done += 4) rows_by_columns<4, V>(at(done), k, x, turned + done * V * kLane);
-    for (; done < count; ++done) rows_by_columns<1, V>(at(done), k, x, turned + done * V * kLane);
-    for (std::int64_t o = 0; o < count; o += kLane) {
-      const __mmask16 columns = mask_of(count - o);
-      const __m512 add = _mm512_maskz_loadu_ps(columns, bias + first + o);
-      for (std::int64_t r = 0; r < rows; r += kLane)
-        transpose({turned + o * V * kLane + r, V * kLane, count - o, kAll},
-                  {y + r * n + first + o, n, rows - r, columns}, add);
+  for (std::int64_t o = 0; o < count; o += kLane) {
+    for (std::int64_t r = 0; r < V * kLane; r += kLane) {
+      float* block = turned + o * V * kLane + r;
+      if (to.added_row != 0) {
+        transpose({to.added + r * to.added_row + o, to.added_row, to.rows - r, mask_of(count - o)},
+                  {block, V * kLane, count - o, kAll});
+        continue;
+      }
+      for (std::int64_t i = o; i < std::min(count, o + kLane); ++i, block += V * kLane)
+        _mm512_store_ps(block, _mm512_set1_ps(to.added[i]));
     }
+  }
+  std::int64_t done = 0;
+  const auto tiles = [&](auto size) {
+    constexpr int kSize = decltype(size)::value;
+    for (; done + kSize <= count; done += kSize)
+      add_rows_by_columns<kSize, V>(w + done * k, k, x, turned + done * V * kLane);
+  };
+  tiles(std::integral_constant<int, kTile>());
+  tiles(std::integral_constant<int, 4>());
+  tiles(std::integral_constant<int, 1>());
+  for (std::int64_t o = 0; o < count; o += kLane) {
+    for (std::int64_t r = 0; r < to.rows; r += kLane)
+      transpose({turned + o * V * kLane + r, V * kLane, count - o, kAll},
+                {to.y + r * to.n + o, to.n, to.rows - r, mask_of(count - o)});
   }
 }
 
@@ -255,17 +290,23 @@ struct Panel {
 };
 template <int R, int V, bool Whole>
 MILLRACE_AVX512 void multiply_tile(const Panel& p, std::int64_t row) {
-  __m512 sums[R][V];
   // Each of the first blocks of rows asks for a part of the next panel.
-  const Ahead ahead{p.b + V * kLane + row / R * (p.k / kSteps) % p.k * p.n, p.n};
-  sum_tile<_MM_HINT_T1, Whole>(sums, ByRows<R>(p.a + row * p.k, p.k), p.b, p.n, p.k, p.last, ahead);
+  const float* next = p.b + V * kLane + row / R * (p.k / kSteps) % p.k * p.n;
+  for (std::int64_t begin = 0, block; begin < p.k; begin += block) {
+    block = block_of(p.k - begin);
+    __m512 sums[R][V];
+    sum_tile<_MM_HINT_T1, Whole>(sums, ByRows<R>(p.a + row * p.k + begin, p.k), p.b + begin * p.n, p.n, block,
+                                 p.last, {next + begin / kSteps * p.n, p.n});
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 3
-    for (int v = 0; v < V; ++v) {
-      const __mmask16 mask = v + 1 == V ? p.last : kAll;
-      if (p.add) sums[r][v] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, p.add + v * kLane), sums[r][v]);
-      _mm512_mask_storeu_ps(p.c + (row + r) * p.n + v * kLane, mask, sums[r][v]);
+      for (int v = 0; v < V; ++v) {
+        float* c = p.c + (row + r) * p.n + v * kLane;
+        const __mmask16 mask = v + 1 == V ? p.last : kAll;
+        const float* before = begin == 0 ? p.add ? p.add + v * kLane : nullptr : c;
+        if (before) sums[r][v] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, before), sums[r][v]);
+        _mm512_mask_storeu_ps(c, mask, sums[r][v]);
+      }
     }
   }
 }
@@ -343,7 +384,7 @@ MILLRACE_AVX512 void turn_rows(const float* x, std::int64_t rows, std::int64_t k
   for (std::int64_t q = 0; q < k; q += kLane) {
     for (std::int64_t r = 0; r < V * kLane; r += kLane)
       transpose({x + r * k + q, k, rows - r, mask_of(k - q)},
-                {to + q * V * kLane + r, V * kLane, k - q, kAll}, _mm512_setzero_ps());
+                {to + q * V * kLane + r, V * kLane, k - q, kAll});
   }
 }
 
@@ -353,31 +394,32 @@ std::int64_t grain(std::int64_t multiplications) {
   return std::max<std::int64_t>(1, kOfAThread / std::max<std::int64_t>(1, multiplications));
 }
 
-template <int V>
-void multiply_turned(const float* x, const float* w, const float* bias, float* y, std::int64_t rows,
-                     std::int64_t k, std::int64_t n) {
-  thread_local Room room;
-  float* turned = room.of(k * V * kLane);
-  turn_rows<V>(x, rows, k, turned);
-  at::parallel_for(0, (n + kTurned - 1) / kTurned, grain(kTurned * rows * k),
-                   [&](std::int64_t first, std::int64_t last) {
-                     outputs<V>(turned, w, bias, y, rows, k, n, first * kTurned, std::min(n, last * kTurned));
-                   });
-}
-
 }  // namespace
 
 bool has_vector_products() {
   return __builtin_cpu_supports("avx512f");
 }
 
-void multiply_by_rows(const float* x, const float* w, const float* bias, float* y, std::int64_t m,
-                      std::int64_t k, std::int64_t n) {
-  constexpr std::int64_t kMost = 2 * kLane;
+void multiply_by_rows(const float* x, const float* w, const float* added, std::int64_t added_row, float* y,
+                      std::int64_t m, std::int64_t k, std::int64_t n) {
+  constexpr std::int64_t kMost = 2 * kLane;  // rows at a time; the last may be one vector
+  thread_local Room room;
+  float* turned = room.of((m + kLane - 1) / kLane * kLane * k);
   for (std::int64_t r = 0; r < m; r += kMost) {
     const std::int64_t rows = std::min(kMost, m - r);
-    (rows > kLane ? multiply_turned<2> : multiply_turned<1>)(x + r * k, w, bias, y + r * n, rows, k, n);
+    (rows > kLane ? turn_rows<2> : turn_rows<1>)(x + r * k, rows, k, turned + r * k);
   }
+  const auto columns = [&](std::int64_t o) {
+    const std::int64_t count = std::min(kTurned, n - o);
+    for (std::int64_t r = 0; r < m; r += kMost) {
+      const Outputs to{added + r * added_row + o, added_row, y + r * n + o, std::min(kMost, m - r), n};
+      (to.rows > kLane ? outputs<2> : outputs<1>)(turned + r * k, w + o * k, k, to, count);
+    }
+  };
+  at::parallel_for(0, (n + kTurned - 1) / kTurned, grain(kTurned * m * k),
+                   [&](std::int64_t first, std::int64_t last) {
+                     for (std::int64_t i = first; i < last; ++i) columns(i * kTurned);
+                   });
 }
 
 void multiply(const float* a, const float* b, const float* bias, float* c, std::int64_t m, std::int64_t k,
@@ -445,8 +487,8 @@ void add_outer_products(const float* a, const float* b, float* c, std::int64_t m
 bool has_vector_products() {
   return false;
 }
-void multiply_by_rows(const float*, const float*, const float*, float*, std::int64_t, std::int64_t,
-                      std::int64_t) {
+void multiply_by_rows(const float*, const float*, const float*, std::int64_t, float*, std::int64_t,
+                      std::int64_t, std::int64_t) {
   MILLRACE_CHECK(false, "no AVX-512");
 }
 void multiply(const float*, const float*, const float*, float*, std::int64_t, std::int64_t, std::int64_t) {

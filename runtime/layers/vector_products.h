@@ -1,5 +1,6 @@
 // The products of a linear layer in float32 by AVX-512. Every element is added up over the inner dimension
-// in order by fused multiply-adds, whatever the number of threads. What the caches do not hold yet is asked
+// in order by fused multiply-adds, whatever the number of threads, in blocks of 384 as LibTorch's BLAS does
+// (and of the halves of what is less than two blocks), whose sums are added up in order. What the caches do not hold yet is asked
 // for ahead of time, which a BLAS does not do: there they are faster. All are dense by rows, of any size, and
 // shared by the intra-op threads. Thread-safe.
 #pragma once
@@ -11,10 +12,10 @@ namespace millrace {
 /// Whether this processor (AVX-512) and this build have them.
 bool has_vector_products();
 
-/// y [m, n] = bias [n] + x [m, k] w^T for w [n, k]. x is turned over instead of w, in the registers, 16 rows
-/// at a time: for few rows, and more than 8.
-void multiply_by_rows(const float* x, const float* w, const float* bias, float* y, std::int64_t m,
-                      std::int64_t k, std::int64_t n);
+/// y [m, n] = added + x [m, k] w^T for w [n, k]; rows of `added` are `added_row` floats apart, 0 for a bias
+/// [n]. x is turned over instead of w, in the registers, 16 rows at a time: for few rows, and more than 8.
+void multiply_by_rows(const float* x, const float* w, const float* added, std::int64_t added_row, float* y,
+                      std::int64_t m, std::int64_t k, std::int64_t n);
 
 /// c [m, n] = bias [n], or nothing where it is null, + a [m, k] b [k, n].
 void multiply(const float* a, const float* b, const float* bias, float* c, std::int64_t m, std::int64_t k,

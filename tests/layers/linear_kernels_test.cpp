@@ -8,6 +8,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -28,6 +29,17 @@ at::Tensor drawn(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype
   return at::empty(shape, dtype).normal_(0, 1, at::detail::createCPUGenerator(seed));
 }
 
+class IntraOpThreads {
+ public:
+  explicit IntraOpThreads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  ~IntraOpThreads() { at::set_num_threads(before_); }
+  IntraOpThreads(const IntraOpThreads&) = delete;
+  IntraOpThreads& operator=(const IntraOpThreads&) = delete;
+
+ private:
+  int before_;
+};
+
 struct Matrices {
   at::Tensor x, weight, bias, grad;
 };
@@ -41,6 +53,8 @@ void expect_bits_of_aten(const Matrices& m, const at::Tensor& copy, const std::s
   const at::NoGradGuard no_grad;
   EXPECT_TRUE(at::equal(linear_forward(m.x, m.weight, m.bias, copy), at::addmm(m.bias, m.x, m.weight.t())))
       << what;
+  const at::Tensor added = drawn({m.x.size(0), m.bias.size(0)}, 9).to(m.x.scalar_type());
+  EXPECT_TRUE(at::equal(plus_linear(added, m.x, m.weight), at::addmm(added, m.x, m.weight.t()))) << what;
   EXPECT_TRUE(at::equal(linear_input_gradient(m.grad, m.weight), at::mm(m.grad, m.weight))) << what;
   const at::Tensor weight_sum = m.weight.clone(), bias_sum = m.bias.clone();
   add_linear_gradients_(m.x, m.grad, weight_sum, bias_sum);
@@ -48,7 +62,8 @@ void expect_bits_of_aten(const Matrices& m, const at::Tensor& copy, const std::s
   EXPECT_TRUE(at::equal(bias_sum, m.bias.clone().add_(at::sum(m.grad, 0)))) << what;
 }
 
-TEST(LinearKernels, GiveTheBitsOfAten) {
+void expect_bits_of_aten_at_all_sizes(int threads) {
+  const IntraOpThreads these(threads);
   for (const std::int64_t rows : {1, 2, 7, 8, 15, 16, 17, 32, 33, 64, 100, 128, 255, 256, 300, 1025}) {
     for (const auto& [in, out] : {std::pair{1, 1},
                                   {3, 5},
@@ -63,12 +78,17 @@ TEST(LinearKernels, GiveTheBitsOfAten) {
                                   {1024, 1024}}) {
       if (std::int64_t{rows} * in * out > 1 << 26) continue;
       const Matrices m = matrices(rows, in, out);
-      const std::string what =
-          std::to_string(rows) + " x " + std::to_string(in) + " -> " + std::to_string(out);
+      const std::string what = std::to_string(rows) + " x " + std::to_string(in) + " -> " +
+                               std::to_string(out) + " of " + std::to_string(threads) + " threads";
       expect_bits_of_aten(m, at::Tensor(), what);
       expect_bits_of_aten(m, transposed_copy(m.weight), what + ", with a copy");
     }
   }
+}
+
+TEST(LinearKernels, GiveTheBitsOfAten) {
+  expect_bits_of_aten_at_all_sizes(1);
+  expect_bits_of_aten_at_all_sizes(2);
 }
 
 TEST(LinearKernels, LeaveOtherTypesAndStridesToAten) {
@@ -125,17 +145,22 @@ TEST(LinearKernels, ACopyHasTheOtherOrder) {
   }
 }
 
-/// a [m, k] b [k, n], each element by itself: the sum over k from zero in order.
-at::Tensor summed_in_order(const at::Tensor& a, const at::Tensor& b) {
-  const std::int64_t m = a.size(0), k = a.size(1), n = b.size(1);
-  at::Tensor result = at::empty({m, n});
+/// before + a [m, k] b [k, n], each element by itself: sums over `blocks` of k from zero in order, added up
+/// in order.
+at::Tensor summed_in_order(const at::Tensor& before, const at::Tensor& a, const at::Tensor& b,
+                           const std::vector<std::int64_t>& blocks) {
+  const std::int64_t m = a.size(0), n = b.size(1);
+  at::Tensor result = before.expand({m, n}).clone();
   const auto of_a = a.accessor<float, 2>(), of_b = b.accessor<float, 2>();
   auto to = result.accessor<float, 2>();
   for (std::int64_t i = 0; i < m; ++i) {
     for (std::int64_t j = 0; j < n; ++j) {
-      float sum = 0;
-      for (std::int64_t q = 0; q < k; ++q) sum = std::fma(of_a[i][q], of_b[q][j], sum);
-      to[i][j] = sum;
+      std::int64_t q = 0;
+      for (const std::int64_t block : blocks) {
+        float sum = 0;
+        for (const std::int64_t end = q + block; q < end; ++q) sum = std::fma(of_a[i][q], of_b[q][j], sum);
+        to[i][j] += sum;
+      }
     }
   }
   return result;
@@ -148,28 +173,35 @@ TEST(VectorProducts, AddUpInOneOrderWhateverTheSizes) {
     return;
   }
   const auto of = [](const at::Tensor& t) { return t.mutable_data_ptr<float>(); };
-  for (const auto& [m, k, n] : {std::tuple{1, 1, 1},
-                                {8, 64, 48},
-                                {13, 41, 50},
-                                {7, 100, 16},
-                                {24, 3, 95},
-                                {3, 112, 2800},
-                                {33, 70, 64},
-                                {17, 16, 112},
-                                {40, 5, 61},
-                                {32, 40, 31}}) {
+  using Blocks = std::vector<std::int64_t>;
+  for (const auto& [m, n, k, blocks, by_rows] : {std::tuple{1, 1, 1, Blocks{1}, Blocks{1}},
+                                                 {8, 48, 64, {64}, {64}},
+                                                 {13, 50, 41, {41}, {41}},
+                                                 {7, 16, 100, {100}, {100}},
+                                                 {24, 95, 3, {3}, {3}},
+                                                 {33, 64, 70, {70}, {70}},
+                                                 {17, 112, 384, {384}, {384}},
+                                                 {40, 61, 385, {193, 192}, {193, 192}},
+                                                 {32, 31, 700, {350, 350}, {350, 350}},
+                                                 {65, 13, 768, {384, 384}, {384, 384}},
+                                                 {3, 97, 784, {384, 200, 200}, {384, 384, 16}}}) {
     const std::string what = std::to_string(m) + " x " + std::to_string(k) + " x " + std::to_string(n);
-    const at::Tensor a = drawn({m, k}, 1), b = drawn({k, n}, 2), bias = drawn({n}, 3), c = at::empty({m, n}),
-                     product = summed_in_order(a, b), sum = drawn({m, n}, 4), added = sum.clone();
+    const at::Tensor a = drawn({m, k}, 1), b = drawn({k, n}, 2), bias = drawn({n}, 3), c = at::empty({m, n});
     multiply(of(a), of(b), nullptr, of(c), m, k, n);
-    EXPECT_TRUE(at::equal(c, product)) << what;
+    EXPECT_TRUE(at::equal(c, summed_in_order(at::zeros({n}), a, b, blocks))) << what;
     multiply(of(a), of(b), of(bias), of(c), m, k, n);
-    EXPECT_TRUE(at::equal(c, bias.add(product))) << what << ", a bias";
-    c.zero_();
-    multiply_by_rows(of(a), of(b.t().contiguous()), of(bias), of(c), m, k, n);
-    EXPECT_TRUE(at::equal(c, bias.add(product))) << what << ", by rows";
-    add_outer_products(of(a.t().contiguous()), of(b), of(added), m, k, n);
-    EXPECT_TRUE(at::equal(added, sum.add(product))) << what << ", onto a sum";
+    EXPECT_TRUE(at::equal(c, summed_in_order(bias, a, b, blocks))) << what << ", a bias";
+    multiply_by_rows(of(a), of(b.t().contiguous()), of(bias), 0, of(c), m, k, n);
+    EXPECT_TRUE(at::equal(c, summed_in_order(bias, a, b, by_rows))) << what << ", by rows";
+    const at::Tensor added = drawn({m, n}, 4);
+    multiply_by_rows(of(a), of(b.t().contiguous()), of(added), n, of(c), m, k, n);
+    EXPECT_TRUE(at::equal(c, summed_in_order(added, a, b, by_rows))) << what << ", by rows onto a matrix";
+  }
+  for (const auto& [m, k, n] :
+       {std::tuple{1, 1, 1}, {8, 64, 48}, {13, 41, 50}, {7, 40, 64}, {24, 3, 95}, {3, 112, 2800}}) {
+    const at::Tensor a = drawn({m, k}, 1), b = drawn({k, n}, 2), sum = drawn({m, n}, 3), c = sum.clone();
+    add_outer_products(of(a.t().contiguous()), of(b), of(c), m, k, n);
+    EXPECT_TRUE(at::equal(c, summed_in_order(sum, a, b, {k}))) << m << " x " << k << " x " << n;
   }
 }
 
@@ -207,9 +239,13 @@ TEST(LinearKernels, AreTakenWhereLibTorchHasMkl) {
     EXPECT_EQ(kernels.copy, rows == 8 || fastest == By::Blas) << rows;
     EXPECT_TRUE(kernels.column_sums) << rows;
   }
+  const IntraOpThreads one(1);  // with others BLAS cuts differently
   const LinearKernels large = linear_kernels(64, 1024, 1024);
-  EXPECT_EQ(large.forward, By::Aten) << "too large to matter";
-  EXPECT_EQ(large.weight_gradient, has_vector_products() ? By::Vectors : By::Aten);
+  const By large_fastest = has_vector_products() ? By::Vectors : By::Aten;
+  EXPECT_EQ(large.forward, large_fastest);
+  EXPECT_EQ(large.weight_gradient, large_fastest);
+  EXPECT_EQ(large.input_gradient, By::Aten) << "BLAS is as fast";
+  EXPECT_FALSE(large.copy) << "it would be read no faster";
 }
 
 TEST(LinearKernels, ALayerHasACopyWhereItIsRead) {
