@@ -1,5 +1,8 @@
 // Microbatches by position, made ahead by worker threads. What a position holds depends on (seed, position)
 // only.
+#include <sys/resource.h>
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -24,6 +27,20 @@ namespace {
 std::int64_t samples_of_epoch(const Dataset& dataset, const LoaderOptions& options) {
   const std::int64_t per_step = std::int64_t{options.microbatch} * options.microbatches_per_step;
   return options.shuffle ? dataset.samples_in_epoch(per_step) : dataset.size();
+}
+
+/// What this thread has done so far: a batch's share of it is the same however often others run in between.
+struct Effort {
+  std::chrono::nanoseconds computed;
+  long waits;  ///< for a file, a lock, a sleep
+};
+
+Effort effort() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  rusage use{};
+  ::getrusage(RUSAGE_THREAD, &use);
+  return {std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec), use.ru_nvcsw};
 }
 
 class Loader final : public BatchSource {
@@ -82,7 +99,7 @@ class Loader final : public BatchSource {
 
   // A batch that takes no longer than a worker's waking is made by who asks for it: after so many of them in
   // a row, until one takes much longer. Not beside a GPU, which the asking thread must keep busy.
-  static constexpr std::chrono::microseconds kShort{10}, kLong{50};
+  static constexpr std::chrono::microseconds kShort{40}, kLong{150};
   static constexpr int kShortToStop = 16;
 
   Batch make_here(std::int64_t position) {
@@ -138,13 +155,15 @@ class Loader final : public BatchSource {
       lock.unlock();
       Batch batch;
       std::exception_ptr error;
-      const TimePoint start = steady_clock().now();
+      const Effort before = effort();
       try {
         batch = make(job->position);
       } catch (...) {
         error = std::current_exception();
       }
-      const bool is_short = !options_.page_locked && steady_clock().now() - start < kShort;
+      const Effort after = effort();
+      const bool is_short =
+          !options_.page_locked && after.waits == before.waits && after.computed - before.computed < kShort;
       lock.lock();
       short_ = is_short ? short_ + 1 : 0;
       job->batch = std::move(batch);
@@ -279,7 +298,7 @@ class Loader final : public BatchSource {
   std::mutex mutex_;  // guards what follows
   std::condition_variable_any changed_;
   std::deque<std::shared_ptr<Job>> jobs_;
-  std::atomic<int> short_{0};  // batches in a row that took less than kShort
+  std::atomic<int> short_{0};  // batches in a row that took less than kShort, and no waiting
   bool started_ = false;
   std::int64_t front_ = 0;
   std::int64_t next_ = 0;
