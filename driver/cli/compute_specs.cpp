@@ -107,7 +107,7 @@ CommandSpec train_spec(TrainFlags& f) {
        .short_name = 'j',
        .value = "N",
        .help =
-           "Loader threads; 0: load in the training thread, which makes batches that take under 10 us itself "
+           "Loader threads; 0: load in the training thread, which makes batches that take under 40 us itself "
            "anyway.",
        .group = "Data",
        .target = into::integer(f.workers, 0, 256)},
