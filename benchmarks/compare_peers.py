@@ -1,9 +1,10 @@
 """millrace against PyTorch of the same wheel: steps of a 2-rank 1F1B pipeline and of 2-rank data parallelism.
 
 Both sides: two processes of one host, one thread each, Gloo on loopback, the same model, microbatches, loss and update
-kernel, one set of samples, read at every step; the libraries come from the same torch wheel. Runs alternate A B A B. The figure of a run is the median step
-after the first ones, of the slower rank; the table has medians and quartiles over the runs, and their ratio. Beside them
-stands what the step's matrix products take by themselves (products_peer.py): what no runtime on this BLAS goes below.
+kernel, one set of samples that is read at every step; the libraries come from the same torch wheel. Runs alternate A B A B.
+The figure of a run is the median step after the first ones, of the slower rank; the table has medians and quartiles over
+the runs, and their ratio. Beside them stands what the step's matrix products take by themselves (products_peer.py): what no
+runtime on this BLAS goes below.
 
     scripts/benchmark peers [--runs N] [--sizes 64:8,256:32,1024:64] [--out FILE.json]
 """
@@ -57,8 +58,9 @@ def run_millrace(opts, mode, width, microbatch, folder):
     plan = os.path.join(folder, "plan.json")
     with open(plan, "w") as file:
         json.dump(plan_of(mode), file)
-    job = write_job(folder, {"model": "mlp", "width": width, "depth": DEPTH, "classes": CLASSES, "plan": plan, "data": f"synthetic:{microbatch * MICROBATCHES}",
-                             "microbatch": microbatch, "steps": opts.steps, "lr": 0.001, "output-dir": out})
+    job = write_job(folder, {"model": "mlp", "width": width, "depth": DEPTH, "classes": CLASSES, "plan": plan,
+                             "data": f"synthetic:{microbatch * MICROBATCHES}", "microbatch": microbatch, "steps": opts.steps,
+                             "lr": 0.001, "output-dir": out})
     checked([opts.millrace, "launch", job], folder, "launch")
     return figure(steps_of_ranks(out, 2, opts.steps), SKIPPED_STEPS)
 

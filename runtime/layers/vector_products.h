@@ -1,8 +1,8 @@
 // The products of a linear layer in float32 by AVX-512. Every element is added up over the inner dimension
 // in order by fused multiply-adds, whatever the number of threads, in blocks of 384 as LibTorch's BLAS does
-// (and of the halves of what is less than two blocks), whose sums are added up in order. What the caches do not hold yet is asked
-// for ahead of time, which a BLAS does not do: there they are faster. All are dense by rows, of any size, and
-// shared by the intra-op threads. Thread-safe.
+// (and of the halves of what is less than two blocks), whose sums are added up in order. What the caches do
+// not hold yet is asked for ahead of time, which a BLAS does not do: there they are faster. All are dense by
+// rows, of any size, and shared by the intra-op threads. Thread-safe.
 #pragma once
 
 #include <cstdint>
