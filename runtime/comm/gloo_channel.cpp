@@ -97,13 +97,9 @@ class GlooPending final : public Pending {
       finished = transfer_.direction == Direction::Send ? buffer_->waitSend(deadline_)
                                                         : buffer_->waitRecv(deadline_);
     } catch (const std::exception& error) {
-      const bool late = clock_.now() - start >= deadline_;
-      const std::string what =
-          wait_message(rank_, transfer_, clock_, start,
-                       late ? "no message" : "connection lost (" + std::string(error.what()) + ")");
-      if (late)
-        throw PeerError(what + "; expected " + std::to_string(transfer_.tensor.nbytes()) + " bytes",
-                        "is the peer alive and running the same plan? The deadline is --timeout");
+      if (clock_.now() - start >= deadline_) throw_late(start);
+      const std::string what = wait_message(rank_, transfer_, clock_, start,
+                                            "connection lost (" + std::string(error.what()) + ")");
       throw PeerError(what, "the peer has ended; its log says why");
     }
     if (!finished) {
@@ -115,6 +111,15 @@ class GlooPending final : public Pending {
   }
 
  private:
+  /// Also the end of two ranks whose messages have different lengths (slot_of): each says how many bytes are
+  /// its own.
+  [[noreturn]] void throw_late(TimePoint start) const {
+    const bool sends = transfer_.direction == Direction::Send;
+    throw PeerError(wait_message(rank_, transfer_, clock_, start, sends ? "not taken" : "no message") +
+                        (sends ? "; it has " : "; expected ") + std::to_string(transfer_.tensor.nbytes()) +
+                        " bytes",
+                    "is the peer alive and running the same plan? The deadline is --timeout");
+  }
   /// The caller holds the mesh's mutex.
   void throw_if_aborted(TimePoint start) const {
     if (!mesh_->aborted.empty())
