@@ -74,9 +74,14 @@ std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel>
 std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono::milliseconds deadline,
                                                           Clock& clock = steady_clock());
 
-/// "rank 1: RECV_F of stage 1 from rank 0: nothing for 10.0 s (deadline 10.0 s)".
+/// "rank 1: RECV_F of stage 1 from rank 0: no message after 10.0 s".
 /// `start`: by `clock`.
 std::string wait_message(int rank, const Transfer& transfer, const Clock& clock, TimePoint start,
                          const std::string& what);
+
+/// What to do when a wait ended at its deadline, and when the peer is gone.
+inline constexpr const char* kLateHint =
+    "is the peer alive and running the same plan? The deadline is --timeout";
+inline constexpr const char* kPeerEndedHint = "the peer has ended; its log says why";
 
 }  // namespace millrace

@@ -49,7 +49,8 @@ struct Mesh {
 
 /// Gloo's slot of a message. Gloo does not say how many bytes came, and a shorter message would leave the
 /// rest of the tensor as it was; so the length is part of what the two ends meet by: one of another length,
-/// from a rank with another plan or another program, is never taken, and both ends say so at their deadline.
+/// from a rank with another plan or another program, is never taken, and both ends say theirs at the
+/// deadline.
 std::uint64_t slot_of(std::uint64_t tag, std::size_t bytes) {
   return derive_seed(tag, "bytes", bytes);
 }
@@ -97,10 +98,16 @@ class GlooPending final : public Pending {
       finished = transfer_.direction == Direction::Send ? buffer_->waitSend(deadline_)
                                                         : buffer_->waitRecv(deadline_);
     } catch (const std::exception& error) {
-      if (clock_.now() - start >= deadline_) throw_late(start);
-      const std::string what = wait_message(rank_, transfer_, clock_, start,
-                                            "connection lost (" + std::string(error.what()) + ")");
-      throw PeerError(what, "the peer has ended; its log says why");
+      // Messages of different lengths (slot_of) end here: the first of the two ranks at its deadline, and by
+      // what its Gloo then closes the other. So each says how many bytes are its own, however it ends.
+      const bool late = clock_.now() - start >= deadline_, sends = transfer_.direction == Direction::Send;
+      const std::string what = !late   ? "connection lost (" + std::string(error.what()) + ")"
+                               : sends ? "not taken"
+                                       : "no message";
+      throw PeerError(wait_message(rank_, transfer_, clock_, start, what) +
+                          (sends ? "; it has " : "; expected ") + std::to_string(transfer_.tensor.nbytes()) +
+                          " bytes",
+                      late ? kLateHint : kPeerEndedHint);
     }
     if (!finished) {
       std::lock_guard lock(mesh_->mutex);
@@ -111,15 +118,6 @@ class GlooPending final : public Pending {
   }
 
  private:
-  /// Also the end of two ranks whose messages have different lengths (slot_of): each says how many bytes are
-  /// its own.
-  [[noreturn]] void throw_late(TimePoint start) const {
-    const bool sends = transfer_.direction == Direction::Send;
-    throw PeerError(wait_message(rank_, transfer_, clock_, start, sends ? "not taken" : "no message") +
-                        (sends ? "; it has " : "; expected ") + std::to_string(transfer_.tensor.nbytes()) +
-                        " bytes",
-                    "is the peer alive and running the same plan? The deadline is --timeout");
-  }
   /// The caller holds the mesh's mutex.
   void throw_if_aborted(TimePoint start) const {
     if (!mesh_->aborted.empty())

@@ -56,9 +56,7 @@ class Received final : public Arrival {
       const bool in_time = clock.wait_until(lock, box.changed, start + boxes_->deadline, [&] {
         return (found = box.messages.find(key)) != box.messages.end() || !box.aborted.empty();
       });
-      if (!in_time)
-        throw PeerError(wait_message(rank_, transfer_, clock, start, "no message"),
-                        "is the peer alive and running the same plan? The deadline is --timeout");
+      if (!in_time) throw PeerError(wait_message(rank_, transfer_, clock, start, "no message"), kLateHint);
       if (found == box.messages.end())
         throw PeerError(wait_message(rank_, transfer_, clock, start, "aborted: " + box.aborted));
     }

@@ -137,9 +137,7 @@ class Fabric {
         if (answer.state == State::Failed)
           throw PeerError(message("NCCL: " + answer.text), "NCCL_DEBUG=WARN in the environment says more");
       }
-      if (now - start >= options_.deadline)
-        throw PeerError(message("no message"),
-                        "is the peer alive and running the same plan? The deadline is --timeout");
+      if (now - start >= options_.deadline) throw PeerError(message("no message"), kLateHint);
       if (now - asked >= kAskForAborts) {
         asked = now;
         ask_for_aborts();

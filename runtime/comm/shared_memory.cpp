@@ -473,12 +473,11 @@ class SharedMesh {
         if (ready()) return;
         throw PeerError(wait_message(options_.rank.value, t, options_.clock, start,
                                      "connection lost (the peer's process ended)"),
-                        "the peer has ended; its log says why");
+                        kPeerEndedHint);
       }
     }
     if (options_.clock.now() - start >= options_.deadline && !ready()) {
-      throw PeerError(wait_message(options_.rank.value, t, options_.clock, start, "no message"),
-                      "is the peer alive and running the same plan? The deadline is --timeout");
+      throw PeerError(wait_message(options_.rank.value, t, options_.clock, start, "no message"), kLateHint);
     }
   }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <cstdio>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -145,25 +146,37 @@ TEST_P(EveryBackend, SubgroupsBroadcastAndBarrier) {
 }
 
 TEST_P(EveryBackend, ADeadlineNamesPeerActionAndTime) {
+  double waited = 0;
   try {
-    ranks(2, milliseconds(200), [](Communicator& c) {
+    ranks(2, milliseconds(200), [&](Communicator& c) {
       if (c.rank().value == 1) {
         std::this_thread::sleep_for(milliseconds(600));  // alive, but silent
         return;
       }
       at::Tensor in = at::empty({4}, at::kFloat);
       const Transfer one[] = {{Direction::Receive, RankId(1), 1, in, "RECV_F microbatch 3"}};
-      c.exchange(one)->wait();
+      const auto start = std::chrono::steady_clock::now();
+      try {
+        c.exchange(one)->wait();
+      } catch (const PeerError&) {
+        waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        throw;
+      }
     });
     FAIL() << "no time-out";
   } catch (const PeerError& error) {
     const std::string text = error.what();
     for (const char* part : {"rank 0", "RECV_F microbatch 3", "rank 1"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
+    // What this rank waited, to a tenth: 0.2 s, and more where the machine has others to run.
+    double seconds = 0;
+    char unit = 0;
     const std::size_t time = text.find(" after ");
     ASSERT_NE(time, std::string::npos) << text;
-    const double seconds = std::stod(text.substr(time + 7));
+    ASSERT_EQ(std::sscanf(&text[time], " after %lf %c", &seconds, &unit), 2) << text;
+    EXPECT_EQ(unit, 's') << text;
     EXPECT_GE(seconds, 0.2) << text;
+    EXPECT_LE(seconds, waited + 0.05) << text;
     EXPECT_LT(seconds, 10) << text;
   }
 }
