@@ -90,7 +90,7 @@ SplitCall split_linear(at::Tensor x, at::Tensor w, at::Tensor b, WeightPlaces pl
                                places.weight >= 0 ? &grads[static_cast<std::size_t>(places.weight)] : nullptr,
                            *of_b = places.bias >= 0 ? &grads[static_cast<std::size_t>(places.bias)] : nullptr;
                 if (by_kernels && of_w && of_b) return add_linear_gradients_(rows(x), flat, *of_w, *of_b);
-                if (of_w) of_w->addmm_(flat.t(), rows(x));
+                if (of_w) add_weight_gradient_(rows(x), flat, *of_w);
                 if (of_b) of_b->add_(flat.sum(0));
               }};
 }
@@ -101,7 +101,8 @@ SplitCall split_addmm(at::Tensor b, at::Tensor x, at::Tensor w, WeightPlaces pla
           .input_gradient = [=](const at::Tensor& grad) { return grad.mm(w.t()); },
           .add_weight_gradient =
               [=](const at::Tensor& grad, std::span<at::Tensor> grads) {
-                if (places.weight >= 0) grads[static_cast<std::size_t>(places.weight)].addmm_(x.t(), grad);
+                if (places.weight >= 0)
+                  add_weight_gradient_(grad, x, grads[static_cast<std::size_t>(places.weight)]);
                 if (places.bias >= 0) grads[static_cast<std::size_t>(places.bias)].add_(grad.sum(0));
               }};
 }

@@ -20,6 +20,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/layers/dropout_mask.h"
+#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -134,8 +135,8 @@ class BahdanauAttention final : public Layer {
   void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
     const auto& s = saved.tensors;
     const at::Tensor &of_q = s[2], &of_k = s[3], &of_direction = s[4], &v = s[5], &g = s[6];
-    grads[0].addmm_(rows_of(of_q).t(), rows_of(s[0]));
-    grads[1].addmm_(rows_of(of_k).t(), rows_of(s[1]));
+    add_weight_gradient_(rows_of(s[0]), rows_of(of_q), grads[0]);
+    add_weight_gradient_(rows_of(s[1]), rows_of(of_k), grads[1]);
     // direction = g v / |v|
     const at::Tensor norm = v.norm(), unit = at::div(v, norm), along = at::dot(of_direction, unit);
     grads[2].add_(at::mul(at::sub(of_direction, at::mul(unit, along)), at::div(g, norm)));

@@ -100,6 +100,16 @@ std::span<const at::Tensor> apart(std::span<const at::Tensor> all, std::size_t p
   return room.empty() ? all : std::span<const at::Tensor>(room);
 }
 
+/// A job's tensor as its own run has it: dense, and at an address at which tensors begin. A part of an
+/// array's tensor may begin elsewhere, where a BLAS may add in another order.
+at::Tensor as_own(const at::Tensor& t) {
+  if (!t.defined()) return t;
+  constexpr std::uintptr_t kAlignment = 64;  // bytes; of LibTorch's allocator and of ours
+  const bool begins =
+      !t.device().is_cpu() || reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
+  return begins ? t.contiguous() : t.clone(at::MemoryFormat::Contiguous);
+}
+
 /// Puts the i-th tensors of all jobs, `whole` [B, ...], into `all`: together, or each in its place.
 void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_one) {
   if (as_one) {
@@ -262,12 +272,14 @@ class JobLayer : public MultiLayer {
     std::vector<at::Tensor> room;
     const std::size_t made = grads.size() / jobs_.size();
     grads = apart(grads, made, room);
+    std::vector<at::Tensor> dense(made);
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
+      for (std::size_t i = 0; i < made; ++i) dense[i] = as_own(grads[b * made + i]);
       const auto own = sums.subspan(b * parameters_, parameters_);
       if (multi_[b])
-        multi_[b]->backward_weight_all(grads.subspan(b * made, made), mine.saved[b], own);
+        multi_[b]->backward_weight_all(dense, mine.saved[b], own);
       else
-        jobs_[b]->backward_weight(grads[b], mine.saved[b], own);
+        jobs_[b]->backward_weight(dense[0], mine.saved[b], own);
     }
   }
 
@@ -288,7 +300,7 @@ class JobLayer : public MultiLayer {
     const std::size_t per_job = inputs.size() / jobs_.size();
     std::vector<at::Tensor> dense(per_job);
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
-      for (std::size_t i = 0; i < per_job; ++i) dense[i] = inputs[b * per_job + i].contiguous();
+      for (std::size_t i = 0; i < per_job; ++i) dense[i] = as_own(inputs[b * per_job + i]);
       const CallContext own_context = context_of(b, context);
       for (at::Tensor& made : forward(b, OneJob{dense, parameters.subspan(b * parameters_, parameters_),
                                                 own_context, saved ? &saved->saved[b] : nullptr}))
@@ -324,10 +336,7 @@ class JobLayer : public MultiLayer {
     const std::size_t made = grads.size() / jobs_.size(), per_job = needs.size() / jobs_.size();
     std::vector<at::Tensor> dense(made);
     for (std::size_t b = 0; b < jobs_.size(); ++b) {
-      for (std::size_t i = 0; i < made; ++i) {
-        const at::Tensor& grad = grads[b * made + i];
-        dense[i] = grad.defined() ? grad.contiguous() : grad;
-      }
+      for (std::size_t i = 0; i < made; ++i) dense[i] = as_own(grads[b * made + i]);
       const auto own = parameters.subspan(b * parameters_, parameters_);
       const auto own_needs = needs.subspan(b * per_job, per_job);
       std::vector<at::Tensor> found =

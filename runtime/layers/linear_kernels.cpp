@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #endif
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
@@ -50,6 +52,14 @@ constexpr std::int64_t kLeastOuter = 1 << 19, kLargest = 1 << 25;
 // at::sum adds columns up in blocks of this many rows, from 256 rows on in more than two levels.
 constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
 
+// Elements of a weight gradient that are computed before they are added: a part of the second cache.
+constexpr std::int64_t kOfBlock = 1 << 18;
+constexpr std::int64_t kLeastRowsOfBlock = 64;
+
+/// The order in which LibTorch's BLAS adds, found once by trying; nothing where it is none that we know, or
+/// there are no vector products. Other sizes may still differ, so each is tried as well.
+std::optional<SumOrder> order_of_blas();
+
 enum class Order { Plain, Transposed };
 
 /// c [m, n] = beta c + a [m, k] b, by rows; b [k, n], or where it is transposed [n, k].
@@ -66,8 +76,8 @@ void product(const float* a, const float* b, Order order, float beta, float* c, 
 void forward_into(By by, const float* x, const float* weight, const float* copy, const float* bias, float* y,
                   std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (by == By::Vectors) {
-    if (copy) return multiply(x, copy, bias, y, rows, in, out);
-    return multiply_by_rows(x, weight, bias, 0, y, rows, in, out);
+    if (copy) return multiply(*order_of_blas(), x, copy, bias, y, rows, in, out);
+    return multiply_by_rows(*order_of_blas(), x, weight, bias, 0, y, rows, in, out);
   }
   for (std::int64_t r = 0; r < rows; ++r)
     std::memcpy(y + r * out, bias, static_cast<std::size_t>(out) * sizeof(float));
@@ -77,7 +87,7 @@ void forward_into(By by, const float* x, const float* weight, const float* copy,
 /// dx [rows, in] = grad [rows, out] weight.
 void input_gradient_into(By by, const float* grad, const float* weight, float* dx, std::int64_t rows,
                          std::int64_t in, std::int64_t out) {
-  if (by == By::Vectors) return multiply(grad, weight, nullptr, dx, rows, out, in);
+  if (by == By::Vectors) return multiply(*order_of_blas(), grad, weight, nullptr, dx, rows, out, in);
   product(grad, weight, Order::Plain, 0, dx, rows, out, in);
 }
 
@@ -136,40 +146,68 @@ void transpose(const float* from, float* to, std::int64_t rows, std::int64_t col
   }
 }
 
-/// A matrix outside of what is counted as tensors, with numbers in [-1, 1).
+/// A matrix outside of what is counted as tensors. Its numbers are in [-1, 1).
 class Trial {
  public:
   Trial(std::int64_t rows, std::int64_t columns) : rows_(rows), columns_(columns) {
-    const std::size_t bytes = static_cast<std::size_t>(rows * columns) * sizeof(float);
-    values_.reset(static_cast<float*>(
+    const std::size_t bytes = static_cast<std::size_t>(size() + kMostOffset) * sizeof(float);
+    memory_.reset(static_cast<float*>(
         std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment)));
-    if (!values_) throw std::bad_alloc();
+    if (!memory_) throw std::bad_alloc();
     draw(1);
   }
-  void draw(std::uint32_t seed) const {
-    for (std::int64_t i = 0; i < rows_ * columns_; ++i) {
+  void draw(std::uint32_t seed) {
+    for (std::int64_t i = 0; i < size(); ++i) {
       seed = seed * 1664525 + 1013904223;
-      values_[static_cast<std::size_t>(i)] = float(static_cast<std::int32_t>(seed)) * 0x1p-31F;
+      data()[i] = float(static_cast<std::int32_t>(seed)) * 0x1p-31F;
     }
   }
-  float* data() const { return values_.get(); }
+  /// Moves the numbers to `offset` floats behind an address at which a tensor may begin.
+  void move_to(std::int64_t offset) {
+    std::memmove(memory_.get() + offset, data(), bytes());
+    offset_ = offset;
+  }
+  void copy_from(const Trial& other) { std::memcpy(data(), other.data(), bytes()); }
+  float* data() const { return memory_.get() + offset_; }
   at::Tensor tensor() const { return at::from_blob(data(), {rows_, columns_}, at::kFloat); }
   at::Tensor row() const { return at::from_blob(data(), {columns_}, at::kFloat); }
-  bool same(const Trial& other) const {
-    return std::memcmp(data(), other.data(), static_cast<std::size_t>(rows_ * columns_) * sizeof(float)) == 0;
-  }
+  bool same(const Trial& other) const { return std::memcmp(data(), other.data(), bytes()) == 0; }
+
+  static constexpr std::int64_t kMostOffset = 16;
 
  private:
   struct Free {
     void operator()(float* values) const { std::free(values); }
   };
-  std::int64_t rows_, columns_;
-  std::unique_ptr<float[], Free> values_;
+  std::int64_t size() const { return rows_ * columns_; }
+  std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(float); }
+  std::int64_t rows_, columns_, offset_ = 0;
+  std::unique_ptr<float[], Free> memory_;
 };
 
 /// Edges of a matrix may be added up in another order than its middle, and two orders agree by chance in
 /// about every second element: so many elements of each row and column are compared.
 constexpr std::int64_t kCompared = 64;
+/// A BLAS may also add in another order where memory lies otherwise, as a job's part of an array's tensor
+/// does.
+constexpr std::array<std::int64_t, 4> kOffsets{1, 4, 8, 2};  // floats
+
+std::optional<SumOrder> order_of_blas() {
+  static const std::optional<SumOrder> found = []() -> std::optional<SumOrder> {
+    if (!has_vector_products()) return {};
+    constexpr std::int64_t kRows = 32, kInner = 700,
+                           kColumns = 64;  // no two orders have its blocks in common
+    const Trial a(kRows, kInner), b(kInner, kColumns), c(kRows, kColumns), own(kRows, kColumns);
+    at::Tensor result = c.tensor();
+    at::mm_out(result, a.tensor(), b.tensor());
+    for (const SumOrder order : {SumOrder::Of384, SumOrder::Of192}) {
+      multiply(order, a.data(), b.data(), nullptr, own.data(), kRows, kInner, kColumns);
+      if (c.same(own)) return order;
+    }
+    return {};
+  }();
+  return found;
+}
 
 /// Which of two ways had the bits of ATen in all draws.
 struct Same {
@@ -180,43 +218,48 @@ struct Same {
 };
 
 LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  const Trial x(rows, in), weight(out, in), bias(1, out), grad(rows, out), copy(in, out);
-  const Trial y(rows, out), own_y(rows, out), dx(rows, in), own_dx(rows, in), dw(out, in);
-  const std::array<Trial, 2> own_dw{Trial(out, in), Trial(out, in)};
-  const Trial sums(1, out), own_sums(1, out);
-  at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor();
-  const bool has_vectors = has_vector_products() && rows <= kMostRowsOfSmall;
+  Trial x(rows, in), weight(out, in), bias(1, out), grad(rows, out), copy(in, out), before(out, in);
+  Trial y(rows, out), own_y(rows, out), dx(rows, in), own_dx(rows, in), dw(out, in), own_dw(out, in);
+  Trial sums(1, out), own_sums(1, out);
+  at::Tensor y_tensor = y.tensor(), dx_tensor = dx.tensor(), dw_tensor = dw.tensor();
+  const bool has_vectors = order_of_blas() && rows <= kMostRowsOfSmall;
   Same forward{true, has_vectors}, by_copy = forward, input_gradient = forward, weight_gradient = forward;
   const std::int64_t shortest = std::min({rows, in, out});
   for (std::uint32_t i = 0; i * shortest < kCompared; ++i) {
     x.draw(4 * i);
     weight.draw(4 * i + 1);
     grad.draw(4 * i + 2);
+    before.draw(4 * i + 3);
     transpose(weight.data(), copy.data(), out, in);
     at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
     at::mm_out(dx_tensor, grad.tensor(), weight.tensor());
-    dw.tensor().addmm_(grad.tensor().t(), x.tensor());
-    for (const By by : {By::Blas, By::Vectors}) {
-      const auto tried = [by](Same& same, auto&& is_same) {
-        bool& so_far = by == By::Blas ? same.blas : same.vectors;
-        so_far = so_far && is_same();
-      };
-      const auto forward_is_same = [&](const float* by_what) {
-        forward_into(by, x.data(), weight.data(), by_what, bias.data(), own_y.data(), rows, in, out);
-        return y.same(own_y);
-      };
-      tried(forward, [&] { return forward_is_same(nullptr); });
-      tried(by_copy, [&] { return forward_is_same(copy.data()); });
-      tried(input_gradient, [&] {
-        input_gradient_into(by, grad.data(), weight.data(), own_dx.data(), rows, in, out);
-        return dx.same(own_dx);
-      });
-      tried(weight_gradient, [&] {
-        const Trial& sum = own_dw[by == By::Blas ? 0 : 1];
-        add_weight_gradient(by, x.data(), grad.data(), sum.data(), rows, in, out);
-        return dw.same(sum);
-      });
+    at::add_out(dw_tensor, before.tensor(), at::mm(grad.tensor().t(), x.tensor()));
+    for (const std::int64_t offset : {std::int64_t{0}, kOffsets[i % kOffsets.size()]}) {
+      for (Trial* matrix : {&x, &weight, &bias, &grad, &copy, &own_y, &own_dx, &own_dw})
+        matrix->move_to(offset);
+      for (const By by : {By::Blas, By::Vectors}) {
+        const auto tried = [by](Same& same, auto&& is_same) {
+          bool& so_far = by == By::Blas ? same.blas : same.vectors;
+          so_far = so_far && is_same();
+        };
+        const auto forward_is_same = [&](const float* by_what) {
+          forward_into(by, x.data(), weight.data(), by_what, bias.data(), own_y.data(), rows, in, out);
+          return y.same(own_y);
+        };
+        tried(forward, [&] { return forward_is_same(nullptr); });
+        tried(by_copy, [&] { return forward_is_same(copy.data()); });
+        tried(input_gradient, [&] {
+          input_gradient_into(by, grad.data(), weight.data(), own_dx.data(), rows, in, out);
+          return dx.same(own_dx);
+        });
+        tried(weight_gradient, [&] {
+          own_dw.copy_from(before);
+          add_weight_gradient(by, x.data(), grad.data(), own_dw.data(), rows, in, out);
+          return dw.same(own_dw);
+        });
+      }
     }
+    for (Trial* matrix : {&x, &weight, &bias, &grad, &copy}) matrix->move_to(0);
   }
   LinearKernels found;
   found.forward = forward.best(true);
@@ -234,23 +277,37 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
   return found;
 }
 
+/// sum [out, in] += grad^T x, each element's product complete before it is added. Computed in blocks of rows
+/// of the sum that stay in the cache, so that only the sum itself goes through memory.
+void add_by_aten_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& sum) {
+  const std::int64_t out = sum.size(0), in = std::max<std::int64_t>(1, sum.size(1));
+  const std::int64_t blocks =
+      std::max<std::int64_t>(1, std::min(out * in / kOfBlock, out / kLeastRowsOfBlock));
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    const std::int64_t begin = out * i / blocks, count = out * (i + 1) / blocks - begin;
+    sum.narrow(0, begin, count).add_(at::mm(grad.narrow(1, begin, count).t(), x));
+  }
+}
+
 bool forward_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  const Trial x(rows, in), weight(out, in), bias(1, out), y(rows, out), own_y(rows, out);
+  Trial x(rows, in);
+  const Trial weight(out, in), bias(1, out), y(rows, out), own_y(rows, out);
   at::Tensor y_tensor = y.tensor();
   bool same = true;
   for (std::uint32_t i = 0; same && i * std::min(rows, out) < kCompared; ++i) {
     x.draw(2 + i);
     at::addmm_out(y_tensor, bias.row(), x.tensor(), weight.tensor().t());
-    multiply_by_rows(x.data(), weight.data(), bias.data(), 0, own_y.data(), rows, in, out);
+    multiply_by_rows(*order_of_blas(), x.data(), weight.data(), bias.data(), 0, own_y.data(), rows, in, out);
     same = y.same(own_y);
   }
   return same;
 }
 
 bool outer_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  const Trial x(rows, in), grad(rows, out), dw(out, in), own_dw(out, in);
+  Trial x(rows, in);
+  const Trial grad(rows, out), dw(out, in), own_dw(out, in);
   x.draw(2);
-  dw.tensor().addmm_(grad.tensor().t(), x.tensor());
+  add_by_aten_(x.tensor(), grad.tensor(), dw.tensor());
   add_outer_products(grad.data(), x.data(), own_dw.data(), out, rows, in);
   return dw.same(own_dw);
 }
@@ -310,10 +367,10 @@ bool is_small(std::int64_t rows, std::int64_t in, std::int64_t out) {
 }
 /// Of what is not small.
 bool forward_gains(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  return has_vector_products() && rows > kMostRowsByCopy && rows <= kMostRows && in * out <= kLargest;
+  return order_of_blas() && rows > kMostRowsByCopy && rows <= kMostRows && in * out <= kLargest;
 }
 bool weight_gradient_gains(std::int64_t rows, std::int64_t in, std::int64_t out) {
-  return has_vector_products() && rows >= kLeastRowsOfOuter && rows <= kMostRows && in * out >= kLeastOuter &&
+  return order_of_blas() && rows >= kLeastRowsOfOuter && rows <= kMostRows && in * out >= kLeastOuter &&
          in * out <= kLargest;
 }
 
@@ -380,7 +437,7 @@ at::Tensor plus_linear(const at::Tensor& added, const at::Tensor& x, const at::T
   at::Tensor y = at::empty({rows, out}, x.options());
   const float* before = added.const_data_ptr<float>();
   if (by == By::Vectors) {
-    multiply_by_rows(x.const_data_ptr<float>(), weight.const_data_ptr<float>(), before, out,
+    multiply_by_rows(*order_of_blas(), x.const_data_ptr<float>(), weight.const_data_ptr<float>(), before, out,
                      y.mutable_data_ptr<float>(), rows, in, out);
     return y;
   }
@@ -400,17 +457,19 @@ at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weigh
   return result;
 }
 
+void add_weight_gradient_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum) {
+  const std::int64_t rows = grad.size(0), in = x.size(1), out = grad.size(1);
+  const By by = is_taken(x) ? kernels_for(grad, in, out, weight_sum).weight_gradient : By::Aten;
+  if (by == By::Aten) return add_by_aten_(x, grad, weight_sum);
+  add_weight_gradient(by, x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
+                      weight_sum.mutable_data_ptr<float>(), rows, in, out);
+}
+
 void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
                            const at::Tensor& bias_sum) {
   const std::int64_t rows = grad.size(0), in = x.size(1), out = grad.size(1);
-  const LinearKernels kernels =
-      is_taken(x) && is_taken(weight_sum) ? kernels_for(grad, in, out, bias_sum) : LinearKernels{};
-  if (kernels.weight_gradient != By::Aten)
-    add_weight_gradient(kernels.weight_gradient, x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
-                        weight_sum.mutable_data_ptr<float>(), rows, in, out);
-  else
-    weight_sum.addmm_(grad.t(), x);
-  if (kernels.column_sums)
+  add_weight_gradient_(x, grad, weight_sum);
+  if (kernels_for(grad, in, out, bias_sum).column_sums)
     add_column_sums(grad.const_data_ptr<float>(), bias_sum.mutable_data_ptr<float>(), rows, out);
   else
     bias_sum.add_(at::sum(grad, 0));

@@ -21,9 +21,10 @@ struct LinearKernels {
   bool column_sums = false;
 };
 
-/// Found out by trying, once for each [rows, in] x [out, in]^T and number of intra-op threads of the caller:
-/// the order in which a BLAS adds depends on sizes alone, never on values. Nothing where the BLAS is not one
-/// that can be called, or the matrices are large and of many rows. Thread-safe.
+/// Found out by trying, once for each [rows, in] x [out, in]^T and number of intra-op threads of the caller.
+/// The order in which a BLAS adds depends on sizes, and for some sizes on addresses, never on values: the
+/// BLAS is taken only where it adds in one order wherever the matrices begin. Nothing where the BLAS is not
+/// one that can be called, or the matrices are large and of many rows. Thread-safe.
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out);
 
 /// [out, in], contiguous float32 on the CPU -> a copy [in, out].
@@ -37,7 +38,11 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const a
 at::Tensor plus_linear(const at::Tensor& added, const at::Tensor& x, const at::Tensor& weight);
 /// grad [R, out] -> [R, in], as at::mm(grad, weight).
 at::Tensor linear_input_gradient(const at::Tensor& grad, const at::Tensor& weight);
-/// weight_sum += grad^T x, bias_sum += the sum over rows of grad.
+/// weight_sum [out, in] += grad^T x for x [R, in], grad [R, out]. Each element's product is complete before
+/// it is added, as at::mm and add_ do. at::addmm_ may go on from what the sum holds; then a sum over
+/// microbatches would have other bits than a sum of two replicas' sums.
+void add_weight_gradient_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum);
+/// add_weight_gradient_, and bias_sum [out] += the sum over rows of grad.
 void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
                            const at::Tensor& bias_sum);
 

@@ -157,12 +157,12 @@ at::Tensor input_gradient(const at::Tensor& of_gates, const at::Tensor& weight_i
 void add_weight_gradients(const at::Tensor& of_gates, const at::Tensor& x, const at::Tensor& h,
                           std::span<at::Tensor> grads, const at::Tensor& first = {}) {
   const std::int64_t steps = x.size(0);
-  grads[0].addmm_(rows(of_gates).t(), rows(x));
+  add_weight_gradient_(rows(x), rows(of_gates), grads[0]);
   if (first.defined()) {
     const at::Tensor before = at::cat({first.unsqueeze(0), h.narrow(0, 0, steps - 1)});
-    grads[1].addmm_(rows(of_gates).t(), rows(before));
+    add_weight_gradient_(rows(before), rows(of_gates), grads[1]);
   } else if (steps > 1) {
-    grads[1].addmm_(rows(of_gates.narrow(0, 1, steps - 1)).t(), rows(h.narrow(0, 0, steps - 1)));
+    add_weight_gradient_(rows(h.narrow(0, 0, steps - 1)), rows(of_gates.narrow(0, 1, steps - 1)), grads[1]);
   }
   const at::Tensor bias = at::sum(rows(of_gates), 0);
   grads[2].add_(bias);

@@ -1,28 +1,38 @@
-// The products of a linear layer in float32 by AVX-512. Every element is added up over the inner dimension
-// in order by fused multiply-adds, whatever the number of threads, in blocks of 384 as LibTorch's BLAS does
-// (and of the halves of what is less than two blocks), whose sums are added up in order. What the caches do
-// not hold yet is asked for ahead of time, which a BLAS does not do: there they are faster. All are dense by
-// rows, of any size, and shared by the intra-op threads. Thread-safe.
+// The products of a linear layer in float32 by vectors of 16 or 8 floats (AVX-512, AVX2). Each element is a
+// sum over the inner dimension by fused multiply-adds in blocks. A block starts at zero and goes in order;
+// the blocks' sums are added in order. So the bits depend on the block sizes alone: not on the number of
+// threads, the vectors' width or where matrices begin. The kernels ask ahead of time for memory that the
+// caches do not hold yet, which a BLAS does not do. All matrices are dense by rows and of any size.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
 
 namespace millrace {
 
-/// Whether this processor (AVX-512) and this build have them.
+/// The blocks of a sum of k products, as two code paths of the MKL in LibTorch 2.11 choose them.
+enum class SumOrder {
+  /// Blocks of 384, and two halves of what is less than two blocks. MKL on Intel with AVX-512.
+  Of384,
+  /// One block up to 192, two halves (and 1) below 384, else blocks of 192. MKL on AMD (Zen), AVX2.
+  Of192,
+};
+
+/// Whether this processor, this build and LibTorch (ATEN_CPU_CAPABILITY) allow AVX-512 or AVX2 kernels.
 bool has_vector_products();
 
 /// y [m, n] = added + x [m, k] w^T for w [n, k]; rows of `added` are `added_row` floats apart, 0 for a bias
-/// [n]. x is turned over instead of w, in the registers, 16 rows at a time: for few rows, and more than 8.
-void multiply_by_rows(const float* x, const float* w, const float* added, std::int64_t added_row, float* y,
-                      std::int64_t m, std::int64_t k, std::int64_t n);
+/// [n]. x is turned over instead of w, in the registers, a vector of rows at a time: for few rows, and more
+/// than 8.
+void multiply_by_rows(SumOrder order, const float* x, const float* w, const float* added,
+                      std::int64_t added_row, float* y, std::int64_t m, std::int64_t k, std::int64_t n);
 
 /// c [m, n] = bias [n], or nothing where it is null, + a [m, k] b [k, n].
-void multiply(const float* a, const float* b, const float* bias, float* c, std::int64_t m, std::int64_t k,
-              std::int64_t n);
+void multiply(SumOrder order, const float* a, const float* b, const float* bias, float* c, std::int64_t m,
+              std::int64_t k, std::int64_t n);
 
-/// c [m, n] += a^T b for a [k, m], b [k, n]. An element's sum is complete before it is added to c; rows of c
-/// are read and written once, in their order.
+/// c [m, n] += a^T b for a [k, m], b [k, n]. Each sum is one block, complete before it is added to c; rows of
+/// c are read and written once, in their order.
 void add_outer_products(const float* a, const float* b, float* c, std::int64_t m, std::int64_t k,
                         std::int64_t n);
 
