@@ -326,7 +326,7 @@ class CarriedLstm final : public CarryingLayer {
     std::vector<at::Tensor> own(grads.begin(), grads.end());
     own[1] = at::zeros_like(grads[1]);
     add_weight_gradients(s[kGates], s[kX], s[kY], own, s[kFirstH]);
-    grads[1].addcmul_(own[1], s[kMask]);
+    grads[1].add_(own[1].mul_(s[kMask]));
   }
 
  private:

@@ -103,6 +103,19 @@ TEST_F(Language, ReplicasEqualOneProcessWithinRounding) {
   }
 }
 
+TEST_F(Language, ReplicasOfOneMicrobatchEachEqualOneProcessBitForBit) {
+  for (const LayeredModel& model : all()) {
+    for (int replicas : {2, 3}) {
+      const Outcome one =
+          run(model, straight(model, 1, ScheduleKind::OneFOneB, replicas), options(5), replicas);
+      const Outcome many =
+          run(model, plan_for(model, {replicas}, replicas, ScheduleKind::OneFOneB), options(5), replicas);
+      for (const auto& [name, tensor] : one.weights)
+        EXPECT_TRUE(at::equal(many.weights.at(name), tensor)) << model.name << " " << replicas << " " << name;
+    }
+  }
+}
+
 TEST_F(Language, RunsResumeAtTheSameSentence) {
   for (const LayeredModel& model : {small_gnmt(kDropout), small_bert(kDropout), small_lm(kDropout),
                                     small_awd(kDropout), small_s2vt(kDropout)}) {

@@ -159,6 +159,32 @@ TEST_F(Replicas, MicrobatchesOfAStepAreOneBatch) {
     EXPECT_TRUE(at::allclose(accumulated.weights.at(name), tensor, 1e-4, 1e-6)) << name;
 }
 
+/// BLAS adds a product in parts where there are many rows, and onto the sum itself where that has few.
+TEST_F(Replicas, OfOneMicrobatchEachEqualOneProcessBitForBit) {
+  LayeredModel narrow = classifier("narrow", {12}, 2);
+  narrow.layers.push_back({"hidden", linear(12, 48), {"input"}});
+  narrow.layers.push_back({"gelu", gelu(), {"hidden"}});
+  narrow.layers.push_back({"scores", linear(48, 2), {"gelu"}});
+  end_in_cross_entropy(narrow);
+  for (const LayeredModel& model : {narrow, small_model()}) {
+    for (const int microbatch : {kMicrobatch, 400}) {
+      make_batches_ = [microbatch](const LayeredModel& m) -> std::unique_ptr<BatchSource> {
+        return std::make_unique<RandomBatches>(m, microbatch);
+      };
+      TrainOptions settings = options(5);
+      settings.microbatch = microbatch;
+      for (const int replicas : {2, 3}) {
+        const Outcome one = train(model, plan_for(model, {1}, replicas, ScheduleKind::OneFOneB), settings),
+                      many = train(model, plan_for(model, {replicas}, replicas, ScheduleKind::OneFOneB),
+                                   settings);
+        for (const auto& [name, tensor] : one.weights)
+          EXPECT_TRUE(at::equal(tensor, many.weights.at(name)))
+              << model.name << " of " << microbatch << ", " << replicas << " replicas: " << name;
+      }
+    }
+  }
+}
+
 TEST_F(Replicas, AnEvaluationAddsUpItsLossesAndNothingElse) {
   const LayeredModel model = conv_model();
   const Plan plan = plan_for(model, {2, 2}, 4, ScheduleKind::OneFOneB);
