@@ -4,16 +4,19 @@ Both sides: two processes of one host, one thread each, Gloo on loopback, the sa
 kernel, one set of samples that is read at every step; the libraries come from the same torch wheel. Runs alternate A B A B.
 The figure of a run is the median step after the first ones, of the slower rank; the table has medians and quartiles over
 the runs, and their ratio. Beside them stands what the step's matrix products take by themselves (products_peer.py): what no
-runtime on this BLAS goes below.
+runtime on this BLAS goes below. --load N runs N busy loops beside both sides, as other programs on the machine would.
 
-    scripts/benchmark peers [--runs N] [--sizes 64:8,256:32,1024:64] [--out FILE.json]
+    scripts/benchmark peers [--runs N] [--sizes 64:8,256:32,1024:64] [--load N] [--out FILE.json]
 """
 
 import argparse
+import contextlib
 import glob
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 
 from side_by_side import checked, figure, spread, steps_of_ranks, write_job
@@ -41,6 +44,17 @@ def plan_of(mode):
         "microbatches": MICROBATCHES,
         "stages": [{"layers": layers, "ranks": ranks} for layers, ranks in stages],
     }
+
+
+@contextlib.contextmanager
+def busy_loops(count):
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def run_torch(opts, mode, width, microbatch, folder, peer="torch_peer.py"):
@@ -73,8 +87,14 @@ def main():
     parser.add_argument("--runs", type=int, default=10, help="of each side")
     parser.add_argument("--steps", type=int, default=60, help="of a run, at least 20")
     parser.add_argument("--modes", default="1f1b,ddp")
+    parser.add_argument("--load", type=int, default=0, help="busy loops that run beside both sides")
     parser.add_argument("--out", help="all figures as JSON")
     opts = parser.parse_args()
+    with busy_loops(opts.load):
+        compare(opts)
+
+
+def compare(opts):
     results = []
     print("| width, microbatch | what | torch ms (quartiles) | millrace ms (quartiles) | torch / millrace | products alone ms |")
     print("|---|---|---|---|---|---|", flush=True)
@@ -94,7 +114,7 @@ def main():
                             "millrace_s": millrace_s, "ratio": ratio, "products_s": products_s})
             if opts.out:
                 with open(opts.out, "w") as file:
-                    json.dump({"load_average": os.getloadavg(), "steps": opts.steps, "results": results}, file, indent=1)
+                    json.dump({"load_average": os.getloadavg(), "busy_loops": opts.load, "steps": opts.steps, "results": results}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 // Each rank owns one segment (a memfd, opened by its peers through /proc): a doorbell, a queue of descriptors
 // for each peer, and an arena of message blocks. A sender copies a tensor into a block of its own arena and
 // queues its place, and is done; the receiver copies it out and marks the block free. Blocks are reused
-// newest first, so that small messages stay in the caches. Who waits spins for a moment, then sleeps on its
+// newest first, so that small messages stay in the caches. A rank that waits spins for a moment, unless the
+// machine is busy (SpinPolicy), then sleeps on its
 // own doorbell.
 #include "runtime/comm/shared_memory.h"
 
@@ -255,6 +256,40 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+/// Says whether a wait should spin before it sleeps. Spinning saves a few microseconds of a wake-up, and pays
+/// only while this rank has its core to itself. Where other programs want the core, each yield gives them a
+/// time slice of some milliseconds, and spinning uses up this rank's own; a rank that sleeps is put back at
+/// once when its message comes. A yield that takes long shows that the machine is busy. Thread-safe.
+class SpinPolicy {
+ public:
+  explicit SpinPolicy(bool ever) : ever_(ever) {}
+  bool allows(std::chrono::steady_clock::time_point now) const {
+    return ever_ && now.time_since_epoch().count() >= busy_until_.load(std::memory_order_relaxed);
+  }
+  /// Gives the core to whoever wants it. Returns whether spinning may go on.
+  bool yield() {
+    const auto before = std::chrono::steady_clock::now();
+    ::sched_yield();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - before < kLongYield) return true;
+    // Twice as long as last time, unless that is long ago.
+    const auto last = std::chrono::nanoseconds(pause_.load(std::memory_order_relaxed));
+    const bool again =
+        now.time_since_epoch().count() < busy_until_.load(std::memory_order_relaxed) + 2 * last.count();
+    const std::chrono::nanoseconds pause =
+        again ? std::min<std::chrono::nanoseconds>(2 * last, kLongestPause) : kFirstPause;
+    pause_.store(pause.count(), std::memory_order_relaxed);
+    busy_until_.store((now + pause).time_since_epoch().count(), std::memory_order_relaxed);
+    return false;
+  }
+
+ private:
+  static constexpr std::chrono::microseconds kLongYield{100};  // two context switches take less than 10
+  static constexpr std::chrono::milliseconds kFirstPause{10}, kLongestPause{1000};
+  const bool ever_;
+  std::atomic<std::int64_t> busy_until_{0}, pause_{0};  // nanoseconds
+};
+
 /// One rank's end.
 class SharedMesh {
  public:
@@ -264,7 +299,7 @@ class SharedMesh {
         own_(std::move(own)),
         arena_(*own_),
         peers_(local_.size()),
-        spin_(usable_cores() >= static_cast<int>(local_.size()) ? kSpin : std::chrono::microseconds(0)) {
+        spin_(usable_cores() >= static_cast<int>(local_.size())) {
     me_ = index_of(options_.rank.value);
   }
 
@@ -363,13 +398,14 @@ class SharedMesh {
   /// Until `ready()`. Throws PeerError on the deadline, a peer's end or an abort.
   template <class Ready>
   void wait(const Transfer& t, TimePoint start, Ready&& ready) {
-    for (TimePoint spin_end = start + spin_; options_.clock.now() < spin_end;) {
-      for (int i = 0; i < 32; ++i) {
-        if (ready()) return;
-        _mm_pause();
-      }
-      // The scheduler may have put the peer on this very core: it would run only after the spin.
-      ::sched_yield();
+    if (const auto begin = std::chrono::steady_clock::now(); spin_.allows(begin)) {
+      do {
+        for (int i = 0; i < 32; ++i) {
+          if (ready()) return;
+          _mm_pause();
+        }
+        // The scheduler may have put the peer on this very core: it would run only after the spin.
+      } while (spin_.yield() && std::chrono::steady_clock::now() - begin < kSpin);
     }
     Control& control = own_->control();
     for (;;) {
@@ -503,7 +539,7 @@ class SharedMesh {
   std::mutex arrivals_mutex_;                    // guards what follows and the reading of others' queues
   std::unordered_map<Key, std::deque<Descriptor>, KeyHash> arrived_;  // before anybody asked
   std::unordered_map<Key, std::deque<Receive*>, KeyHash> posted_;
-  std::chrono::microseconds spin_;
+  SpinPolicy spin_;
 };
 
 class SharedReceive final : public Arrival {
