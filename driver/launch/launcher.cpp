@@ -220,9 +220,10 @@ struct SpawnSettings {
     if (!ignores_hangup()) sigaddset(&defaults, SIGHUP);
     ::posix_spawnattr_setsigdefault(&attributes, &defaults);
     ::posix_spawnattr_setsigmask(&attributes, &mask);
-    ::posix_spawnattr_setpgroup(&attributes, 0);
+    // A session of its own also gives each rank its own share of a busy machine, where the kernel shares by
+    // session (sched_autogroup).
     ::posix_spawnattr_setflags(&attributes,
-                               POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+                               POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   }
   SpawnSettings(const SpawnSettings&) = delete;
   SpawnSettings& operator=(const SpawnSettings&) = delete;

@@ -64,10 +64,10 @@ struct LaunchOptions {
   int err = 2;  ///< gets the ranks' stderr line by line with "[rank k] " in front
 };
 
-/// Runs all processes to their end. Each is the leader of its own process group, with stdin from /dev/null.
-/// The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM and SIGHUP to the
-/// launcher are forwarded; a second one (but SIGHUP) kills. SIGHUP stays ignored if it is (nohup). A rank
-/// that ends with Requeue was asked by somebody else: the others have the same time to end. Output that
+/// Runs all processes to their end. Each is the leader of its own session and process group, with stdin from
+/// /dev/null. The first failure ends the others: SIGTERM, after `grace` SIGKILL. SIGINT, SIGTERM and SIGHUP
+/// to the launcher are forwarded; a second one (but SIGHUP) kills. SIGHUP stays ignored if it is (nohup). A
+/// rank that ends with Requeue was asked by somebody else: the others have the same time to end. Output that
 /// nobody reads holds up nothing: see console.h. No process is left when it returns or throws. Throws
 /// ConfigError if a process cannot be started or a log cannot be created. One call at a time in a process: it
 /// takes SIGCHLD and the stop signals for itself meanwhile.

@@ -2,8 +2,7 @@
 // for each peer, and an arena of message blocks. A sender copies a tensor into a block of its own arena and
 // queues its place, and is done; the receiver copies it out and marks the block free. Blocks are reused
 // newest first, so that small messages stay in the caches. A rank that waits spins for a moment, unless the
-// machine is busy (SpinPolicy), then sleeps on its
-// own doorbell.
+// machine is busy (SpinPolicy), then sleeps on its own doorbell.
 #include "runtime/comm/shared_memory.h"
 
 #include <fcntl.h>
