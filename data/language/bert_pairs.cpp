@@ -177,6 +177,10 @@ class BertPairs final : public Dataset {
     return "BERT's pairs, " + std::to_string(size()) + " of at most " + std::to_string(options_.longest) +
            " tokens: " + text_->describe();
   }
+  std::vector<std::pair<std::string, std::string>> recorded() const override {
+    if (text_->vocabulary().empty()) return {};
+    return {{"vocabulary", text_->vocabulary()}};
+  }
   std::string fingerprint() const override {
     return "pairs " + fingerprint_of(*text_) + " longest " + std::to_string(options_.longest) + " seed " +
            std::to_string(options_.seed);

@@ -66,6 +66,15 @@ Result<TokenSourcePtr> split_file(const fs::path& folder, DataSplit split, const
       "`millrace data text encode` makes token files (docs/language.md)"};
 }
 
+/// A Problem where the file's words were cut in another way than the model's special tokens come from.
+Status has_kind(const TokenSource& text, TokenKind wanted, const char* model, const char* special) {
+  if (!text.kind() || *text.kind() == wanted) return Ok{};
+  return Problem{"--data",
+                 text.describe() + ": its tokens are " + to_string(*text.kind()) + ", and " + model +
+                     " reads " + to_string(wanted) + ": " + special + " would be words of the text",
+                 "encode the text again (docs/text.md)"};
+}
+
 /// "FOLDER:de-en" -> FOLDER, de, en.
 struct Languages {
   std::string folder, source, target;
@@ -135,6 +144,10 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
     const Result<TokenSourcePtr> target = split_file(names->folder, options.split, names->target, limit);
     if (!target) return target.problems();
     if (!*source || !*target) return std::shared_ptr<const Dataset>();
+    for (const TokenSourcePtr& side : {*source, *target}) {
+      const Status fits = has_kind(*side, TokenKind::Bpe, "a model of translation", "begin 2 and end 3");
+      if (!fits) return fits.problems();
+    }
     return parallel_text(*source, *target, language);
   }
   if (kind == TextKind::Bert && !*synthetic) {
@@ -155,6 +168,10 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
     if (!file) return file.problems();
     if (!*file) return std::shared_ptr<const Dataset>();
     text = *file;
+  }
+  if (kind == TextKind::Bert) {
+    const Status fits = has_kind(*text, TokenKind::WordPiece, "BERT", "[CLS], [SEP] and [MASK]");
+    if (!fits) return fits.problems();
   }
   if (kind == TextKind::Bert) return bert_pairs(text, bert_tokens(limit), language);
   return running_text(text, std::max<std::int64_t>(1, options.per_step), text->end(), language);

@@ -102,6 +102,10 @@ class RunningText final : public Dataset {
     return "running text, " + std::to_string(columns_) + " rows of " + std::to_string(row_) +
            " tokens: " + text_->describe();
   }
+  std::vector<std::pair<std::string, std::string>> recorded() const override {
+    if (text_->vocabulary().empty()) return {};
+    return {{"vocabulary", text_->vocabulary()}};
+  }
   std::string fingerprint() const override {
     return "running " + fingerprint_of(*text_) + " rows " + std::to_string(columns_) + " window " +
            std::to_string(window_) + (random_ ? " random" : "");

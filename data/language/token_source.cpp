@@ -44,6 +44,7 @@ class InFile final : public TokenSource {
     return -1;
   }
   std::string vocabulary() const override { return file_.info().vocabulary.hex(); }
+  std::optional<TokenKind> kind() const override { return file_.info().kind; }
   std::string describe() const override {
     return file_.path() + ", " + std::to_string(size()) + " sentences, " +
            std::to_string(file_.info().tokens) + " tokens";

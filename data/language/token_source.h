@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <optional>
+
+#include "data/text/vocabulary.h"
 #include "runtime/base/result.h"
 
 namespace millrace {
@@ -22,6 +25,8 @@ class TokenSource {
   virtual std::string describe() const = 0;
   /// Of its vocabulary, in hexadecimal; empty: it has none.
   virtual std::string vocabulary() const { return {}; }
+  /// How its words were cut into tokens; nothing: not known.
+  virtual std::optional<TokenKind> kind() const { return std::nullopt; }
   /// What ends a sentence in its vocabulary; -1: not known.
   virtual std::int64_t end() const { return -1; }
 };

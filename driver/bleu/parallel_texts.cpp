@@ -62,7 +62,9 @@ Result<TextLines> read_lines(const std::string& path) {
   text.has_byte_order_mark = all.starts_with("\ufeff");
   for (std::size_t start = 0; start < all.size();) {
     const std::size_t end = std::min(all.find('\n', start), all.size());
-    text.lines.push_back(without_trailing_space(all.substr(start, end - start)));
+    // Other white space at the end is a word to multi-bleu.perl; BleuCounter leaves it out where it is none.
+    const std::string_view line = all.substr(start, end - start);
+    text.lines.push_back(line.substr(0, line.find_last_not_of(" \t\n\v\f\r") + 1));
     start = end + 1;
   }
   return text;

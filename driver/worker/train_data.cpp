@@ -22,6 +22,49 @@ DatasetOptions dataset_options(const TrainSpec& spec, DataSplit split, std::size
           .random_bptt = spec.random_bptt};
 }
 
+/// A Problem where training and evaluation have tokens of other vocabularies. What a data set records of
+/// itself under a name must be the same in both.
+Status same_vocabularies(const Dataset& train, const Dataset& test) {
+  const auto of_train = train.recorded();
+  for (const auto& [name, value] : test.recorded()) {
+    const auto found = std::ranges::find(of_train, name, &std::pair<std::string, std::string>::first);
+    if (found == of_train.end() || found->second == value) continue;
+    return Problem{"--data",
+                   "the " + name + " of training (" + train.describe() + ") is " + found->second +
+                       ", that of evaluation (" + test.describe() + ") is " + value,
+                   "encode all splits with one vocabulary (millrace data text encode)"};
+  }
+  return Ok{};
+}
+
+/// Whether a layer that reads `target` has a parameter of one that reads `source`.
+bool shares_embeddings(const LayeredModel& model) {
+  const auto reads = [](const NamedLayer& layer, const char* field) {
+    return std::ranges::find(layer.inputs, field) != layer.inputs.end();
+  };
+  for (const NamedLayer& layer : model.layers) {
+    if (!reads(layer, "target")) continue;
+    for (const NamedLayer& owner : model.layers) {
+      if (reads(owner, "source") && std::ranges::any_of(layer.tied, [&](const auto& tie) {
+            return tie.second.starts_with(owner.name + ".");
+          }))
+        return true;
+    }
+  }
+  return false;
+}
+
+Status one_vocabulary(const LayeredModel& model, const Dataset& train) {
+  if (!shares_embeddings(model)) return Ok{};
+  std::map<std::string, std::string> of;
+  for (const auto& [name, value] : train.recorded()) of[name] = value;
+  if (of["source-vocabulary"] == of["target-vocabulary"]) return Ok{};
+  return Problem{"--data",
+                 train.describe() + ": source and target have the vocabularies " + of["source-vocabulary"] +
+                     " and " + of["target-vocabulary"] + ", but the model has one embedding for both",
+                 "encode both with one vocabulary, or train with --embeddings separate"};
+}
+
 }  // namespace
 
 Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
@@ -37,10 +80,14 @@ Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
   for (std::size_t reader = 0; reader < spec.readers(); ++reader) {
     auto train = set_of(DataSplit::Train, reader);
     if (!train) return train.problems();
+    if (const Status fits = one_vocabulary(spec.alone, **train); !fits) return fits.problems();
     sets.trains.push_back(*train);
     if (!spec.evaluate) continue;
     auto test = set_of(DataSplit::Test, reader);
     if (!test) return test.problems();
+    if (*test) {
+      if (const Status same = same_vocabularies(**train, **test); !same) return same.problems();
+    }
     sets.tests.push_back(*test);
   }
   sets.train = sets.trains.front();

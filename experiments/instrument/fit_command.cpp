@@ -121,6 +121,11 @@ void print_fits(const AllFits& all) {
     for (const std::string& why : c.fits.left_out) std::printf("%-25s left out: %s\n", "", why.c_str());
   }
   for (const auto& [name, scaling] : {std::pair("mean", &all.mean), std::pair("spread", &all.spread)}) {
+    if (all.configurations.size() == 1) {
+      std::printf("%-6s = %s   (one configuration: nothing says how it changes with ranks or batch)\n", name,
+                  scaling->text().c_str());
+      continue;
+    }
     std::printf("%-6s = %s   (R2 %.4f; left-out points: median error %.1f %%, worst %.1f %%)\n", name,
                 scaling->text().c_str(), scaling->r2, 100 * scaling->median_error,
                 100 * scaling->worst_error);
@@ -139,6 +144,17 @@ Result<WorkloadFile> workload_of(const AllFits& all, Configuration wanted, std::
     if (family && family != Family::Normal)
       return Problem{"--family", place + " was not measured: only mean and spread are known there",
                      "--family normal, or a configuration that was measured"};
+    const auto elsewhere = [&](int Configuration::*quantity, bool varied) {
+      return !varied && all.configurations.front().configuration.*quantity != wanted.*quantity;
+    };
+    for (const auto& [name, other] :
+         {std::pair("ranks", elsewhere(&Configuration::ranks, all.mean.ranks_varied)),
+          std::pair("batch", elsewhere(&Configuration::batch, all.mean.batch_varied))}) {
+      if (other)
+        return Problem{
+            "--at", place + " was not measured, and all measured configurations have the same " + name,
+            std::string("measure runs of other ") + name + ", or name a configuration that was measured"};
+    }
     const double mean = all.mean.at(wanted.ranks, wanted.batch),
                  std = all.spread.at(wanted.ranks, wanted.batch);
     file.computation =

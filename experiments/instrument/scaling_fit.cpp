@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -47,7 +48,13 @@ std::optional<Coefficients> solve(const std::array<std::array<long double, 3>, 3
   return result;
 }
 
-/// Least squares with no negative coefficient: the best of all sets of columns whose solution has none.
+bool varied(const std::vector<ScalingPoint>& points, double ScalingPoint::*quantity) {
+  return std::ranges::any_of(points,
+                             [&](const ScalingPoint& p) { return p.*quantity != points[0].*quantity; });
+}
+
+/// Least squares with no negative coefficient: the best of all sets of columns whose solution has none. A
+/// column that is the same in all points is left out, and there are fewer columns than points.
 Scaling nonnegative_plane(const std::vector<ScalingPoint>& points) {
   std::array<std::array<long double, 3>, 3> matrix{};
   std::array<long double, 3> right{};
@@ -68,7 +75,11 @@ Scaling nonnegative_plane(const std::vector<ScalingPoint>& points) {
   }
   Scaling best;
   long double least = total;  // of no column at all
+  const unsigned known = (varied(points, &ScalingPoint::ranks) ? 1U : 0U) |
+                         (varied(points, &ScalingPoint::batch) ? 2U : 0U) | 4U;
+  const int most = std::max(1, static_cast<int>(points.size()) - 1);
   for (unsigned used = 1; used < 8; ++used) {
+    if ((used & ~known) != 0 || std::popcount(used) > most) continue;
     const std::optional<Coefficients> found = solve(matrix, right, used);
     if (!found || std::any_of(found->begin(), found->end(), [](double v) { return v < 0; })) continue;
     long double residual = 0;
@@ -86,6 +97,10 @@ Scaling nonnegative_plane(const std::vector<ScalingPoint>& points) {
 }
 
 std::optional<Scaling> power_law(const std::vector<ScalingPoint>& points) {
+  constexpr std::size_t kCoefficients = 3;
+  if (points.size() <= kCoefficients || !varied(points, &ScalingPoint::ranks) ||
+      !varied(points, &ScalingPoint::batch))
+    return std::nullopt;
   std::vector<std::array<double, 2>> x;
   std::vector<double> y;
   for (const ScalingPoint& point : points) {
@@ -110,10 +125,16 @@ double relative_error(const Scaling& scaling, const ScalingPoint& point) {
 std::optional<Scaling> judged_form(const std::vector<ScalingPoint>& points, Scaling::Form form) {
   std::optional<Scaling> all = fit_form(points, form);
   if (!all) return std::nullopt;
+  all->ranks_varied = varied(points, &ScalingPoint::ranks);
+  all->batch_varied = varied(points, &ScalingPoint::batch);
+  if (points.size() == 1) {
+    all->r2 = all->median_error = all->worst_error = std::nan("");
+    return all;
+  }
   std::vector<double> errors, values;
   for (std::size_t left = 0; left < points.size(); ++left) {
     std::vector<ScalingPoint> others = points;
-    if (points.size() > 1) others.erase(others.begin() + static_cast<std::ptrdiff_t>(left));
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(left));
     const std::optional<Scaling> without = fit_form(others, form);
     errors.push_back(without ? relative_error(*without, points[left]) : INFINITY);
     values.push_back(points[left].value);
@@ -144,13 +165,14 @@ std::string Scaling::text() const {
 }
 
 Json Scaling::json() const {
+  const auto or_null = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
   return Json::object({{"form", form == Form::Plane ? "plane" : "power"},
                        {"ranks", a},
                        {"batch", b},
                        {form == Form::Plane ? "constant" : "log_factor", c},
-                       {"r2", r2},
-                       {"median_error", median_error},
-                       {"worst_error", worst_error}});
+                       {"r2", or_null(r2)},
+                       {"median_error", or_null(median_error)},
+                       {"worst_error", or_null(worst_error)}});
 }
 
 Result<Scaling> fit_scaling(const std::vector<ScalingPoint>& points) {

@@ -20,18 +20,21 @@ struct Scaling {
     Power,  ///< exp(c) ranks^a batch^b
   } form = Form::Plane;
   double a = 0, b = 0, c = 0;
-  double r2 = 0;            ///< on the points
-  double median_error = 0;  ///< relative, each point predicted from the others (from itself if it is alone)
+  double r2 = 0;            ///< on the points; NaN where one point is all there is
+  double median_error = 0;  ///< relative, each point predicted from the others; NaN likewise
   double worst_error = 0;
+  /// What differed among the points. The form says nothing of a quantity that was the same in all.
+  bool ranks_varied = false, batch_varied = false;
 
   double at(double ranks, double batch) const;
   std::string text() const;  ///< "0.0021 * ranks + 0.274 * batch + 0.277"
   Json json() const;
 };
 
-/// Both forms by least squares of relative errors (so that short steps count as much as long ones); the one
-/// that predicts left-out points better. Values must be >= 0; a power law needs all of them > 0. Problem: no
-/// points.
+/// Fits both forms by least squares of relative errors, so that short steps count as much as long ones, and
+/// returns the one that predicts left-out points better. It has fewer coefficients than points; one point gives
+/// a constant. Values must be >= 0; a power law needs all of them > 0, and ranks and batch that both differ.
+/// Problem: no points.
 Result<Scaling> fit_scaling(const std::vector<ScalingPoint>& points);
 
 }  // namespace millrace

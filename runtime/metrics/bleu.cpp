@@ -163,7 +163,8 @@ const std::vector<std::string_view>& BleuCounter::tokens_of(std::string_view seg
     lower_ = lowers_ascii_only(options_.compat) ? to_lower_ascii(segment) : to_lower(segment);
     segment = lower_;
   }
-  return tokenizer_(without_trailing_space(segment));
+  // multi-bleu.perl knows white space of ASCII only, which the tokeniser leaves out by itself.
+  return tokenizer_(options_.compat == BleuCompat::MultiBleu ? segment : without_trailing_space(segment));
 }
 
 BleuStatistics BleuCounter::operator()(std::string_view hypothesis,

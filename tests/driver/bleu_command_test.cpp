@@ -67,6 +67,13 @@ TEST_F(BleuCommand, PrintsTheLineOfEachProgram) {
   EXPECT_EQ(run({"@hyp", "@a", "@b", "-b", "-w", "4"}).out, "48.5308\n");
 }
 
+TEST_F(BleuCommand, ReadsLineEndsAsEachProgramDoes) {
+  folder_.write("wide", "a b c d \u3000\r\n");
+  folder_.write("plain", "a b c d\n");
+  EXPECT_NE(run({"@wide", "@plain", "--bleu-compat", "multi-bleu"}).out.find("hyp_len=5"), std::string::npos);
+  EXPECT_NE(run({"@wide", "@plain"}).out.find("hyp_len = 4"), std::string::npos);
+}
+
 TEST_F(BleuCommand, JsonHasSacrebleusNames) {
   const Json result = json({"@hyp", "@a", "@b", "--smooth", "floor"});
   EXPECT_NEAR(result.find("score")->as_double(), 48.530827009929865, 1e-9);

@@ -230,6 +230,25 @@ TEST(ScalingFits, FindAPlaneAndAPowerLaw) {
   EXPECT_NEAR(b.at(16, 9), 0.3 * std::pow(16, -0.2) * std::pow(9, 0.7), 1e-9);
 }
 
+TEST(ScalingFits, SayNothingOfWhatDidNotVary) {
+  const Scaling one = *fit_scaling({{4, 2, 0.5}});
+  EXPECT_EQ(one.a, 0);
+  EXPECT_EQ(one.b, 0);
+  EXPECT_EQ(one.at(100, 100), 0.5);
+  EXPECT_TRUE(std::isnan(one.r2) && std::isnan(one.worst_error));
+  EXPECT_FALSE(one.ranks_varied || one.batch_varied);
+  EXPECT_TRUE(one.json()["r2"].is_null());
+  const Scaling batches = *fit_scaling({{4, 1, 0.3}, {4, 2, 0.5}, {4, 4, 0.9}});
+  EXPECT_EQ(batches.a, 0) << "ranks were the same";
+  EXPECT_NEAR(batches.b, 0.2, 1e-9);
+  EXPECT_NEAR(batches.c, 0.1, 1e-9);
+  EXPECT_TRUE(batches.batch_varied && !batches.ranks_varied);
+  // Two points cannot bear out a law of two coefficients.
+  const Scaling two = *fit_scaling({{1, 2, 1.0}, {2, 2, 1.5}});
+  EXPECT_EQ((two.a != 0) + (two.b != 0) + (two.c != 0), 1);
+  EXPECT_LT(two.r2, 0.999);
+}
+
 TEST(ScalingFits, AreNeverNegative) {
   RandomStream random(9);
   for (int round = 0; round < 300; ++round) {

@@ -309,6 +309,15 @@ TEST(Compat, MultiBleuSmoothsNothingAndLowersAscii) {
   EXPECT_EQ(bleu_of({"A Ä c"}, {{"a ä c"}}, options).statistics.correct[0], 2);
 }
 
+/// Perl on bytes knows no other white space; Python's str.rstrip() takes these away at a line's end.
+TEST(Compat, MultiBleuCountsOtherWhiteSpaceAtALinesEndAsAWord) {
+  for (const char* space : {"\u00a0", "\u3000", "\u2028", "\u0085", "\x1c"}) {
+    const std::string line = std::string("a b ") + space;
+    EXPECT_EQ(bleu_of({line}, {{"a b"}}, defaults_of(BleuCompat::MultiBleu)).statistics.hyp_len, 3);
+    EXPECT_EQ(bleu_of({line}, {{"a b"}}).statistics.hyp_len, 2);
+  }
+}
+
 TEST(Compat, MtevalTakesAMissingOrderForRight) {
   const BleuOptions options = defaults_of(BleuCompat::Mteval);
   EXPECT_NEAR(bleu_of({"A b"}, {{"a b"}}, options).score, 100, 1e-9);

@@ -89,6 +89,45 @@ TEST_F(LanguageJobs, RawTextIsLaunchedThroughAPlanAsOneProcessTrainsIt) {
   EXPECT_EQ(bytes("one.safetensors"), bytes("two.safetensors"));
 }
 
+/// Tokens mean other words under another vocabulary: nothing else would say so but a perplexity.
+TEST_F(LanguageJobs, TokensOfAnotherVocabularyAreRefused) {
+  write_pairs("train", 30);
+  write_pairs("test", 9);
+  ASSERT_EQ(run("data text vocab train.de train.en -o words").code, 0);
+  const std::string known = bytes("words");
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < known.size(); at = known.find('\n', at) + 1)
+    lines.push_back(known.substr(at, known.find('\n', at) - at));
+  ASSERT_GT(lines.size(), 6);
+  std::swap(lines[lines.size() - 1], lines[lines.size() - 2]);
+  std::string other;
+  for (const std::string& line : lines) other += line + "\n";
+  write("others", other);
+  const auto encode = [&](const std::string& text, const std::string& words, const std::string& to) {
+    const Ran ran = run("data text encode " + text + " -v " + words + " -o " + to + ".tokens");
+    ASSERT_EQ(ran.code, 0) << ran.output;
+  };
+  const auto expect_refused = [&](const std::string& flags, const std::vector<std::string>& parts) {
+    const Ran ran = run("train " + flags + " --microbatch 2 --steps 2");
+    EXPECT_EQ(ran.code, 3) << ran.output;
+    for (const std::string& part : parts) EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
+  };
+  fs::create_directory(folder_ / "text");
+  encode("train.de", "words", "text/train");
+  encode("test.de", "others", "text/test");
+  expect_refused("--model transformer_lm --vocabulary 16 --length 5 --data text",
+                 {"the vocabulary of training", "text/train.tokens", "text/test.tokens"});
+  fs::create_directory(folder_ / "pairs");
+  encode("train.de", "words", "pairs/train.de");
+  encode("train.en", "others", "pairs/train.en");
+  const std::string gnmt =
+      "--model gnmt --layers 2 --hidden 8 --vocabulary 16 --length 12 --data pairs:de-en";
+  expect_refused(gnmt + " --embeddings shared", {"one embedding for both", "--embeddings separate"});
+  EXPECT_EQ(run("train " + gnmt + " --microbatch 2 --steps 2").code, 0) << "two vocabularies, two embeddings";
+  expect_refused("--model bert_base --layers 1 --hidden 8 --heads 2 --vocabulary 16 --data text",
+                 {"text/train.tokens", "BERT reads wordpiece"});
+}
+
 /// States, dropout, the trigger of averages: the same weights through three stages, and with a break.
 TEST_F(LanguageJobs, RunningTextGoesOnThroughStagesAndBreaks) {
   write_pairs("train", 80);
