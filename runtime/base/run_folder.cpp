@@ -189,6 +189,7 @@ Status remove_earlier_run(const fs::path& folder) {
   // The pointer first: what is half deleted is nobody's newest checkpoint.
   add(entries(folder / run_files::kCheckpoints, "latest"));
   add(entries(folder / run_files::kCheckpoints, "step-"));
+  add(entries(folder / run_files::kCheckpoints, run_files::kAbandoned.prefix));
   for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kStatus})
     add(entries(folder, files.prefix));
   doomed.push_back(folder / run_files::kSummary);
