@@ -88,7 +88,7 @@ void Trainer::Impl::agree_on_settings() {
 /// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
 void Trainer::Impl::require_shared(const std::filesystem::path& folder) {
   // A network file system may show a new file late.
-  constexpr std::chrono::seconds kPatience{10};
+  constexpr std::chrono::seconds kPatience{3};
   constexpr std::chrono::milliseconds kPause{20};
   Communicator& ranks = world.communicator;
   if (ranks.size() == 1) return;
