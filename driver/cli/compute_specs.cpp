@@ -233,7 +233,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::on(o.checkpoint_at_end)},
       {.name = "resume",
        .value = "DIR",
-       .help = "Go on from the newest checkpoint in this output folder, or from this step folder.",
+       .help = "Go on from the newest checkpoint in this output folder, or from this step folder; auto: from "
+               "--output-dir if it holds one, else begin.",
        .group = "Output",
        .target = into::text(o.resume)},
       {.name = "init-from",

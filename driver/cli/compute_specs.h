@@ -19,6 +19,9 @@
 
 namespace millrace {
 
+/// `--resume` with this: from the output folder if something is there to go on from, else begin.
+inline constexpr const char* kResumeAuto = "auto";
+
 struct ModelFlags {
   std::string name;      ///< empty: not given
   GivenOptions options;  ///< filled by with_model_options

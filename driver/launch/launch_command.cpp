@@ -10,9 +10,11 @@
 #include <tuple>
 
 #include "driver/cli/command_support.h"
+#include "driver/cli/compute_specs.h"
 #include "driver/launch/console.h"
 #include "driver/launch/local_ranks.h"
 #include "driver/launch/program_paths.h"
+#include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
@@ -164,17 +166,9 @@ std::string resume_command_of(const std::vector<std::string>& args, const JobSpe
   return command_line(command);
 }
 
-bool has_checkpoint(const JobSpec& job) {
-  std::error_code ignored;
-  // A round that is done is something to go on from too.
-  const std::vector<fs::path> rounds = rounds_in(job.output_dir);
-  return fs::exists(newest_round(job.output_dir) / run_files::kCheckpoints / "latest", ignored) ||
-         (!rounds.empty() && fs::exists(rounds.front() / run_files::kSummary, ignored));
-}
-
 /// How to go on, if there is something to go on from.
 std::string way_on(const JobSpec& job, const std::string& resume_command) {
-  if (has_checkpoint(job)) return "resume: " + resume_command + "\n";
+  if (can_go_on(job.output_dir)) return "resume: " + resume_command + "\n";
   return "Hint: no checkpoint was saved; `checkpoint_every: N` in the job saves one every N steps\n";
 }
 
@@ -388,8 +382,11 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
         problems.push_back({path, "is not there", "data: give a folder, or synthetic"});
     }
   }
-  if (const std::string* from = job.find("resume"); from && !fs::exists(*from, ignored)) {
-    problems.push_back({*from, "is not there", "resume: give the output folder of an earlier run"});
+  if (const std::string* from = job.find("resume");
+      from && *from != kResumeAuto && !fs::exists(*from, ignored)) {
+    problems.push_back(
+        {*from, "is not there",
+         "resume: give the output folder of an earlier run; auto: go on if there is something"});
   }
   if (const std::string* from = job.find("init-from"); from && !fs::exists(*from, ignored)) {
     problems.push_back({*from, "is not there", "init_from: give a safetensors file or a checkpoint"});
@@ -407,6 +404,19 @@ Problems check_job(const JobSpec& job, const std::string& worker) {
 }
 
 namespace {
+
+/// A scheduler that starts this command several times would have the whole job trained so often.
+Status check_started_once() {
+  const Result<std::optional<TaskPlace>> task = task_of_environment();
+  if (!task) return task.problems();
+  if (!*task) return Ok{};
+  const TaskPlace& place = **task;
+  return Problem{
+      "millrace launch",
+      place.scheduler + " starts this command " + std::to_string(place.size) +
+          " times, and each would train the whole job (" + place.variables + ")",
+      "start it once, or let each task be a rank: `millrace train --plan plan.json ...` in its place"};
+}
 
 int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const std::string& file,
            Problems problems, const RunExporter& exporter, const std::string& worker_here) {
@@ -434,6 +444,8 @@ int launch(const LaunchFlags& flags, const std::vector<std::string>& args, const
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   for (const std::string& note : job->notes)
     std::fprintf(stderr, "note: %s: %s\n", job->source.c_str(), note.c_str());
+  if (const Status once = check_started_once(); !once && !flags.dry_run)
+    return exit_with(ExitCode::Usage, once.problems());
   const std::string worker = worker_of(*job);
   if (const Problems found = check_job(*job, worker); !found.empty())
     return exit_with(ExitCode::Usage, found);

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "driver/launch/task_environment.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -115,7 +116,9 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
 }  // namespace
 
 bool is_rank_of_a_job() {
-  return is_set("RANK") || is_set("WORLD_SIZE");
+  if (is_set("RANK") || is_set("WORLD_SIZE")) return true;
+  const Result<std::optional<TaskPlace>> task = task_of_environment();
+  return !task || task->has_value();
 }
 
 int run_command_ranks(const std::string& worker, const std::string& command,

@@ -30,7 +30,8 @@ class StoreFolder {
 std::vector<std::pair<std::string, std::string>> rank_environment(int rank, int ranks,
                                                                   const std::string& store);
 
-/// Whether this process is a rank of a job already (RANK or WORLD_SIZE is set): it starts no others.
+/// Whether this process is a rank of a job already (RANK or WORLD_SIZE is set, or a scheduler of clusters
+/// started it as one of several tasks): it starts no others.
 bool is_rank_of_a_job();
 
 /// Starts `worker COMMAND ARGS` as so many ranks and ends all when one fails; says on stderr which failed

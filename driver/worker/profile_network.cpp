@@ -14,6 +14,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 #include "runtime/comm/shared_memory.h"
 #include "runtime/train/network_profiler.h"
 
@@ -53,6 +54,28 @@ std::vector<std::string> notes_on_hosts(const ClusterSpec& cluster,
     }
   }
   return notes;
+}
+
+/// Where more came through between two hosts than the file says that their line carries.
+std::vector<std::string> notes_on_rates(const ClusterSpec& file,
+                                        const std::vector<LinkMeasurement>& measured) {
+  constexpr double kNoise = 1.05;
+  const LinkMeasurement* worst = nullptr;
+  const auto excess = [&](const LinkMeasurement& m) {
+    return m.link().bandwidth / file.link(m.from, m.to).bandwidth;
+  };
+  for (const LinkMeasurement& m : measured) {
+    const bool between = !file.hosts.empty() && file.host_of(m.from) != file.host_of(m.to);
+    if (between && excess(m) > kNoise && (!worst || excess(m) > excess(*worst))) worst = &m;
+  }
+  if (!worst) return {};
+  return {printed(
+      "between ranks %d and %d %.4g MB/s were measured, the cluster file says %.4g MB/s: if that is "
+      "the line's rate, a buffer on the way took the messages. Hint: a larger --largest (%.4g MB now) "
+      "shows the line behind it",
+      worst->from.value, worst->to.value, worst->link().bandwidth / 1e6,
+      file.link(worst->from, worst->to).bandwidth / 1e6,
+      static_cast<double>(worst->there.back().bytes) / 1e6)};
 }
 
 struct NetworkAnswer {
@@ -162,6 +185,8 @@ NetworkAnswer measure(Communicator& communicator, Device& device, const NetworkJ
   }
   answer.measured =
       profile_network(communicator, device, clock, {.round_trips = job.round_trips, .largest = job.largest});
+  const std::vector<std::string> rates = notes_on_rates(job.cluster, answer.measured.links);
+  answer.notes.insert(answer.notes.end(), rates.begin(), rates.end());
   answer.cluster = with_measured_links(job.cluster, answer.measured.links, job.tolerance);
   return answer;
 }

@@ -108,6 +108,33 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
   return exit_code_of(report);
 }
 
+/// What `--resume auto` means in this output folder: to go on from it, or to begin, over what attempts left
+/// that came to no checkpoint. Each rank looks; ranks that find otherwise than rank 0 end the job
+/// (Trainer::Impl::agree_on_settings).
+Status settle_resume(std::vector<TrainFlags>& jobs, int rank) {
+  const TrainOptions& given = jobs.front().options;
+  if (given.resume != kResumeAuto) return Ok{};
+  const std::string folder = given.output_dir;
+  if (folder.empty())
+    return Problem{"--resume", "auto goes on in the output folder", "give --output-dir DIR"};
+  if (given.overwrite)
+    return Problem{"--overwrite", "would delete what --resume auto goes on from", "leave one of them out"};
+  const bool goes_on = can_go_on(folder);
+  // A run that is done without a checkpoint stays: the check of the folder refuses it.
+  std::error_code ignored;
+  const bool is_done = std::filesystem::exists(std::filesystem::path(folder) / run_files::kSummary, ignored);
+  const std::string left = goes_on || is_done ? "" : earlier_run(folder);
+  if (rank == 0 && !goes_on)
+    log_info("--resume auto: " + folder + " holds no checkpoint: the run begins" +
+             (left.empty() ? "" : ", over what an attempt left (" + left + ")"));
+  for (TrainFlags& job : jobs) {
+    job.options.resume = goes_on ? folder : "";
+    job.options.overwrite = !left.empty();
+    if (!goes_on) job.options.resume_changes.clear();
+  }
+  return Ok{};
+}
+
 /// Before data is read and the others are met. The Trainer checks again, with the folder locked. `flags`: of
 /// the whole run.
 Status check_outputs(const TrainFlags& spec, int rank) {
@@ -470,6 +497,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
     Result<JobEnvironment> job = read_environment();
     if (!job) return report_problems(job.problems(), ExitCode::Usage);
     if (job->distributed) set_log_prefix("rank" + std::to_string(job->rank));
+    if (const Status settled = settle_resume(flags, job->rank); !settled)
+      return report_problems(settled.problems(), ExitCode::Usage);
     Result<Rounds> made = rounds_from(flags, *lists, own, flag_problems);
     if (!made) return report_problems(made.problems(), ExitCode::Usage);
     Rounds& rounds = *made;
@@ -482,7 +511,8 @@ int train_command(const std::vector<std::string>& args, const Accelerator& accel
           {{"--plan",
             "the plan has " + std::to_string(first.pipeline.num_ranks()) + " ranks, this job has " +
                 std::to_string(job->size),
-            "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size)}},
+            "start exactly the plan's ranks, or plan again with --ranks " + std::to_string(job->size) +
+                (job->scheduler.empty() ? "" : " (" + job->scheduler + ")")}},
           ExitCode::Usage);
     }
     if (const Status outputs = check_outputs(rounds.flags, job->rank); !outputs)

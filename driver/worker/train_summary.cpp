@@ -209,7 +209,8 @@ Json publish_summary(const TrainSpec& spec, RunReport& report, const Json& files
       report.lost.push_back("the summary (" + to_string(saved.problems()) + ")");
   }
   for (const std::string& lost : report.lost)
-    log_error("the run is through, but this could not be written: " + lost);
+    log_error((report.stopped ? "the run was stopped, and" : "the run is through, but") +
+              std::string(" this could not be written: ") + lost);
   if (spec.format == OutputFormat::Json) {
     if (!spec.options.first_job) std::printf("%s\n", summary.dump(1).c_str());
     return summary;

@@ -1,11 +1,7 @@
 #include "driver/worker/worker_environment.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,8 +11,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/comm/addresses.h"
 #include "runtime/comm/store.h"
 
 namespace millrace {
@@ -42,27 +40,6 @@ Result<int> environment_integer(const char* name, int low, int high) {
   return static_cast<int>(value);
 }
 
-/// The address of this host on its way to `host`; loopback if that has no way or no name (the store's own
-/// attempt then says so).
-std::string address_towards(const std::string& host) {
-  const std::string loopback = "127.0.0.1";
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return loopback;
-  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_in own{};
-  socklen_t size = sizeof own;
-  // Connecting a datagram socket sends nothing: it asks the routing table.
-  const bool routed = fd >= 0 && ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                      ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  if (fd >= 0) ::close(fd);
-  ::freeaddrinfo(found);
-  char text[INET_ADDRSTRLEN];
-  return routed && ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text) ? text : loopback;
-}
-
 /// A secret belongs to its user alone.
 Result<std::string> token_of_file(const std::string& path) {
   struct stat info {};
@@ -84,17 +61,38 @@ Result<std::string> token_of_environment() {
   return file.empty() ? Result<std::string>(token) : token_of_file(file);
 }
 
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address.rfind("127.", 0) == 0;
+/// Where the ranks meet.
+struct MeetingPlace {
+  SocketAddress address;              ///< of MASTER_ADDR, here
+  std::optional<SocketAddress> real;  ///< of this host, where MASTER_ADDR is its name and means loopback here
+};
+
+/// Debian writes `127.0.1.1 HOST` into /etc/hosts: ranks of other hosts, for whom the name is a real address,
+/// would find nobody. Who says 127.0.0.1, ::1 or localhost means it.
+MeetingPlace meeting_place(const JobEnvironment& job) {
+  MeetingPlace place{.address = resolve(job.address, job.port), .real = {}};
+  const bool is_name = job.address != "localhost" &&
+                       job.address.find_first_not_of("0123456789.") != std::string::npos &&
+                       job.address.find(':') == std::string::npos;
+  if (is_name && place.address.is_loopback() && !job.one_host && job.size > 1) place.real = outward_address();
+  return place;
 }
 
-std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& join) {
-  if (job.rank == 0 && job.token.empty() && !is_loopback(job.address)) {
-    log_warning("ranks meet at " + job.address + ":" + std::to_string(job.port) +
+std::shared_ptr<Store> tcp_store(const JobEnvironment& job, const JoinOptions& join,
+                                 const MeetingPlace& place) {
+  if (job.rank == 0 && place.real) {
+    log_warning("MASTER_ADDR " + job.address + " is " + place.address.text() +
+                " on this host (/etc/hosts?), where ranks of other hosts find nobody: rank 0 listens on all "
+                "addresses, and its messages go by " +
+                place.real->text() + ". Hint: set MASTER_ADDR to the address that other hosts reach");
+  }
+  if (job.rank == 0 && job.token.empty() && (place.real || !place.address.is_loopback())) {
+    log_warning("ranks meet at " + host_and_port(job.address, job.port) +
                 " without a token: who reaches that port can join the job. Hint: give all ranks the same "
                 "MILLRACE_TOKEN_FILE");
   }
   return make_tcp_store({.address = job.address,
+                         .all_addresses = place.real.has_value(),
                          .port = job.port,
                          .rank = job.rank,
                          .size = job.size,
@@ -114,10 +112,10 @@ void end_meeting(JoinedJob& joined, const JobEnvironment& job) {
 
 }  // namespace
 
-Result<JobEnvironment> read_environment() {
-  JobEnvironment job;
-  if (environment("WORLD_SIZE").empty() && environment("RANK").empty()) return job;
-  job.distributed = true;
+namespace {
+
+/// By torchrun's variables.
+Status place_of_ranks(JobEnvironment& job) {
   const auto size = environment_integer("WORLD_SIZE", 1, 1 << 20);
   if (!size) return size.problems();
   const auto rank = environment_integer("RANK", 0, *size - 1);
@@ -129,10 +127,38 @@ Result<JobEnvironment> read_environment() {
     if (!local) return local.problems();
     job.local_rank = *local;
   }
+  job.one_host = environment("LOCAL_WORLD_SIZE") == environment("WORLD_SIZE");
+  job.job = environment("TORCHELASTIC_RUN_ID");
+  return Ok{};
+}
+
+void place_of_task(const TaskPlace& task, JobEnvironment& job) {
+  job.size = task.size;
+  job.rank = task.rank;
+  job.local_rank = task.local_rank;
+  job.one_host = task.one_host;
+  job.address = task.host;
+  job.port = task.port;
+  job.job = task.job;
+  job.scheduler = task.scheduler + ": " + task.variables;
+}
+
+}  // namespace
+
+Result<JobEnvironment> read_environment() {
+  JobEnvironment job;
+  if (environment("WORLD_SIZE").empty() && environment("RANK").empty()) {
+    const Result<std::optional<TaskPlace>> task = task_of_environment();
+    if (!task) return task.problems();
+    if (!*task) return job;
+    place_of_task(**task, job);
+  } else if (const Status placed = place_of_ranks(job); !placed) {
+    return placed.problems();
+  }
+  job.distributed = true;
   Result<std::string> token = token_of_environment();
   if (!token) return token.problems();
   job.token = *std::move(token);
-  job.job = environment("TORCHELASTIC_RUN_ID");
   job.has_launcher = !environment("MILLRACE_LAUNCHER_PID").empty();
   job.store_folder = environment("MILLRACE_STORE");
   if (job.store_folder.empty()) {
@@ -170,8 +196,10 @@ JoinedJob join_job(const JobEnvironment& job, const JoinOptions& join, const Dev
   if (!options.device.empty() && accelerator.make_nccl) options.nccl = accelerator.make_nccl(device);
   JoinedJob joined;
   if (job.store_folder.empty()) {
-    options.interface_address = address_towards(job.address);
-    joined.store = tcp_store(job, join);
+    const MeetingPlace place = meeting_place(job);
+    const auto own = place.real ? place.real : address_towards(place.address);
+    if (own) options.interface_address = own->text();
+    joined.store = tcp_store(job, join, place);
   } else {
     joined.store = make_file_store(job.store_folder);
   }

@@ -14,19 +14,23 @@
 namespace millrace {
 
 struct JobEnvironment {
-  bool distributed = false;  ///< RANK or WORLD_SIZE is set
+  bool distributed = false;  ///< RANK or WORLD_SIZE is set, or a scheduler says that there are several tasks
   int rank = 0;
   int local_rank = 0;  ///< on its host
   int size = 1;
+  bool one_host = false;     ///< all ranks are known to be on this host
   std::string store_folder;  ///< where the ranks of one host meet; empty: at `address`
   std::string address = "127.0.0.1";
   int port = 29500;
-  std::string job;    ///< TORCHELASTIC_RUN_ID, if there is one
+  std::string job;        ///< TORCHELASTIC_RUN_ID, or the scheduler's job, if there is one
+  std::string scheduler;  ///< "Slurm (srun): SLURM_PROCID=1 ..."; empty: RANK says where this process stands
   std::string token;  ///< of MILLRACE_TOKEN or the file MILLRACE_TOKEN_FILE: who has another one cannot join
   bool has_launcher = false;  ///< of ours: the store's folder is its, and only for this job
 };
 
-/// Problem: a variable that is no number, or out of range; a token's file that others may read.
+/// Of torchrun's variables; where there are none, of those of Slurm and MPI (task_environment.h). Problem: a
+/// variable that is no number, or out of range; several tasks of which nobody says enough; a token's file
+/// that others may read.
 Result<JobEnvironment> read_environment();
 
 /// The launcher's death ends this process too: no orphan holds memory or ports.

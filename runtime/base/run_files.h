@@ -38,9 +38,12 @@ inline constexpr const char* kJobs = "jobs.csv";          ///< of a job array: a
 inline constexpr const char* kSummary = "summary.json";
 inline constexpr const char* kReport = "report.html";
 inline constexpr const char* kCheckpoints = "checkpoints";  ///< folder of step-N and `latest`
-inline constexpr const char* kHypotheses = "bleu";          ///< folder of step-N: translations of one text
-inline constexpr const char* kBleu = "bleu.json";           ///< scores of `bleu --run`
+/// Folders in `checkpoints`: the later steps of a branch that a return to an older step left.
+inline constexpr RankFiles kAbandoned{"abandoned-", ""};
+inline constexpr const char* kHypotheses = "bleu";  ///< folder of step-N: translations of one text
+inline constexpr const char* kBleu = "bleu.json";   ///< scores of `bleu --run`
 inline constexpr const char* kLock = "run.lock";
+inline constexpr const char* kProbe = ".shared.tmp.";  ///< before the first step: do all ranks see it?
 
 }  // namespace run_files
 

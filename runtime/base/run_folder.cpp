@@ -24,11 +24,6 @@ namespace millrace {
 namespace {
 namespace fs = std::filesystem;
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
 struct Holder {
   std::string run, host;
   std::int64_t pid = 0;
@@ -67,6 +62,13 @@ std::vector<fs::path> entries(const fs::path& folder, std::string_view prefix) {
   return result;
 }
 
+/// Oldest first, without those that were never finished (.tmp).
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> steps = entries(folder / run_files::kCheckpoints, "step-");
+  std::erase_if(steps, [](const fs::path& step) { return step.has_extension(); });
+  return steps;
+}
+
 /// The first line says whose log it is; steps follow.
 bool has_steps(const fs::path& log) {
   const Result<std::string> text = read_file(log, kGiB);
@@ -74,6 +76,11 @@ bool has_steps(const fs::path& log) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
 
 std::string new_run_id() {
   std::uint64_t value = 0;
@@ -141,8 +148,7 @@ fs::path newest_round(const fs::path& folder) {
 std::string earlier_run(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code error;
-  std::vector<fs::path> steps = entries(folder / run_files::kCheckpoints, "step-");
-  std::erase_if(steps, [](const fs::path& step) { return step.has_extension(); });  // .tmp: never finished
+  const std::vector<fs::path> steps = checkpoints_in(folder);
   if (!steps.empty()) found.push_back("checkpoints up to " + steps.back().filename().string());
   if (std::ranges::any_of(entries(folder, run_files::kSteps.prefix), has_steps))
     found.push_back("logs of steps");
@@ -154,6 +160,13 @@ std::string earlier_run(const fs::path& folder) {
   std::string text;
   for (const std::string& one : found) text += (text.empty() ? "" : ", ") + one;
   return text;
+}
+
+bool can_go_on(const fs::path& folder) {
+  const std::vector<fs::path> rounds = rounds_in(folder);
+  std::error_code error;
+  const bool has_round = !rounds.empty() && fs::exists(rounds.front() / run_files::kSummary, error);
+  return has_round || !checkpoints_in(newest_round(folder)).empty();
 }
 
 Status check_unused(const fs::path& folder) {
@@ -168,7 +181,7 @@ void remove_unfinished(const fs::path& folder) {
   std::error_code ignored;
   for (const std::string_view prefix : std::initializer_list<std::string_view>{
            run_files::kPlan, run_files::kSchedule, run_files::kSummary, run_files::kSteps.prefix,
-           run_files::kTrace.prefix, "latest"}) {
+           run_files::kTrace.prefix, run_files::kProbe, "latest"}) {
     for (const fs::path& path : entries(folder, prefix)) {
       if (path.filename().string().find(".tmp.") != std::string::npos) fs::remove(path, ignored);
     }
@@ -189,6 +202,7 @@ Status remove_earlier_run(const fs::path& folder) {
   // The pointer first: what is half deleted is nobody's newest checkpoint.
   add(entries(folder / run_files::kCheckpoints, "latest"));
   add(entries(folder / run_files::kCheckpoints, "step-"));
+  add(entries(folder / run_files::kCheckpoints, run_files::kAbandoned.prefix));
   for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kStatus})
     add(entries(folder, files.prefix));
   doomed.push_back(folder / run_files::kSummary);

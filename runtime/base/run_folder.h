@@ -11,6 +11,9 @@
 
 namespace millrace {
 
+/// Of this machine; empty if it does not say.
+std::string host_name();
+
 /// 16 hexadecimal digits from the kernel's random numbers: they tell one run's files from another's.
 std::string new_run_id();
 
@@ -42,6 +45,9 @@ std::string earlier_run(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> rounds_in(const std::filesystem::path& folder);
 /// Where its ranks write now, or wrote last: the last round's folder; `folder` itself without rounds.
 std::filesystem::path newest_round(const std::filesystem::path& folder);
+
+/// Whether a run can go on in `folder`: a checkpoint is there, or a round that is done.
+bool can_go_on(const std::filesystem::path& folder);
 
 /// A Problem with what to do if earlier_run() finds anything.
 Status check_unused(const std::filesystem::path& folder);

@@ -272,16 +272,23 @@ struct Latest {
   std::string run;
 };
 
+/// Problem: it is damaged (torn, or of another run than the checkpoint that it names).
 Result<Latest> read_latest(const fs::path& folder) {
   const fs::path path = folder / "latest";
   const Result<std::string> text = read_file(path, 4096);
   if (!text) return text.problems();
-  const std::size_t line = text->find('\n');
-  Latest latest{.step = text->substr(0, line)};
-  if (line != std::string::npos) latest.run = text->substr(line + 1, text->find('\n', line + 1) - line - 1);
-  if (!latest.step.starts_with("step-") || latest.step.find_first_of("/.") != std::string::npos)
-    return Problem{path.string(), "does not name a checkpoint", {}};
-  return latest;
+  const std::vector<std::string> lines = split(*text, '\n');
+  constexpr std::string_view kStep = "step-";
+  const Problem torn{path.string(), "does not name a checkpoint", {}};
+  // Whole lines: a file that was cut off names an earlier step, or none.
+  if (lines.size() < 3 || !lines[0].starts_with(kStep)) return torn;
+  const std::string_view number = std::string_view(lines[0]).substr(kStep.size());
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (number.size() < 8 || !std::ranges::all_of(number, is_digit)) return torn;
+  const Latest latest{.step = lines[0], .run = lines[1]};
+  const std::string run = run_of(folder / latest.step);
+  if (run.empty() || run == latest.run) return latest;
+  return Problem{path.string(), "names run " + latest.run + ", but " + latest.step + " is of run " + run, {}};
 }
 
 Status write_latest(const fs::path& folder, const Latest& latest) {
@@ -309,20 +316,24 @@ Result<Choice> choice_of(const std::string& path) {
     return Problem{folder.string(), "holds no checkpoint", "was the run given --checkpoint-every N?"};
   const Result<Latest> latest = read_latest(folder);
   if (latest) {
-    // Newer ones were abandoned, or are of a save that ended before it said so.
-    std::erase_if(all, [&](const fs::path& step) { return step_of(step) > latest->step; });
     std::erase_if(all, [&](const fs::path& step) {
       if (step_of(step) == latest->step) return false;
       const std::string run = run_of(step);
       return !run.empty() && run != latest->run;
     });
+    // Later ones are of a save that ended before it said so, or are about to be moved aside (go_on_from).
+    const auto is_later = [&](const fs::path& step) { return step_of(step) > latest->step; };
+    if (!std::ranges::all_of(all, is_later)) std::erase_if(all, is_later);
     if (all.empty() || step_of(all.front()) != latest->step)
       log_warning((folder / "latest").string() + ": there is no " + latest->step);
   } else {
-    log_warning(to_string(latest.problems()));
-    const std::string run = run_of(all.front());
+    const Problem& damage = latest.problems().front();
+    log_warning(damage.where + ": " + damage.what + "; the newest whole checkpoint is looked for instead");
+    std::string run;
     for (const fs::path& step : all) {
-      if (const std::string other = run_of(step); !other.empty() && other != run) {
+      const std::string other = run_of(step);
+      if (run.empty()) run = other;
+      if (!other.empty() && other != run) {
         return Problem{folder.string(), "holds checkpoints of several runs and no `latest` that says which",
                        "name one: " + all.front().string()};
       }
@@ -382,15 +393,12 @@ std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
   return all;
 }
 
-/// This run's oldest beyond `keep`, and its later ones. What cannot be read or is another's is left alone.
+/// This run's oldest beyond `keep`. What cannot be read or is another's is left alone.
 void prune(const fs::path& folder, const CheckpointInfo& info, int keep) {
   int kept = 0;
   std::error_code ignored;
   for (const fs::path& step : step_folders(folder)) {
-    const std::string name = step_of(step);
-    if (run_of(step) != info.run) continue;
-    const bool abandoned = name > step_name(info.step);
-    if (abandoned || (++kept > keep && keep > 0)) fs::remove_all(step, ignored);
+    if (run_of(step) == info.run && ++kept > keep && keep > 0) fs::remove_all(step, ignored);
   }
 }
 
@@ -412,6 +420,39 @@ void publish(const fs::path& folder, const fs::path& temporary, const Checkpoint
   std::error_code ignored;
   fs::remove_all(temporary, ignored);  // the one that was replaced
   prune(folder, info, keep);
+}
+
+/// Moves what `run` saved after `step`, and what nobody can read there, into a folder of its own beside it.
+Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
+  std::vector<fs::path> later = step_folders(folder);
+  std::erase_if(later, [&](const fs::path& one) {
+    const std::string of = run_of(one);
+    return step_of(one) <= step_name(step) || (!of.empty() && of != run);
+  });
+  if (later.empty()) return Ok{};
+  std::error_code error;
+  int number = 1;
+  while (fs::exists(folder / run_files::kAbandoned.of(number), error)) ++number;
+  const fs::path aside = folder / run_files::kAbandoned.of(number);
+  if (Status made = make_writable_folder(aside); !made) return made;
+  if (Status written = write_latest(aside, {step_of(later.front()), run}); !written) return written;
+  std::string names;
+  for (const fs::path& one : later) {
+    fs::rename(one, aside / step_of(one), error);
+    if (error) {
+      return Problem{one.string(), "cannot be moved to " + aside.string() + ": " + error.message(),
+                     "it is of a branch that this run leaves: move it away, or resume into another "
+                     "--output-dir"};
+    }
+    names += (names.empty() ? "" : ", ") + step_of(one);
+  }
+  sync_folder(aside);
+  sync_folder(folder);
+  log_warning("going on from step " + std::to_string(step) + " leaves later checkpoints behind: " + names +
+              " moved to " + aside.string() +
+              ". Hint: --resume takes that folder; delete it when nobody "
+              "needs it");
+  return Ok{};
 }
 
 std::string state_name(const std::string& state, const ParameterSlot& slot) {
@@ -623,8 +664,10 @@ Status go_on_from(const fs::path& folder, const std::string& run, std::int64_t s
   }
   sync_folder(folder);
   const Result<Latest> latest = read_latest(folder);
-  if (latest && latest->step == step_name(step) && latest->run == run) return Ok{};
-  return write_latest(folder, {step_name(step), run});
+  if (!latest || latest->step != step_name(step) || latest->run != run) {
+    if (Status written = write_latest(folder, {step_name(step), run}); !written) return written;
+  }
+  return set_aside_later(folder, run, step);
 }
 
 Problems load_stage(const Checkpoint& checkpoint, const std::string& model, ParameterStore& store,

@@ -76,9 +76,8 @@ struct SaveOptions {
 };
 
 /// Collective over `world`. Each rank writes a shard for each of `mine`; rank 0 then writes the manifest,
-/// renames the folder into place, points `latest` to it, and removes the run's oldest beyond `keep` and those
-/// of later steps, which a return to an older one has abandoned. A reader sees the old or the new checkpoint,
-/// never a mixture, never none. The problem, the same on all ranks, if it could not be saved (disk full);
+/// renames the folder into place, points `latest` to it, and removes the run's oldest beyond `keep`. A reader
+/// sees the old or the new checkpoint, never a mixture, never none. The problem, the same on all ranks, if it could not be saved (disk full);
 /// what was saved before is untouched then. Throws PeerError, and CheckpointError at the deadline.
 std::optional<RankProblem> save_checkpoint(Communicator& world, const std::string& folder,
                                            const CheckpointInfo& info, int num_stages,
@@ -99,7 +98,8 @@ struct Checkpoint {
 };
 
 /// `path`: a step folder, a folder with `latest`, or an output folder that holds `checkpoints/`. From a
-/// folder the newest whole checkpoint of the run in `latest` is taken; what was skipped is logged.
+/// folder the newest whole checkpoint of the run in `latest` is taken (if that file is damaged, of the only
+/// run that is there); what was skipped is logged.
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 /// Collective. Rank 0 chooses as above; every rank verifies the manifest against rank 0's and the shards that
@@ -109,8 +109,10 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
                                     const std::vector<std::string>& names, std::chrono::milliseconds deadline,
                                     const std::string& purpose = "resume");
 
-/// Makes the checkpoint of `step` the newest of `run` in `folder`: later ones are abandoned (the next save
-/// removes them). Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock.
+/// Makes the checkpoint of `step` the newest of `run` in `folder`. Later ones are of a branch that the run
+/// leaves: they are moved into abandoned-1 (2, ...) beside it, with a `latest` of their own, and a warning
+/// says so. Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock. Problem:
+/// one cannot be moved.
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
 /// Copies the state into a stage; of the rule's what its shard has. Problems: parameters missing or of

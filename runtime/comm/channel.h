@@ -82,6 +82,7 @@ std::string wait_message(int rank, const Transfer& transfer, const Clock& clock,
 /// What to do when a wait ended at its deadline, and when the peer is gone.
 inline constexpr const char* kLateHint =
     "is the peer alive and running the same plan? The deadline is --timeout";
-inline constexpr const char* kPeerEndedHint = "the peer has ended; its log says why";
+inline constexpr const char* kPeerEndedHint =
+    "the peer has ended, or gave up because of another rank; its log says which";
 
 }  // namespace millrace

@@ -78,8 +78,7 @@ class GlooPending final : public Pending {
         buffer_->recv(transfer_.peer.value, slot, 0, bytes);
     } catch (const std::exception& error) {
       forget();
-      throw PeerError(wait_message(rank_, transfer_, clock_, clock_.now(), error.what()),
-                      "the peer has ended or the network is down; its log says more");
+      throw PeerError(wait_message(rank_, transfer_, clock_, clock_.now(), error.what()), kPeerEndedHint);
     }
   }
 

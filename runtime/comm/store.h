@@ -27,9 +27,10 @@ std::shared_ptr<Store> make_file_store(const std::string& folder, Clock& clock =
 
 /// One rank of a job that meets over TCP.
 struct TcpStoreOptions {
-  std::string address;
-  int port = 0;  ///< under torchrun MASTER_PORT + 1: its agent owns MASTER_PORT
-  int rank = 0;  ///< rank 0 serves the others, on `address` only
+  std::string address;         ///< host name, IPv4 or IPv6 address
+  bool all_addresses = false;  ///< rank 0 serves on every address of its host: `address` is loopback there
+  int port = 0;                ///< under torchrun MASTER_PORT + 1: its agent owns MASTER_PORT
+  int rank = 0;                ///< rank 0 serves the others, on `address` only
   int size = 1;
   std::string job;    ///< the same on all ranks; tells the jobs of one port apart
   std::string token;  ///< secret of the job: without the same one nobody joins; empty: none

@@ -25,6 +25,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/comm/addresses.h"
 #include "runtime/comm/handshake.h"
 #include "runtime/comm/store.h"
 
@@ -129,22 +130,8 @@ std::string text_bytes(const std::string& text) {
   return number_bytes(static_cast<std::uint32_t>(text.size())) + text;
 }
 
-sockaddr_in address_of(const std::string& host, int port) {
-  addrinfo hints{.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
-    throw ConfigError("MASTER_ADDR '" + host + "' cannot be resolved: " + ::gai_strerror(error),
-                      "give a host name or an IPv4 address");
-  }
-  sockaddr_in address{};
-  std::memcpy(&address, found->ai_addr, sizeof address);
-  ::freeaddrinfo(found);
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  return address;
-}
-
 std::string name_of(const TcpStoreOptions& options) {
-  return options.address + ":" + std::to_string(options.port);
+  return host_and_port(options.address, options.port);
 }
 
 /// The values, and how many of them there may be.
@@ -187,14 +174,13 @@ class Values {
 class Server {
  public:
   explicit Server(const TcpStoreOptions& options)
-      : options_(options),
-        values_(options.size, options.clock),
-        listener_(options.clock, ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+      : options_(options), values_(options.size, options.clock), listener_(options.clock) {
+    SocketAddress address = resolve(options.address, options.port);
+    if (options.all_addresses) address = any_address(address);
+    listener_ = Socket(options.clock, ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int on = 1;
     ::setsockopt(listener_.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in address = address_of(options.address, options.port);
-    if (::bind(listener_.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(listener_.fd(), 128) != 0) {
+    if (::bind(listener_.fd(), address.get(), address.size) != 0 || ::listen(listener_.fd(), 128) != 0) {
       const std::string reason = std::strerror(errno);
       throw ConfigError("cannot listen on " + name_of(options) + ": " + reason,
                         "another job may hold the port: choose another MASTER_PORT");
@@ -360,8 +346,8 @@ class TcpStore final : public Store {
   }
 
  private:
-  static int connected(const Socket& socket, const sockaddr_in& address, TimePoint deadline) {
-    if (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return 0;
+  static int connected(const Socket& socket, const SocketAddress& address, TimePoint deadline) {
+    if (::connect(socket.fd(), address.get(), address.size) == 0) return 0;
     if (errno != EINPROGRESS) return errno;
     if (!socket.await(POLLOUT, deadline)) return ETIMEDOUT;
     int error = 0;
@@ -370,9 +356,9 @@ class TcpStore final : public Store {
   }
 
   void connect(const TcpStoreOptions& options, TimePoint deadline) {
-    const sockaddr_in address = address_of(options.address, options.port);
+    const SocketAddress address = resolve(options.address, options.port);
     for (auto pause = milliseconds(1);; pause = std::min(pause * 2, milliseconds(50))) {
-      Socket socket(clock_, ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      Socket socket(clock_, ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
       const int error = socket.fd() < 0 ? errno : connected(socket, address, deadline);
       if (error == 0) {
         const int on = 1;

@@ -361,7 +361,8 @@ std::string ClusterSpec::to_yaml() const {
   for (const ClusterHost& h : hosts) {
     text += "  - {name: " + word(h.name) + ", devices: " + std::to_string(h.devices);
     if (!h.kind.empty()) text += ", kind: " + word(h.kind);
-    if (levels.empty() && h.devices > 1) text += ", " + link_text(h.link);
+    // A host of one device has a link only if the file said so.
+    if (levels.empty() && (h.devices > 1 || h.link != ClusterLink{})) text += ", " + link_text(h.link);
     text += "}\n";
   }
   const bool networked = levels.empty() && hosts.size() > 1 && !all_pairs_linked(*this);

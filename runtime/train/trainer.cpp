@@ -739,6 +739,17 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
+/// Where to go on after a failure. A launcher says it for all ranks; a rank of another host has only its own
+/// last words.
+void Trainer::Impl::log_way_on() const {
+  if (options.launcher != 0 || options.output_dir.empty()) return;
+  log_error("this rank ends after step " + std::to_string(done) +
+            (report.saved_step < 0
+                 ? "; no checkpoint was saved (--checkpoint-every N saves them)"
+                 : "; the newest checkpoint is of step " + std::to_string(report.saved_step) + ": --resume " +
+                       options.output_dir));
+}
+
 /// What a failure leaves behind, and what is said of it.
 template <class Work>
 void Trainer::guarded(Work&& work) {
@@ -748,7 +759,10 @@ void Trainer::guarded(Work&& work) {
     work();
   } catch (const Error& error) {
     self.write_trace();
-    if (error.code() != ExitCode::Numeric) throw;
+    if (error.code() != ExitCode::Numeric) {
+      self.log_way_on();
+      throw;
+    }
     const std::int64_t saved = self.report.saved_step;
     throw NumericError(error.what(),
                        error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
@@ -756,6 +770,7 @@ void Trainer::guarded(Work&& work) {
                                                        " is from before it"));
   } catch (const std::exception&) {
     self.write_trace();
+    self.log_way_on();
     throw;
   }
 }

@@ -272,7 +272,9 @@ struct Trainer::Impl {
   }
 
   void agree_on_settings();
+  void require_shared(const std::filesystem::path& folder);
   void claim_outputs();
+  void log_way_on() const;
   void check_changes(const Checkpoint& found);
   void take_folder();
   void open_files();

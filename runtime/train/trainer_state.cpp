@@ -85,6 +85,40 @@ void Trainer::Impl::agree_on_settings() {
     throw ConfigError(to_string(*problem), "start all ranks with the same flags and the same data");
 }
 
+/// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
+void Trainer::Impl::require_shared(const std::filesystem::path& folder) {
+  // A network file system may show a new file late.
+  constexpr std::chrono::seconds kPatience{3};
+  constexpr std::chrono::milliseconds kPause{20};
+  Communicator& ranks = world.communicator;
+  if (ranks.size() == 1) return;
+  const bool first_rank = ranks.rank() == RankId(0);
+  const std::string probe =
+      run_files::kProbe + broadcast_text(ranks, first_rank ? new_run_id() : std::string());
+  const std::string host = broadcast_text(ranks, first_rank ? host_name() : std::string());
+  auto problem = together("trying " + folder.string(), [&] {
+    if (first_rank) require(write_file_atomically(folder / probe, host + "\n"));
+  });
+  const auto seen = [&] {
+    std::error_code ignored;
+    return std::filesystem::exists(folder / probe, ignored);
+  };
+  if (!problem) {
+    problem = together("looking for rank 0's file in " + folder.string(), [&] {
+      const TimePoint end = world.clock.now() + kPatience;
+      while (!seen() && world.clock.now() < end) world.clock.sleep_until(world.clock.now() + kPause);
+      if (seen()) return;
+      throw ConfigError(folder.string() + " on host " + host_name() +
+                            " is not the folder that rank 0 has on " + host +
+                            ": a file of rank 0 does not appear in it",
+                        "give a folder on a file system that all hosts share, the same for every rank");
+    });
+  }
+  std::error_code ignored;
+  if (first_rank) std::filesystem::remove(folder / probe, ignored);
+  if (problem) throw ConfigError(to_string(*problem));
+}
+
 /// Everything that will be written is made, or refused, before the first step.
 void Trainer::Impl::claim_outputs() {
   const bool first_rank = world.communicator.rank() == RankId(0);
@@ -101,6 +135,9 @@ void Trainer::Impl::claim_outputs() {
   });
   if (problem) throw ConfigError(problem->what);
   if (!options.output_dir.empty()) run = broadcast_text(world.communicator, fresh);
+  if (!options.output_dir.empty()) require_shared(options.output_dir);
+  if (!options.save_weights.empty())
+    require_shared(std::filesystem::absolute(options.save_weights).parent_path());
 }
 
 void Trainer::Impl::check_changes(const Checkpoint& found) {

@@ -188,14 +188,47 @@ TEST_F(Checkpoints, ReadersAndPruningFollowTheRun) {
   EXPECT_EQ(found(), 30) << "one run is left";
 }
 
-TEST_F(Checkpoints, AReturnToAnOlderStepAbandonsTheLaterOnes) {
+TEST_F(Checkpoints, AReturnToAnOlderStepMovesTheLaterOnesAside) {
   for (int step : {10, 20, 30}) ASSERT_FALSE(save("aa", step));
   ASSERT_TRUE(go_on_from(folder_, "aa", 10));
   EXPECT_EQ(found(), 10) << "from that moment on, whatever happens";
-  EXPECT_TRUE(fs::exists(step_folder(30))) << "until there is a new one";
-  ASSERT_FALSE(save("aa", 15));
-  EXPECT_EQ(found(), 15);
-  EXPECT_EQ(entries(), (std::vector<std::string>{"latest", "step-00000010", "step-00000015"}));
+  EXPECT_EQ(entries(), (std::vector<std::string>{"abandoned-1", "latest", "step-00000010"}));
+  // Steps of the branch that was left lie before the new ones: they must not come back.
+  ASSERT_FALSE(save("aa", 25));
+  write(shard(25), "damaged");
+  EXPECT_EQ(found(), 10);
+  const Result<Checkpoint> left = open_checkpoint((folder_ / "abandoned-1").string());
+  ASSERT_TRUE(left) << "nothing is deleted";
+  EXPECT_EQ(left->info.step, 30);
+  // A branch for each return; what nobody can read is not in the way either.
+  write(step_folder(25) / "manifest.json", "damaged");
+  ASSERT_TRUE(go_on_from(folder_, "aa", 10));
+  ASSERT_FALSE(save("aa", 20));
+  EXPECT_EQ(entries(), (std::vector<std::string>{"abandoned-1", "abandoned-2", "latest", "step-00000010",
+                                                 "step-00000020"}));
+  ASSERT_TRUE(go_on_from(folder_, "aa", 20)) << "the newest: nothing is left behind";
+  EXPECT_FALSE(fs::exists(folder_ / "abandoned-3"));
+}
+
+TEST_F(Checkpoints, NamesThatAreTakenAreNoPlaceToMoveTo) {
+  for (int step : {10, 20}) ASSERT_FALSE(save("aa", step));
+  write(folder_ / "abandoned-1", "");
+  fs::create_directories(folder_ / "abandoned-2" / "step-00000020" / "mine");
+  ASSERT_TRUE(go_on_from(folder_, "aa", 10));
+  EXPECT_TRUE(fs::exists(folder_ / "abandoned-3" / "step-00000020" / "manifest.json"));
+}
+
+TEST_F(Checkpoints, ADamagedLatestDoesNotHideWholeOnes) {
+  for (int step : {10, 20, 30}) ASSERT_FALSE(save("aa", step));
+  for (const char* damaged :
+       {"", "garbage", "step-", "step-0000003", "step-00000010", "step-00000010\n", "step-00000010\naa",
+        "step-00000005\naa\n", "step-00000010\nab\n", "step-0000001x\naa\n"}) {
+    write(folder_ / "latest", damaged);
+    EXPECT_EQ(found(), 30) << damaged;
+  }
+  fs::remove(folder_ / "latest");
+  fs::create_directory(folder_ / "latest");
+  EXPECT_EQ(found(), 30) << "a folder of that name";
 }
 
 TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/addresses.h"
 #include "runtime/comm/handshake.h"
 
 namespace millrace {
@@ -90,6 +91,54 @@ TEST_F(Tcp, ServesSeveralClientsAndNamesAPortInUse) {
     server->set("k", std::string("a\0b", 3));
   });
   EXPECT_EQ(client->get("k", milliseconds(5000)), std::string("a\0b", 3));
+}
+
+TEST_F(Tcp, ListensWhereItIsToldAndNowhereElse) {
+  const auto reaches = [&](const char* address) {
+    sockaddr_in other = loopback(port_);
+    ::inet_pton(AF_INET, address, &other.sin_addr);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&other), sizeof other) == 0;
+    ::close(fd);
+    return connected;
+  };
+  {
+    const auto narrow = join(0);
+    EXPECT_FALSE(reaches("127.0.0.2"));
+  }
+  const auto wide = join(0, {.all_addresses = true});
+  EXPECT_TRUE(reaches("127.0.0.2"));
+}
+
+TEST(Addresses, NamesAndLiteralsOfBothFamilies) {
+  EXPECT_EQ(resolve("[::1]", 1).text(), "::1");
+  EXPECT_EQ(resolve("::1", 1).family(), AF_INET6);
+  EXPECT_EQ(resolve("10.1.2.3", 1).text(), "10.1.2.3");
+  EXPECT_EQ(resolve("localhost", 1).text(), "127.0.0.1") << "IPv4 where there is one";
+  for (const char* own : {"127.0.1.1", "::1", "::ffff:127.0.0.1", "localhost"})
+    EXPECT_TRUE(resolve(own, 1).is_loopback()) << own;
+  for (const char* other : {"10.1.2.3", "2001:db8::1", "::ffff:10.0.0.1"})
+    EXPECT_FALSE(resolve(other, 1).is_loopback()) << other;
+  EXPECT_EQ(host_and_port("::1", 7), "[::1]:7");
+  EXPECT_EQ(host_and_port("[::1]", 7), "[::1]:7");
+  EXPECT_EQ(host_and_port("host", 7), "host:7");
+  EXPECT_EQ(any_address(resolve("::1", 7)).text(), "::");
+  EXPECT_EQ(any_address(resolve("127.0.1.1", 7)).text(), "0.0.0.0");
+  EXPECT_EQ(address_towards(resolve("127.0.0.1", 7))->text(), "127.0.0.1");
+  EXPECT_THROW(resolve("no-such-host.invalid", 1), ConfigError);
+  EXPECT_THROW(resolve("[::1]:29500", 1), ConfigError);
+}
+
+/// Over IPv6 where this machine has it.
+TEST(Addresses, RanksMeetAtIpv6) {
+  if (!address_towards(resolve("::1", 9))) return;  // no IPv6 here: nothing to meet at
+  TcpStoreOptions options{.address = "[::1]", .port = free_port(), .size = 2, .deadline = milliseconds(5000)};
+  const auto server = make_tcp_store(options);
+  EXPECT_THROW(make_tcp_store(options), ConfigError) << "the port is in use";
+  options.rank = 1;
+  const auto client = make_tcp_store(options);
+  server->set("k", "v");
+  EXPECT_EQ(client->get("k", milliseconds(5000)), "v");
 }
 
 TEST_F(Tcp, AnAnswerThatComesTooLateIsNotTakenForTheNext) {

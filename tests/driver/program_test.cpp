@@ -157,8 +157,7 @@ TEST_F(Program, LaunchNamesTheRankThatFailed) {
       "echo '{\"rank\":1,\"stage\":1,\"step\":7,\"action\":\"1B2\"}' > out/status.rank1.json\n"
       "if [ $RANK = 1 ]; then echo boom >&2; kill -9 $$; fi\nwhile :; do :; done");
   folder_.write("job.yaml", kJob);
-  std::filesystem::create_directories(folder_.path("out/checkpoints"));
-  folder_.write("out/checkpoints/latest", "x");
+  std::filesystem::create_directories(folder_.path("out/checkpoints/step-00000005"));
   folder_.write("out/summary.json", "stale");
   const Answer answer = millrace("launch job.yaml --output-dir out --set resume=job.yaml");
   EXPECT_EQ(answer.code, 137);
@@ -169,6 +168,28 @@ TEST_F(Program, LaunchNamesTheRankThatFailed) {
   }
   // The ranks remove it when they take the folder: these never did.
   EXPECT_EQ(folder_.read("out/summary.json"), "stale");
+}
+
+TEST_F(Program, LaunchIsStartedOnce) {
+  worker("touch out/ran");
+  folder_.write("job.yaml", kJob);
+  const std::string job = "launch job.yaml --output-dir out";
+  for (const auto& [name, value] : {std::pair{"SLURM_STEP_NUM_TASKS", "2"},
+                                    {"SLURM_PROCID", "0"},
+                                    {"SLURM_LOCALID", "0"},
+                                    {"SLURM_STEP_NODELIST", "n[1-2]"}})
+    ::setenv(name, value, 1);
+  const Answer refused = millrace(job);
+  const Answer dry = millrace(job + " --dry-run");
+  ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+  const Answer alone = millrace(job);
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NODELIST"})
+    ::unsetenv(name);
+  EXPECT_EQ(refused.code, 2) << refused.text;
+  for (const char* part : {"2 times", "SLURM_STEP_NUM_TASKS=2", "millrace train"})
+    EXPECT_NE(refused.text.find(part), std::string::npos) << refused.text;
+  EXPECT_EQ(dry.code, 0) << dry.text;
+  EXPECT_EQ(alone.code, 0) << alone.text;
 }
 
 TEST_F(Program, DryRunTouchesNothing) {

@@ -332,13 +332,16 @@ def main():
     if numpy is None:
         sys.exit("check: this Python has no NumPy; take the one whose path tests/reference/install prints")
     out = options.out or tempfile.mkdtemp(prefix="millrace-gpu-")
+    used = [folder for folder in (os.path.join(out, str(number)) for number in range(len(wanted))) if os.path.exists(folder)]
+    if used:
+        sys.exit(f"check: {used[0]} is of an earlier call: give another --out, or delete it")
 
     def one(item):
         number, (name, check) = item
         folder = os.path.join(out, str(number))
-        os.makedirs(folder)
         start = time.monotonic()
         try:
+            os.makedirs(folder)
             return name, True, check(millrace, folder), time.monotonic() - start
         except Exception as error:  # one that breaks must not end the others
             return name, False, f"{type(error).__name__}: {error}", time.monotonic() - start

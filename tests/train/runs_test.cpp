@@ -81,8 +81,9 @@ TEST_F(Runs, AReturnToAnOlderStepAbandonsTheRest) {
   back.resume = (folder_ / "out/checkpoints/step-00000008").string();
   const Outcome again = run(back);
   EXPECT_EQ(again.losses, (std::vector<double>{whole.losses.begin() + 8, whole.losses.begin() + 11}));
-  EXPECT_EQ(newest("out"), 9) << "step 9 is the newest now, 10 and 12 are gone";
+  EXPECT_EQ(newest("out"), 9) << "step 9 is the newest now, 10 and 12 are aside";
   EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/step-00000012"));
+  EXPECT_EQ(open_checkpoint((folder_ / "out/checkpoints/abandoned-1").string())->info.step, 12);
   std::vector<std::int64_t> expected(11);
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<std::int64_t>(i);
   for (int rank : {0, 1}) EXPECT_EQ(logged_steps("out", rank), expected) << "each step once";

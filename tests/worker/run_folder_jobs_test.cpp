@@ -80,6 +80,84 @@ TEST_F(RunFolders, AUsedFolderIsRefusedAndItsCheckpointsAreSafe) {
   EXPECT_FALSE(fs::exists(folder_ / "out/checkpoints/step-00000030"));
 }
 
+TEST_F(RunFolders, ResumeAutoGoesOnIfThereIsSomething) {
+  const std::string train = "train " + std::string(kModel) + "--stages 2 --output-dir out --resume auto ";
+  const Ran begun = run(train + "--steps 4 --checkpoint-every 2");
+  EXPECT_EQ(begun.code, 0) << begun.output;
+  expect_parts(begun, {"holds no checkpoint: the run begins"});
+  const Ran on = run(train + "--steps 6 --checkpoint-every 2");
+  EXPECT_EQ(on.code, 0) << on.output;
+  expect_parts(on, {"resumed step=4"});
+  const Ran whole = run("train " + std::string(kModel) + "--stages 2 --output-dir whole --steps 6");
+  const auto loss = [&](const std::string& folder) {
+    return parse_json(bytes(folder + "/summary.json"), "summary")->find("final_loss")->as_double();
+  };
+  EXPECT_EQ(loss("out"), loss("whole")) << whole.output;
+  write("job.yaml",
+        "model: mlp\nwidth: 32\ndepth: 3\nno_evaluation: true\nstages: 2\nsteps: 7\n"
+        "resume: auto\noutput_dir: out\n");
+  const Ran launched = run("launch job.yaml");
+  EXPECT_EQ(launched.code, 0) << launched.output;
+  expect_parts(launched, {"resumed step=6"});
+  // An attempt that was killed before its first checkpoint: logs, no summary.
+  ASSERT_EQ(run("train " + std::string(kModel) + "--steps 3 --output-dir logs").code, 0);
+  const std::string again = "train " + std::string(kModel) + "--steps 3 --output-dir logs --resume auto";
+  const Ran done = run(again);
+  EXPECT_EQ(done.code, 2) << "a run that is done is not deleted: " << done.output;
+  fs::remove(folder_ / "logs/summary.json");
+  const Ran anew = run(again + " --resume-changes lr");
+  EXPECT_EQ(anew.code, 0) << anew.output;
+  expect_parts(anew, {"the run begins, over what an attempt left (logs of steps)"});
+  // Damage is no reason to begin anew.
+  for (const auto& step : fs::directory_iterator(folder_ / "out/checkpoints"))
+    if (step.is_directory()) fs::remove(step.path() / "manifest.json");
+  EXPECT_EQ(run(train + "--steps 8").code, 4);
+  EXPECT_EQ(run("train --model mlp --resume auto").code, 2) << "there is no output folder";
+  EXPECT_EQ(run(train + "--steps 8 --overwrite").code, 2);
+}
+
+TEST_F(RunFolders, FoldersThatRanksDoNotShareAreFoundBeforeTheFirstStep) {
+  const struct {
+    const char* outputs;
+    const char* named;
+  } cases[] = {{"--output-dir out", "out"}, {"--save-weights w.safetensors", "rank1"}};
+  for (const auto& [outputs, named] : cases) {
+    fs::remove_all(folder_ / "store");
+    for (const char* name : {"store", "rank0", "rank1"}) fs::create_directories(folder_ / name);
+    const std::string train = "train " + std::string(kModel) + "--stages 2 --steps 3 " + outputs;
+    const auto rank = [&](const std::string& number) {
+      return start(train, "rank" + number + ".log",
+                   "--chdir=rank" + number + " WORLD_SIZE=2 MILLRACE_STORE=../store RANK=" + number);
+    };
+    const pid_t ranks[] = {rank("0"), rank("1")};
+    EXPECT_EQ(end_of(ranks[0]), 2) << bytes("rank0.log");
+    EXPECT_EQ(end_of(ranks[1]), 2) << bytes("rank1.log");
+    for (const char* log : {"rank0.log", "rank1.log"}) {
+      const std::string text = bytes(log);
+      for (const char* part : {"rank 1: ", "is not the folder that rank 0 has", "all hosts share", named})
+        EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+      EXPECT_EQ(text.find("step="), std::string::npos) << text;
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / "rank0"))
+      EXPECT_EQ(entry.path().string().find(".shared"), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(RunFolders, TasksOfASchedulerAreTheRanks) {
+  const std::string train = "train " + std::string(kModel) + "--stages 2 --steps 3 --output-dir out";
+  const std::string slurm =
+      "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1 SLURM_JOB_ID=" + std::to_string(::getpid()) +
+      " SLURM_PROCID=";
+  const pid_t second = start(train, "rank1.log", slurm + "1 SLURM_LOCALID=1");
+  const Ran first = run(train, slurm + "0 SLURM_LOCALID=0");
+  EXPECT_EQ(end_of(second), 0) << bytes("rank1.log");
+  EXPECT_EQ(first.code, 0) << first.output;
+  EXPECT_TRUE(fs::exists(folder_ / "out/steps.rank1.jsonl")) << first.output;
+  const Ran other = run("train --model mlp --steps 2", slurm + "0");
+  EXPECT_EQ(other.code, 2);
+  expect_parts(other, {"this job has 2", "SLURM_STEP_NUM_TASKS=2"});
+}
+
 TEST_F(RunFolders, ResumeComparesFlagsAndData) {
   ASSERT_EQ(run("train " + std::string(kModel) +
                 "--microbatch 8 --data synthetic:640 --steps 4 --checkpoint-every 2 --output-dir out")
