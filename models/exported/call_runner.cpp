@@ -75,7 +75,8 @@ std::optional<c10::IValue> number_as(double real, std::optional<std::int64_t> wh
 /// nullopt: the operator takes no such thing there. All sizes are numbers.
 std::optional<c10::IValue> constant_as(const ExportedArgument& argument, const c10::TypePtr& formal,
                                        std::size_t length) {
-  if (argument.kind == Kind::None) return c10::IValue();
+  if (argument.kind == Kind::None)
+    return formal->kind() == c10::TypeKind::OptionalType ? std::optional(c10::IValue()) : std::nullopt;
   const c10::TypePtr type = without_optional(formal);
   if (type->kind() == c10::TypeKind::ListType) {
     const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
@@ -159,8 +160,8 @@ struct CallRunner::Call {
   std::vector<char> output_is_list;
   bool without_gradient = false;
   bool draws = false;
-  bool only_in_training = false;  ///< it changes a buffer: in evaluation its output is what it would change
-  bool draws_bernoulli = false;   ///< in evaluation: the expected value
+  std::vector<int> writes;       ///< places; in evaluation it is left out where one lies in a buffer
+  bool draws_bernoulli = false;  ///< in evaluation: the expected value
   WeightPlaces weights;
   std::vector<int> read_last;
 };
@@ -174,16 +175,19 @@ class CallCompiler {
                std::size_t trainable, const std::set<std::string>& buffers)
       : program_(program), first_parameter_(first_parameter), trainable_(trainable), buffers_(buffers) {
     for (const std::string& name : given) places_.emplace(name, static_cast<int>(places_.size()));
+    given_ = static_cast<int>(places_.size());
   }
 
   Result<std::shared_ptr<const CallRunner>> compile(std::vector<FlatCall> calls,
                                                     const std::vector<std::string>& wanted) {
     std::shared_ptr<CallRunner> runner(new CallRunner);
     for (const FlatCall& call : calls) runner->calls_.push_back(compile(call));
+    if (!problems_.empty()) return problems_;
     for (const std::string& name : wanted) runner->wanted_.push_back(places_.at(name));
+    for (const auto& [name, place] : places_)
+      if (place < given_ && buffers_.contains(name)) runner->buffers_.push_back(place);
     runner->num_places_ = places_.size();
     for (const auto& call : runner->calls_) runner->draws_ = runner->draws_ || call.draws;
-    if (!problems_.empty()) return problems_;
     std::set<int> stays(runner->wanted_.begin(), runner->wanted_.end());
     for (auto call = runner->calls_.rbegin(); call != runner->calls_.rend(); ++call) {
       const auto reads = [&](int place) {
@@ -207,6 +211,7 @@ class CallCompiler {
                 .op = c10::Dispatcher::singleton().findSchema({call.op, call.overload}),
                 .without_gradient = call.without_gradient};
     const c10::FunctionSchema& schema = result.op->schema();
+    const std::size_t problems = problems_.size();
     std::size_t known = 0;
     for (const c10::Argument& formal : schema.arguments()) {
       const ExportedArgument* actual = call.argument(formal.name());
@@ -223,8 +228,10 @@ class CallCompiler {
     }
     if (result.outputs.size() > schema.returns().size())
       refuse(call, "makes more than the operator does: " + c10::toString(schema));
-    result.only_in_training =
-        std::ranges::any_of(call.writes, [&](const std::string& v) { return buffers_.contains(v); });
+    if (problems_.size() > problems) return result;  // the rest looks at arguments as the operator takes them
+    for (const std::string& value : call.writes)
+      if (const auto found = places_.find(value); found != places_.end())
+        result.writes.push_back(found->second);
     find_random(call, result);
     find_evaluation(result);
     find_form(call, result);
@@ -253,7 +260,7 @@ class CallCompiler {
       if (formal.default_value())
         result.constant = *formal.default_value();
       else if (formal.type()->kind() != c10::TypeKind::OptionalType)
-        return wrong();
+        refuse(call, "lacks the argument " + formal.name() + " (" + formal.type()->str() + ")");
       return result;
     }
     const c10::TypePtr type = without_optional(formal.type());
@@ -314,7 +321,8 @@ class CallCompiler {
     result.draws = result.op->hasTag(at::Tag::nondeterministic_seeded) || kDrawInside.contains(call.op);
     for (const char* name : {"p", "dropout_p", "dropout"})
       if (is_zero(operand_of(result, name)) && call.op != "aten::bernoulli_") result.draws = false;
-    result.draws_bernoulli = call.op == "aten::bernoulli_" && call.overload == "float";
+    result.draws_bernoulli =
+        call.op == "aten::bernoulli_" && call.overload == "float" && result.operands[1].constant.isDouble();
   }
 
   static void find_evaluation(Call& call) {
@@ -334,10 +342,12 @@ class CallCompiler {
 
   void find_form(const FlatCall& call, Call& result) const {
     using Form = Call::Form;
-    if (call.op == "aten::dropout" && result.draws) result.form = Form::Dropout;
+    if (call.op == "aten::dropout" && result.draws && result.operands[1].constant.isDouble())
+      result.form = Form::Dropout;
     if (call.without_gradient) return;
-    for (const std::string& value : call.reads())
-      if (program_.written_with(value)) return;
+    const auto is_written = [&](const std::string& value) { return program_.written_with(value); };
+    if (std::ranges::any_of(call.reads(), is_written) || std::ranges::any_of(call.makes(), is_written))
+      return;
     const Operand *weight = operand_of(result, "weight"), *bias = operand_of(result, "bias");
     WeightPlaces places{parameter(weight), parameter(bias)};
     // A bias that is computed from something else stays autograd's.
@@ -387,6 +397,7 @@ class CallCompiler {
   std::size_t first_parameter_, trainable_;
   const std::set<std::string>& buffers_;
   std::unordered_map<std::string, int> places_;
+  int given_ = 0;  ///< places
   Problems problems_;
 };
 
@@ -428,6 +439,12 @@ at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, cons
 std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const CallPass& pass) const {
   const at::Device device = values.empty() ? at::Device(at::kCPU) : values.front().device();
   values.resize(num_places_);
+  std::vector<at::Tensor> buffers;  // which stay as they are in evaluation
+  if (!pass.training)
+    for (int place : buffers_) buffers.push_back(values[static_cast<std::size_t>(place)]);
+  const auto lies_in_a_buffer = [&](const at::Tensor& written) {
+    return std::ranges::any_of(buffers, [&](const at::Tensor& b) { return b.is_alias_of(written); });
+  };
   const auto at_place = [&](int place) -> at::Tensor& { return values[static_cast<std::size_t>(place)]; };
   torch::jit::Stack stack;
   for (const Call& call : calls_) {
@@ -444,8 +461,9 @@ std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const Ca
         at_place(call.outputs[0][0]) = std::move(value);
       finish();
     };
-    if (!pass.training && call.only_in_training) {
-      give(tensor(0));
+    if (!pass.training &&
+        std::ranges::any_of(call.writes, [&](int place) { return lies_in_a_buffer(at_place(place)); })) {
+      give(at_place(call.writes.front()));
       continue;
     }
     using Form = Call::Form;

@@ -51,6 +51,7 @@ class CallRunner {
   std::vector<Call> calls_;
   std::size_t num_places_ = 0;
   std::vector<int> wanted_;
+  std::vector<int> buffers_;  ///< places among the given
   bool draws_ = false;
 };
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -65,7 +67,7 @@ class ExportedLayer final : public MultiLayer {
                   .training = context.training,
                   .masks = context.masks,
                   .random_seed = context.random_seed};
-    if (!context.training) return plain(parts_.calls->run(given(inputs, parameters, buffers), pass));
+    if (!context.training) return plain(run(inputs, parameters, buffers, pass));
     // Under autograd even if nothing is kept (recompute): LibTorch takes other kernels for an LSTM without
     // it.
     at::AutoGradMode with_grad(true);
@@ -73,7 +75,7 @@ class ExportedLayer final : public MultiLayer {
     for (const at::Tensor& input : inputs) graph->inputs.push_back(leaf_of(input));
     for (const at::Tensor& parameter : parameters) graph->parameters.push_back(leaf_of(parameter));
     pass.pending = &graph->pending;
-    graph->outputs = parts_.calls->run(given(graph->inputs, graph->parameters, buffers), pass);
+    graph->outputs = run(graph->inputs, graph->parameters, buffers, pass);
     std::vector<at::Tensor> outputs = plain(graph->outputs);
     if (saved) saved->extra = std::move(graph);
     return outputs;
@@ -136,20 +138,31 @@ class ExportedLayer final : public MultiLayer {
           input.shape, at::TensorOptions(at::isFloatingType(input.dtype) ? at::kFloat : input.dtype)));
     for (const ParameterSpec& spec : parts_.parameters)
       (spec.is_buffer ? buffers : parameters).push_back(spec.value);
-    return shapes_of(
-        parts_.calls->run(given(zeros, parameters, buffers), {.symbols = &symbols, .training = false}));
+    return shapes_of(run(zeros, parameters, buffers, {.symbols = &symbols, .training = false}));
   }
 
   /// What leaves is plain and contiguous: what comes over a border is, and both must meet the same kernels.
   static std::vector<at::Tensor> plain(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> result;
-    for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().contiguous());
+    for (const at::Tensor& tensor : tensors)
+      result.push_back(tensor.detach().resolve_neg().contiguous());  // an imaginary part may be negated later
     return result;
+  }
+
+  /// The outputs as ports describe them, under autograd if grad mode is on.
+  std::vector<at::Tensor> run(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                              std::span<at::Tensor> buffers, const CallPass& pass) const {
+    std::vector<at::Tensor> outputs = parts_.calls->run(given(inputs, parameters, buffers), pass);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      if (parts_.outputs[i].is_complex) outputs[i] = at::view_as_real(outputs[i].resolve_conj());
+    return outputs;
   }
 
   std::vector<at::Tensor> given(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                                 std::span<at::Tensor> buffers) const {
     std::vector<at::Tensor> all(inputs.begin(), inputs.end());
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (parts_.inputs[i].is_complex) all[i] = at::view_as_complex(all[i]);
     all.insert(all.end(), parameters.begin(), parameters.end());
     all.insert(all.end(), buffers.begin(), buffers.end());
     const at::Device device = all.empty() ? at::Device(at::kCPU) : all.front().device();

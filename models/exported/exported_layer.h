@@ -25,10 +25,11 @@ struct SymbolTable {
 /// A tensor that goes in or out.
 struct ExportedPort {
   std::string name;
-  std::vector<SizeExpression> sizes;
-  at::ScalarType dtype = at::kFloat;
-  bool differentiable = false;  ///< of an output
-  bool is_field = false;        ///< of an input
+  std::vector<SizeExpression> sizes;  ///< as outside the layer: of complex numbers [..., 2]
+  at::ScalarType dtype = at::kFloat;  ///< as outside the layer
+  bool is_complex = false;            ///< inside the layer
+  bool differentiable = false;        ///< of an output
+  bool is_field = false;              ///< of an input
 };
 
 struct ExportedLayerParts {

@@ -51,8 +51,10 @@ class ModelBuilder {
     flat_ = *std::move(flat);
     model_.name = std::filesystem::path(archive_->name()).filename().string();
     use_one_name_for_shared_parameters();
-    for (const ExportedInput& input : program_.inputs)
+    for (const ExportedInput& input : program_.inputs) {
       if (input.kind == ExportedInput::Kind::Buffer) buffers_.insert(input.value);
+      if (input.kind != ExportedInput::Kind::User && !in_state_dict(input)) passing_.insert(input.value);
+    }
     Result<ExportedFields> fields = find_fields(program_, flat_, archive_->name());
     if (!fields) return fields.problems();
     fields_ = *std::move(fields);
@@ -109,9 +111,14 @@ class ModelBuilder {
     return found == flat_.tensors.end() ? nullptr : &found->second;
   }
 
-  bool is_floating(const std::string& value) const {
+  at::ScalarType type_of(const std::string& value) const {
     const ExportedTensor* t = tensor(value);
-    return t && at::isFloatingType(scalar_type_of(*t));
+    return t ? scalar_type_of(*t) : at::ScalarType::Undefined;
+  }
+  bool is_complex(const std::string& value) const { return at::isComplexType(type_of(value)); }
+  /// Gradients are of real and of complex numbers.
+  bool has_gradients(const std::string& value) const {
+    return at::isFloatingType(type_of(value)) || is_complex(value);
   }
 
   /// Differentiable values, and the parameters from which the loss can be reached through them: others keep
@@ -128,11 +135,11 @@ class ModelBuilder {
       if (call.without_gradient || call.op == "aten::detach") continue;
       if (!std::ranges::any_of(call.reads(), acts)) continue;
       for (const std::string& made : call.makes())
-        if (is_floating(made)) differentiable_.insert(made);
+        if (has_gradients(made)) differentiable_.insert(made);
       for (const std::string& written : call.writes)  // a view of it, or it under another name
         if (const auto* together = flat_.written_with(written))
           for (const std::string& value : *together)
-            if (is_floating(value)) differentiable_.insert(value);
+            if (has_gradients(value)) differentiable_.insert(value);
     }
     std::set<std::string> reached{result_};
     for (bool changed = true; changed;) {
@@ -387,15 +394,15 @@ class ModelBuilder {
           buffer_specs.push_back(spec_of(target, true));
           buffers.push_back(value);
         } else {
-          const bool changes = changes_a_buffer(call, {value});
-          if (changes)
-            problems.push_back(problem("call " + escaped(call.name) + " changes " + escaped(target) +
-                                           ", which is not part of the state_dict",
-                                       "register that buffer as persistent"));
           parts.constants.push_back(tensor_of(archive_, program_.stored.at(target)));
           constants.push_back(value);
         }
       }
+      if (const std::string* changed = changed_buffer(call, passing_))
+        problems.push_back(problem("call " + escaped(call.name) + " changes " +
+                                       escaped(inputs_.at(*changed)->target) +
+                                       ", which is not part of the state_dict",
+                                   "register that buffer as persistent"));
       for (const std::string& value : call.makes()) made.insert(value);
     }
     if (number + 1 == segments_.size()) add_unused(buffers, buffer_specs);
@@ -405,28 +412,34 @@ class ModelBuilder {
         if (const auto reader = last_reader.find(value);
             reader != last_reader.end() && reader->second > number)
           outputs.push_back(value);
-    if (outputs.empty()) outputs.push_back(segment.calls.back().makes().front());
+    if (outputs.empty() && !made.empty()) outputs.push_back(*made.begin());
+    if (outputs.empty()) problems.push_back(problem("layer " + escaped(named.name) + " makes no tensor", {}));
     for (const std::string& value : outputs) {
-      const ExportedTensor* t = tensor(value);
-      if (!t || scalar_type_of(*t) == at::ScalarType::Undefined) {
+      if (const at::ScalarType type = type_of(value);
+          type == at::ScalarType::Undefined || type == at::kComplexHalf) {
         problems.push_back(problem("value " + escaped(value) + " between two layers is no plain tensor", {}));
         continue;
       }
-      parts.outputs.push_back({value, t->sizes, scalar_type_of(*t), differentiable_.contains(value), false});
+      parts.outputs.push_back(port_of(value));
+      parts.outputs.back().differentiable = differentiable_.contains(value);
     }
     if (!problems.empty()) return problems;
     if (Status bound = add_inputs_for_sizes(segment, parts, inputs); !bound) return bound;
     for (const std::string& value : inputs) {
-      const ExportedTensor* t = tensor(value);
-      parts.inputs.push_back({value, t->sizes, scalar_type_of(*t), false, model_.field(value) != nullptr});
+      parts.inputs.push_back(port_of(value));
+      parts.inputs.back().is_field = model_.field(value) != nullptr;
     }
     parts.kind = kind_of_layer(segment);
     const auto is_floating_tensor = [](const at::Tensor& t) { return t.is_floating_point(); };
     const bool constants_float = std::ranges::any_of(parts.constants, is_floating_tensor) ||
                                  std::ranges::any_of(buffer_specs, is_floating_tensor, &ParameterSpec::value);
     parts.cast_policy = cast_policy_of(segment.calls, constants_float);
-    // What passes on does not see its own weights' type: it has none.
-    if (parts.cast_policy == CastPolicy::Promote && !parts.parameters.empty())
+    // What passes on does not see its own weights' type: it has none. Complex numbers have no lower type.
+    const bool complex = std::ranges::any_of(segment.calls, [&](const FlatCall& call) {
+      const auto is = [&](const std::string& value) { return is_complex(value); };
+      return std::ranges::any_of(call.reads(), is) || std::ranges::any_of(call.makes(), is);
+    });
+    if (complex || (parts.cast_policy == CastPolicy::Promote && !parts.parameters.empty()))
       parts.cast_policy = CastPolicy::Float32;
     parts.parameters.insert(parts.parameters.end(), buffer_specs.begin(), buffer_specs.end());
     std::vector<std::string> given = inputs;
@@ -447,6 +460,18 @@ class ModelBuilder {
     return Ok{};
   }
 
+  /// Complex numbers are pairs of real ones outside their layer: whatever carries and adds up tensors takes
+  /// those.
+  ExportedPort port_of(const std::string& value) const {
+    ExportedPort port{.name = value, .sizes = tensor(value)->sizes, .dtype = type_of(value)};
+    if (at::isComplexType(port.dtype)) {
+      port.is_complex = true;
+      port.dtype = c10::toRealValueType(port.dtype);
+      port.sizes.emplace_back(2);
+    }
+    return port;
+  }
+
   static bool in_state_dict(const ExportedInput& input) {
     return input.kind == ExportedInput::Kind::Parameter ||
            (input.kind == ExportedInput::Kind::Buffer && input.persistent);
@@ -459,7 +484,10 @@ class ModelBuilder {
     if (spec.value.scalar_type() != at::kFloat)
       return problem("parameter " + escaped(names[0]) + " is of " +
                          scalar_type_name(program_.stored.at(names[0]).scalar_type),
-                     "export the model in float32: model.float()");
+                     spec.value.is_complex()
+                         ? "hold it as pairs of real numbers: torch.nn.Parameter(torch.view_as_real(w)) and "
+                           "torch.view_as_complex(...) in forward"
+                         : "export the model in float32: model.float()");
     spec.kind = kind_of(call, names[0], spec.shape.size());
     const auto [owner, first] = owners_.emplace(value, names[0]);
     if (first) {
@@ -547,9 +575,9 @@ class ModelBuilder {
   FlatProgram flat_;
   ExportedFields fields_;
   LayeredModel model_;
-  std::map<std::string, const ExportedInput*> inputs_;          ///< by value
-  std::map<std::string, std::vector<std::string>> shared_;      ///< owner's value -> all its state_dict names
-  std::set<std::string> buffers_, differentiable_, trainable_;  ///< values
+  std::map<std::string, const ExportedInput*> inputs_;      ///< by value
+  std::map<std::string, std::vector<std::string>> shared_;  ///< owner's value -> all its state_dict names
+  std::set<std::string> buffers_, passing_, differentiable_, trainable_;  ///< values; passing: not saved
   std::map<std::string, std::string> owners_;  ///< value -> name of the parameter that owns it
   std::set<std::string> written_;              ///< state_dict names that some layer holds
   std::string result_, head_, target_;

@@ -37,6 +37,15 @@ bool makes_no_tensor(const ExportedCall& call) {
   });
 }
 
+bool is_write_of(const c10::Argument& formal) {
+  return formal.alias_info() && formal.alias_info()->isWrite();
+}
+
+bool writes_to_an_argument(const std::string& op, const std::string& overload) {
+  const auto found = find_operator(op, overload);
+  return found && std::ranges::any_of(found->schema().arguments(), is_write_of);
+}
+
 /// Which values share memory.
 class Aliases {
  public:
@@ -94,10 +103,9 @@ class Flattener {
         inline_region(call, prefix, without_gradient, modules);
         continue;
       }
-      if (makes_no_tensor(call)) continue;
       constexpr std::string_view kAten = "torch.ops.aten.";
       if (!call.target.starts_with(kAten)) {
-        refuse(call, "is no operator of ATen");
+        if (!makes_no_tensor(call)) refuse(call, "is no operator of ATen");
         continue;
       }
       const std::string_view rest = std::string_view(call.target).substr(kAten.size());
@@ -110,6 +118,7 @@ class Flattener {
                     .modules = call.modules.empty() ? modules : call.modules,
                     .without_gradient = without_gradient};
       if (flat.overload == "default" || dot == std::string_view::npos) flat.overload.clear();
+      if (makes_no_tensor(call) && !writes_to_an_argument(flat.op, flat.overload)) continue;
       for (auto& [name, argument] : flat.arguments) {
         if (argument.kind == Kind::Unknown || argument.kind == Kind::Graph)
           refuse(call, "has an argument " + escaped(name) + " of kind " + escaped(argument.text));
@@ -183,8 +192,7 @@ class Flattener {
     for (std::size_t i = 0; i < flat_.calls.size(); ++i)
       for (const std::string& value : flat_.calls[i].reads()) last_use[value] = i;
     for (const std::string& result : flat_.results) last_use[result] = flat_.calls.size();
-    std::map<std::string, ExportedInput::Kind> inputs;
-    for (const ExportedInput& input : program_.inputs) inputs[input.value] = input.kind;
+    for (const ExportedInput& input : program_.inputs) inputs_[input.value] = &input;
 
     Aliases aliases;
     Names names;
@@ -197,9 +205,11 @@ class Flattener {
       std::vector<std::string> target;
       for (const c10::Argument& formal : schema.arguments()) {
         const ExportedArgument* actual = call.argument(formal.name());
-        if (actual && formal.alias_info() && formal.alias_info()->isWrite()) collect(*actual, target);
+        if (actual && is_write_of(formal)) collect(*actual, target);
       }
-      if (target.size() == 1 && can_make_new(call, target[0], i, aliases, inputs, last_use)) {
+      if (call.without_gradient)
+        for (const std::string& value : call.makes()) without_gradient_.insert(value);
+      if (target.size() == 1 && can_make_new(call, target[0], i, aliases, last_use)) {
         call.op.pop_back();
         // dropout_(self, ...) is dropout(input, ...).
         const auto& renamed = find_operator(call.op, call.overload)->schema().arguments();
@@ -221,15 +231,16 @@ class Flattener {
       for (const std::string& value : target) {
         written.insert(value);
         for (const std::string& same : aliases.with(value)) {
-          const auto input = inputs.find(same);
-          if (input == inputs.end() || input->second == ExportedInput::Kind::Buffer) continue;
-          problems_.push_back({archive_,
-                               "call " + escaped(call.name) + ", " + call.op + ", writes to " +
-                                   escaped(same) +
-                                   ", which is a parameter, a constant or an input of the model",
-                               "compute a new tensor instead"});
+          const auto input = inputs_.find(same);
+          if (input == inputs_.end()) continue;
+          if (input->second->kind != ExportedInput::Kind::Buffer)
+            refuse_write(call, *input->second);
+          else if (!std::ranges::count(call.writes, same))
+            call.writes.push_back(same);
         }
       }
+      // Strides of an input count only there: it lies in memory as what made it in the same layer left it.
+      if (call.op == "aten::as_strided" && !call.reads().empty()) written.insert(call.reads().front());
       for (std::size_t r = 0; r < schema.returns().size() && r < call.outputs.size(); ++r) {
         if (!schema.returns()[r].alias_info()) continue;
         std::vector<std::string> made;
@@ -239,7 +250,14 @@ class Flattener {
           std::vector<std::string> from;
           if (actual && formal.alias_info()) collect(*actual, from);
           for (const std::string& a : from)
-            for (const std::string& b : made) aliases.join(a, b);
+            for (const std::string& b : made) {
+              if (call.op == "aten::to" && !same_type(a, b)) continue;  // a copy
+              aliases.join(a, b);
+              // What is written is what comes back: `x.add_(y)` is x, `div(x, y, out=z)` is z.
+              if (is_write_of(formal) && from.size() == 1 && made.size() == 1 &&
+                  formal.alias_info()->beforeSets() == schema.returns()[r].alias_info()->beforeSets())
+                names[b] = a;
+            }
         }
       }
     }
@@ -251,19 +269,51 @@ class Flattener {
     std::set<std::string> roots;
     for (const std::string& value : written)
       if (roots.insert(aliases.root(value)).second) flat_.written_together.push_back(aliases.with(value));
+    for (FlatCall& call : flat_.calls) allow_copies(call);
   }
 
-  static bool can_make_new(const FlatCall& call, const std::string& target, std::size_t at, Aliases& aliases,
-                           const std::map<std::string, ExportedInput::Kind>& inputs,
-                           std::map<std::string, std::size_t>& last_use) {
+  /// A view of what crossed a border, where everything is contiguous, may need a copy: nobody can tell.
+  void allow_copies(FlatCall& call) const {
+    if ((call.op != "aten::view" && call.op != "aten::_unsafe_view") || !call.overload.empty()) return;
+    for (const std::string& value : call.reads())
+      if (flat_.written_with(value)) return;
+    call.op = "aten::reshape";
+    for (auto& [name, argument] : call.arguments)
+      if (name == "size") name = "shape";
+  }
+
+  bool same_type(const std::string& a, const std::string& b) const {
+    const auto one = flat_.tensors.find(a), other = flat_.tensors.find(b);
+    return one == flat_.tensors.end() || other == flat_.tensors.end() ||
+           one->second.scalar_type == other->second.scalar_type;
+  }
+
+  void refuse_write(const FlatCall& call, const ExportedInput& input) {
+    const bool parameter = input.kind == ExportedInput::Kind::Parameter;
+    const char* const what = parameter                                     ? "a parameter"
+                             : input.kind == ExportedInput::Kind::Constant ? "a constant"
+                                                                           : "an input of the model";
+    problems_.push_back({archive_,
+                         "call " + escaped(call.name) + ", " + call.op + ", writes to " +
+                             escaped(input.target) + ", which is " + what,
+                         parameter ? "the optimizer alone changes parameters: compute a new tensor instead, "
+                                     "for example weight.clamp(-c, c) for weight.clamp_(-c, c)"
+                                   : "compute a new tensor instead"});
+  }
+
+  bool can_make_new(const FlatCall& call, const std::string& target, std::size_t at, Aliases& aliases,
+                    std::map<std::string, std::size_t>& last_use) const {
     if (!call.op.ends_with('_')) return false;
+    // Its gradient passes by such a write: the new value would have none.
+    if (call.without_gradient && !without_gradient_.contains(target) && !inputs_.contains(target))
+      return false;
     const auto other = find_operator(call.op.substr(0, call.op.size() - 1), call.overload);
     if (!other || other->schema().arguments().size() <
                       find_operator(call.op, call.overload)->schema().arguments().size())
       return false;
     for (const std::string& same : aliases.with(target)) {
-      const auto input = inputs.find(same);
-      if (input != inputs.end() && input->second == ExportedInput::Kind::Buffer) return false;
+      const auto input = inputs_.find(same);
+      if (input != inputs_.end() && input->second->kind != ExportedInput::Kind::User) return false;
       if (same != target && last_use[same] > at) return false;
     }
     return true;
@@ -273,6 +323,8 @@ class Flattener {
   std::string archive_;
   FlatProgram flat_;
   Names names_;
+  std::map<std::string, const ExportedInput*> inputs_;  ///< by value
+  std::set<std::string> without_gradient_;              ///< values made under torch.no_grad()
   Problems problems_;
 };
 
@@ -319,15 +371,19 @@ Result<FlatProgram> flatten(const ExportedProgram& program, const std::string& a
   return Flattener(program, archive).flatten();
 }
 
-bool changes_a_buffer(const FlatCall& call, const std::set<std::string>& buffers) {
-  const auto is_buffer = [&](const std::string& value) { return buffers.contains(value); };
-  if (std::ranges::any_of(call.writes, is_buffer)) return true;
-  if (!updates_statistics(call)) return false;
+const std::string* changed_buffer(const FlatCall& call, const std::set<std::string>& buffers) {
+  for (const std::string& value : call.writes)
+    if (buffers.contains(value)) return &value;
+  if (!updates_statistics(call)) return nullptr;
   for (const char* name : {"running_mean", "running_var"}) {
     const ExportedArgument* statistics = call.argument(name);
-    if (statistics && is_buffer(statistics->text)) return true;
+    if (statistics && buffers.contains(statistics->text)) return &statistics->text;
   }
-  return false;
+  return nullptr;
+}
+
+bool changes_a_buffer(const FlatCall& call, const std::set<std::string>& buffers) {
+  return changed_buffer(call, buffers) != nullptr;
 }
 
 void drop_unneeded_calls(FlatProgram& program, const std::set<std::string>& needed,

@@ -25,7 +25,7 @@ struct FlatCall {
   std::vector<ExportedArgument> outputs;  ///< Tensor, Tensors or others, by the operator's results
   std::vector<std::string> modules;
   bool without_gradient = false;    ///< stands under torch.no_grad()
-  std::vector<std::string> writes;  ///< values that it changes in place
+  std::vector<std::string> writes;  ///< values that it changes in place, and buffers that these lie in
 
   std::vector<std::string> reads() const;  ///< every value among the arguments, in order
   std::vector<std::string> makes() const;
@@ -49,7 +49,8 @@ Result<FlatProgram> flatten(const ExportedProgram& program, const std::string& a
 void drop_unneeded_calls(FlatProgram& program, const std::set<std::string>& needed,
                          const std::set<std::string>& buffers);
 
-/// It updates running statistics or other buffers of the model.
+/// The first of `buffers` that it writes to or whose running statistics it updates; null: none.
+const std::string* changed_buffer(const FlatCall& call, const std::set<std::string>& buffers);
 bool changes_a_buffer(const FlatCall& call, const std::set<std::string>& buffers);
 
 }  // namespace millrace

@@ -66,6 +66,9 @@ class CallFuser {
   bool has_rank(const std::string& value, std::size_t rank) const {
     return tensor(value) && tensor(value)->sizes.size() == rank;
   }
+  bool is_real(const std::string& value) const {
+    return tensor(value) && at::isFloatingType(torch_type(tensor(value)->scalar_type));
+  }
   bool same_type(const std::string& a, const std::string& b) const {
     return tensor(a) && tensor(b) && tensor(a)->scalar_type == tensor(b)->scalar_type;
   }
@@ -110,7 +113,7 @@ class CallFuser {
       const FlatCall* half = times(value_of(&last, half_side), 0.5);
       const std::string& x = value_of(half, "self");
       const FlatCall* one_more = half ? plain_sum(value_of(&last, tanh_side)) : nullptr;
-      if (!is_untouched(x) || number_of(one_more, "other") != 1) continue;
+      if (!is_untouched(x) || !is_real(x) || number_of(one_more, "other") != 1) continue;
       const FlatCall* tanh = part(value_of(one_more, "self"), "aten::tanh");
       const FlatCall* inside = times(value_of(tanh, "self"), std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
       const FlatCall* sum = plain_sum(value_of(inside, "self"));

@@ -25,10 +25,10 @@ struct NamedType {
   at::ScalarType type;
   const char* name;
 };
-constexpr NamedType kTypes[] = {{at::kFloat, "F32"},    {at::kLong, "I64"},   {at::kBool, "BOOL"},
-                                {at::kInt, "I32"},      {at::kShort, "I16"},  {at::kChar, "I8"},
-                                {at::kByte, "U8"},      {at::kDouble, "F64"}, {at::kHalf, "F16"},
-                                {at::kBFloat16, "BF16"}};
+constexpr NamedType kTypes[] = {{at::kFloat, "F32"},     {at::kLong, "I64"},        {at::kBool, "BOOL"},
+                                {at::kInt, "I32"},       {at::kShort, "I16"},       {at::kChar, "I8"},
+                                {at::kByte, "U8"},       {at::kDouble, "F64"},      {at::kHalf, "F16"},
+                                {at::kBFloat16, "BF16"}, {at::kComplexFloat, "C64"}};
 
 class OutputFile {
  public:

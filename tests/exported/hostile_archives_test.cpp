@@ -141,6 +141,14 @@ TEST_F(HostileArchives, UnknownCallsAreNamed) {
                  {"layer_norm", "does not take"});
 }
 
+TEST_F(HostileArchives, WhatWouldNotTrainIsNamed) {
+  MILLRACE_NEEDS_REFERENCE();
+  expect_refused((folder_with("clamped") / "clamped.pt2").string(),
+                 {"aten::clamp_", "writes to a.weight, which is a parameter", "weight.clamp(-c, c)"});
+  expect_refused((folder_with("complex_parameter") / "complex_parameter.pt2").string(),
+                 {"parameter filter is of complex64", "view_as_real"});
+}
+
 TEST_F(HostileArchives, OtherDevicesAreNamed) {
   MILLRACE_NEEDS_REFERENCE();
   expect_refused(with_text("bert", "model.json", "\"as_device\": {\"type\": \"cpu\"",

@@ -3,9 +3,11 @@
     export_models.py FOLDER NAME...        (no NAME: prints the names)
 
 For each: FOLDER/NAME.pt2, and FOLDER/NAME.step.safetensors: what PyTorch itself computes of one step from the archive's
-weights: "input/FIELD", "loss", "grad/PARAMETER", "buffer/BUFFER" after the step. Dropout is 0 in these, so that there is one
-answer, and left as it is in those whose name ends in _dropout, which only get an archive.
+weights: "input/FIELD", "loss", "grad/PARAMETER", "buffer/BUFFER" after the step, and "evaluation", the loss of the same batch
+in evaluation mode before it. Dropout is 0 in these, so that there is one answer, and left as it is in those whose name ends
+in _dropout, which only get an archive.
 """
+import copy
 import math
 import os
 import sys
@@ -127,6 +129,103 @@ class Corners(nn.Module):
         return self.c(y)
 
 
+class Fourier(nn.Module):
+    """Complex values: between calls and layers, conjugated, made of a parameter of pairs, beside a complex buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(12, 16)
+        self.filter = nn.Parameter(torch.randn(9, 2))
+        self.register_buffer("shift", torch.randn(9, dtype=torch.complex64))
+        self.b = nn.Linear(16, 16)
+        self.c = nn.Linear(9, 16)
+        self.d = nn.Linear(16, 4)
+
+    def forward(self, x):
+        h = torch.fft.rfft(self.a(x)) * torch.view_as_complex(self.filter)
+        h = torch.fft.irfft(h.conj() * self.shift, n=16)
+        z = torch.fft.rfft(self.b(torch.tanh(h)))
+        y = torch.fft.fft(self.c(z.abs()))
+        return self.d(y.real * y.conj().imag + torch.view_as_real(y).sum(-1))
+
+
+class ComplexParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(12, 16)
+        self.filter = nn.Parameter(torch.randn(9, dtype=torch.complex64))
+        self.b = nn.Linear(9, 4)
+
+    def forward(self, x):
+        return self.b((torch.fft.rfft(self.a(x)) * self.filter).abs())
+
+
+class Clamped(nn.Module):
+    """The critic of a WGAN that clips its weights itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(12, 16)
+        self.b = nn.Linear(16, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.a.weight.clamp_(-0.1, 0.1)
+        return self.b(torch.relu(self.a(x)))
+
+
+class Spectral(nn.Module):
+    """Both forms of spectral_norm: calls that write their results into buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.utils.parametrizations.spectral_norm(nn.Linear(12, 16))
+        self.b = nn.utils.spectral_norm(nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+class Written(nn.Module):
+    """Writes that a gradient passes by (under no_grad), to a buffer through a view, to a copy of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(12, 16)
+        self.register_buffer("seen", torch.zeros(2, 16))
+        self.register_buffer("order", torch.arange(16))
+        self.b = nn.Linear(16, 4)
+
+    def forward(self, x):
+        h = self.a(x)
+        with torch.no_grad():
+            h.clamp_(-0.5, 0.5)
+            self.seen[0].add_(h.mean(0))
+        h[:, 3] = 0.25
+        scale = self.order.to(torch.float32)
+        scale.mul_(0.1)
+        if self.training:
+            self.seen[1].copy_(h.amax(0))
+        return self.b(h * 2 * scale)
+
+
+class Translator(nn.Module):
+    """PyTorch's own encoder and decoder, with padding in the source."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.transformer = nn.Transformer(16, 2, 2, 2, 32, dropout=0.0, batch_first=True)
+        self.scores = nn.Linear(16, 20)
+
+    def forward(self, source, target, labels):
+        padding = source == 0
+        later = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        h = self.transformer(self.embedding(source), self.embedding(target), tgt_mask=later, tgt_is_causal=True,
+                             src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        return nn.functional.cross_entropy(self.scores(h).flatten(0, 1), labels.flatten())
+
+
 def small(config, **values):
     return config(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=100,
                   max_position_embeddings=64, **values)
@@ -192,6 +291,12 @@ MODELS = {
     "written_out": lambda dropout: scores(WrittenOut(), 6, 6, 16),
     "corners": lambda dropout: scores(Corners(), 6, 12),
     "frozen_batch": lambda dropout: (Mlp(dropout), ((torch.randn(6, 12),), {}, None)),
+    "fourier": lambda dropout: scores(Fourier(), 6, 12),
+    "complex_parameter": lambda dropout: scores(ComplexParameter(), 6, 12),
+    "clamped": lambda dropout: scores(Clamped(), 6, 12),
+    "spectral": lambda dropout: scores(Spectral(), 6, 12),
+    "written": lambda dropout: scores(Written(), 6, 12),
+    "translator": lambda dropout: (Translator(), sentences()),
     "resnet18": vision("resnet18", 32),
     "resnet50": vision("resnet50", 64),
     "vgg16": vision("vgg16", 32),
@@ -210,6 +315,12 @@ def tokens_of_lstm():
     x, y = torch.randint(0, 50, (5, 9)), torch.randint(0, 50, (5, 9))
     y[2, 6:] = -100
     return (x, y), {}, ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO})
+
+
+def sentences():
+    source, target, labels = torch.randint(1, 20, (5, 7)), torch.randint(1, 20, (5, 6)), torch.randint(0, 20, (5, 6))
+    source[1, 4:] = 0
+    return (source, target, labels), {}, ({0: DYNAMIC},) * 3
 
 
 def loss_of(output, dropout_free_labels):
@@ -235,6 +346,8 @@ def export(folder, name):
         target = torch.randint(0, 4, (batch,))
         names = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         values = dict(zip(names, list(args) + list(kwargs.values())))
+        with torch.no_grad():
+            evaluation = loss_of(copy.deepcopy(model).eval()(*args, **kwargs), target)
         output = model(*args, **kwargs)
         loss = loss_of(output, target)
         if isinstance(output, torch.Tensor) and output.dim() > 0:
@@ -242,11 +355,12 @@ def export(folder, name):
         loss.backward()
         step = {"input/" + n: v.clone() for n, v in values.items()}
         step["loss"] = loss.detach().reshape(1)
+        step["evaluation"] = evaluation.reshape(1)
         for n, p in model.named_parameters(remove_duplicate=False):
             if p.grad is not None:
                 step["grad/" + n] = p.grad.clone().contiguous()
         for n, b in model.state_dict().items():
-            if n not in dict(model.named_parameters(remove_duplicate=False)) and b.dtype in (torch.float32, torch.int64):
+            if n not in dict(model.named_parameters(remove_duplicate=False)) and b.dtype in (torch.float32, torch.int64, torch.complex64):
                 step["buffer/" + n] = b.clone().contiguous()
         save_file(step, os.path.join(folder, name + ".step.safetensors"))
     os.replace(path + ".tmp.pt2", path)
