@@ -252,8 +252,9 @@ class Tuner {
     const TrialResult result = *journal_.result(done.step);
     std::fprintf(stderr, "trial %d (%s) %d to %d: %s  %.2f s\n", result.step.trial,
                  settings_text(spec_.settings(result.step.trial)).c_str(), result.step.from, result.step.to,
-                 result.exit_code != 0 ? ("FAILED: " + result.error).c_str()
-                                       : (spec_.metric + printed(" %.6g", result.metric)).c_str(),
+                 result.exit_code != 0           ? ("FAILED: " + result.error).c_str()
+                 : !std::isfinite(result.metric) ? "FAILED: its loss is not finite"
+                                                 : (spec_.metric + printed(" %.6g", result.metric)).c_str(),
                  result.runtime);
     search_->report(result.step, score_of(spec_, result));
   }

@@ -48,7 +48,11 @@ std::optional<TrialResult> TuneJournal::result(const TrialStep& step) const {
       result.values.emplace_back(name, value.is_number() ? value.as_double() : NAN);
   }
   const auto found = std::ranges::find(result.values, spec_.metric, &std::pair<std::string, double>::first);
-  if (result.exit_code == 0 && found != result.values.end()) result.metric = found->second;
+  // A trial whose loss is not finite has failed, whatever its other metrics say.
+  const bool diverged = std::ranges::any_of(result.values, [](const auto& value) {
+    return (value.first == "final_loss" || value.first == "loss") && !std::isfinite(value.second);
+  });
+  if (result.exit_code == 0 && !diverged && found != result.values.end()) result.metric = found->second;
   return result;
 }
 

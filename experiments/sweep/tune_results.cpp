@@ -21,7 +21,8 @@ std::string place_text(const std::string& folder, int member) {
 }
 
 int TuneResults::num_failed() const {
-  return static_cast<int>(std::ranges::count_if(steps, [](const auto& s) { return s.exit_code != 0; }));
+  return static_cast<int>(std::ranges::count_if(
+      steps, [](const auto& s) { return s.exit_code != 0 || !std::isfinite(s.metric); }));
 }
 
 double score_of(const TuneSpec& spec, const TrialResult& result) {
@@ -30,13 +31,17 @@ double score_of(const TuneSpec& spec, const TrialResult& result) {
 }
 
 int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps) {
+  // What a trial scored before it failed is worth nothing.
+  std::set<int> failed;
+  for (const TrialResult& one : steps)
+    if (one.exit_code != 0 || !std::isfinite(one.metric)) failed.insert(one.step.trial);
   int best = -1;
   const auto rank = [&](const TrialResult& r) {
     return std::tuple(score_of(spec, r), r.step.to, -r.step.trial);
   };
   for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
     const TrialResult& one = steps[static_cast<std::size_t>(i)];
-    if (!std::isfinite(one.metric)) continue;
+    if (failed.contains(one.step.trial)) continue;
     if (best < 0 || rank(one) > rank(steps[static_cast<std::size_t>(best)])) best = i;
   }
   return best;

@@ -1,5 +1,6 @@
 // Softmax cross-entropy on integer targets: the head of classifiers.
 #include <array>
+#include <cmath>
 
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
@@ -25,8 +26,8 @@ void check_target(std::int64_t label, std::int64_t classes) {
       "give --classes N as the data set has");
 }
 
-/// Of scores [rows, classes], counts the rows whose target is the best, and among the best five (ties: the
-/// lower class first).
+/// Counts the rows of scores [rows, classes] whose target is the best, and among the best five. Of equal
+/// scores the lower class comes first. A row with a NaN is wrong: its log-probabilities are all NaN.
 template <class Score>
 void count_top(const Score* score, const std::int64_t* label, std::int64_t rows, std::int64_t classes,
                double& top1, double& top5) {
@@ -36,6 +37,7 @@ void count_top(const Score* score, const std::int64_t* label, std::int64_t rows,
     for (std::int64_t c = 0; c < classes; ++c) {
       better += score[c] > score[label[i]] || (score[c] == score[label[i]] && c < label[i]);
     }
+    if (std::isnan(score[label[i]])) continue;
     top1 += better < 1;
     top5 += better < 5;
   }
@@ -102,8 +104,10 @@ class CrossEntropy final : public Head {
     const at::Tensor column = target.unsqueeze(1);   // [B, 1]
     const at::Tensor own = log_p.gather(1, column);  // [B, 1]
     const at::Tensor classes = at::arange(log_p.size(1), target.options());
-    const at::Tensor better =
-        log_p.gt(own).logical_or_(log_p.eq(own).logical_and_(classes.lt(column))).sum(1);
+    const at::Tensor better = log_p.gt(own)
+                                  .logical_or_(log_p.eq(own).logical_and_(classes.lt(column)))
+                                  .sum(1)
+                                  .add_(own.ne(own).squeeze(1), 5);  // NaN: not among the best five
     const at::Tensor samples = at::full({}, double(log_p.size(0)), log_p.options().dtype(at::kDouble));
     const at::Tensor sums =
         at::stack({mean_loss(log_p, target).to(at::kDouble).mul(samples), better.lt(1).sum().to(at::kDouble),

@@ -157,7 +157,9 @@ class PointCrossEntropy final : public Head {
     sums[0] +=
         std::get<0>(at::nll_loss_forward(log_p, labels, {}, at::Reduction::Mean, -100)).item<double>() *
         clouds;
-    count(log_p.argmax(1), labels, inputs[0].size(0), sums);
+    // A point with a NaN is of no part: argmax would find the first.
+    const at::Tensor unknown = log_p.select(1, 0).ne(log_p.select(1, 0));
+    count(log_p.argmax(1).masked_fill_(unknown, -1), labels, inputs[0].size(0), sums);
     sums.back() += clouds;
     if (!saved) return;
     saved->numbers = {static_cast<std::int64_t>(inputs[0].scalar_type()), inputs[0].size(0)};
@@ -208,7 +210,7 @@ class PointCrossEntropy final : public Head {
       for (auto* counts : {&predicted, &labelled, &both}) counts->assign(parts(), 0);
       std::int64_t right = 0;
       for (std::int64_t i = 0; i < points; ++i) {
-        ++predicted[static_cast<std::size_t>(one[i])];
+        if (one[i] >= 0) ++predicted[static_cast<std::size_t>(one[i])];
         ++labelled[static_cast<std::size_t>(other[i])];
         if (one[i] != other[i]) continue;
         ++both[static_cast<std::size_t>(one[i])];

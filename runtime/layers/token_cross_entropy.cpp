@@ -41,7 +41,10 @@ void find_right(const at::Tensor& scores, const at::Tensor& labels, double* righ
 
 /// float64 [N]: 1 where the label's score is the greatest of its row, the first of equal ones.
 at::Tensor right_ones(const at::Tensor& scores, const at::Tensor& labels) {
-  if (!scores.is_cpu()) return scores.argmax(1).eq(labels).to(at::kDouble);
+  if (!scores.is_cpu()) {
+    const at::Tensor own = scores.gather(1, labels.unsqueeze(1)).squeeze(1);
+    return scores.argmax(1).eq(labels).logical_and_(own.eq(own)).to(at::kDouble);  // argmax finds a NaN
+  }
   at::Tensor right = at::empty({scores.size(0)}, at::kDouble);
   auto* to = right.mutable_data_ptr<double>();
   if (scores.scalar_type() == at::kDouble)

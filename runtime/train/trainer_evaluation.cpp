@@ -1,6 +1,7 @@
 #include "runtime/train/trainer_impl.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -48,7 +49,20 @@ bool Trainer::Impl::evaluate() {
     log.write(report.evaluations.back());
     log.print(report.evaluations.back());
   }
+  require_finite(report.evaluations.back());
   return true;
+}
+
+/// Weights whose loss is not finite are worth nothing. Of several jobs the others go on.
+void Trainer::Impl::require_finite(const EvaluationReport& found) const {
+  if (!options.stop_on_nonfinite) return;
+  const auto finite = [](const NamedValues& v) { return v.empty() || std::isfinite(v.front().second); };
+  const bool any = found.jobs.empty() ? finite(found.values) : std::ranges::any_of(found.jobs, finite);
+  if (any) return;
+  const NamedValues& shown = found.jobs.empty() ? found.values : found.jobs.front();
+  throw NumericError("the evaluation after step " + std::to_string(found.step) + ": the loss is " +
+                         std::to_string(shown.front().second),
+                     "lower --lr or add --warmup-steps");
 }
 
 /// True if it was asked to stop.

@@ -320,6 +320,7 @@ struct Trainer::Impl {
   void log_step(std::int64_t step, Measured measured);
   void require_a_finite_loss(const LossSums& losses, std::int64_t step) const;
   bool evaluate();
+  void require_finite(const EvaluationReport& found) const;
   bool evaluate_array(int array);
   NamedTensors whole_weights();
   bool score_weights();

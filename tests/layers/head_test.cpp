@@ -17,6 +17,7 @@
 #include <ATen/ops/linalg_matrix_norm.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_backward.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -52,6 +53,35 @@ TEST(CrossEntropy, SumsOfADeviceEqualTheCpus) {
     EXPECT_TRUE(at::equal(head->backward(saved, {.share = 0.5}, needs)[0],
                           head->backward(saved_on_device, {.share = 0.5}, needs)[0]));
   }
+}
+
+/// A diverged model knows nothing: its accuracy is 0, on a CPU and on a device.
+TEST(Heads, CountANaNAsWrong) {
+  at::Tensor scores = at::zeros({4, 6});
+  scores[0].fill_(std::nan(""));
+  scores[1][5] = std::nan("");
+  scores[2][0] = 1;  // right
+  scores[3].fill_(HUGE_VAL);
+  const at::Tensor target = at::zeros({4}, at::kLong);
+  const at::Tensor inputs[] = {scores, target};
+  const HeadPtr head = cross_entropy_head();
+  std::vector<double> sums(4, 0.0);
+  head->forward(inputs, nullptr, sums);
+  EXPECT_TRUE(std::isnan(sums[0]));
+  EXPECT_EQ((std::vector{sums[1], sums[2]}), (std::vector{1.0, 1.0})) << "top1, top5";
+  const at::Tensor on_device = head->forward_on_device(inputs, nullptr);
+  EXPECT_EQ(on_device[1].item<double>(), 1);
+  EXPECT_EQ(on_device[2].item<double>(), 1);
+  std::vector<double> of_jobs(8, 0.0);
+  const at::Tensor both[] = {at::stack({scores, scores}), at::stack({target, target})};
+  head->over_jobs(2)->forward(both, nullptr, of_jobs);
+  for (const std::size_t at : {1, 2, 5, 6}) EXPECT_EQ(of_jobs[at], 1) << at;
+  const at::Tensor points[] = {at::full({1, 3, 2}, std::nan("")), at::zeros({1, 3}, at::kLong)};
+  const HeadPtr of_points = point_cross_entropy_head(2);
+  std::vector<double> counted(of_points->metrics().size() + 1, 0.0);
+  of_points->forward(points, nullptr, counted);
+  EXPECT_EQ(counted[1], 0) << "accuracy";
+  EXPECT_EQ(counted[3], 0) << "part0_right";
 }
 
 TEST(CrossEntropy, GradientsHaveTheBitsOfAten) {

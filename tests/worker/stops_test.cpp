@@ -185,6 +185,15 @@ TEST_F(Stops, AnInterruptDuringAnEvaluationSaves) {
   EXPECT_TRUE(fs::exists(folder_ / "w.safetensors"));
 }
 
+/// The last update may be the one that diverges: no step comes after it to see that.
+TEST_F(Stops, AnEvaluationThatIsNotFiniteEndsTheRun) {
+  const Ran ran = run("train --model mlp --width 32 --depth 4 --stages 2 --lr 1e30 --steps 1");
+  EXPECT_EQ(ran.code, 6) << ran.output;
+  EXPECT_NE(ran.output.find("the evaluation after step 1: the loss is"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("Hint: lower --lr"), std::string::npos) << ran.output;
+  EXPECT_EQ(ran.output.find("top1 1.0000"), std::string::npos) << ran.output;
+}
+
 TEST_F(Stops, ThreadsReportTheFirstErrorNotWhatItCaused) {
   std::string message;
   for (int i = 0; i < 15; ++i) {
