@@ -1,6 +1,5 @@
 #include "models/exported/call_runner.h"
 
-#include <ATen/Context.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,7 +9,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
@@ -18,6 +16,8 @@
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
 #include "runtime/layers/dropout_mask.h"
+#include "runtime/layers/seeded_draws.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
@@ -140,13 +140,6 @@ std::optional<c10::IValue> constant_as(const ExportedArgument& argument, const c
   }
 }
 
-/// The generator that a device's operators draw from when they are given none is the process's: ranks that
-/// are threads take turns.
-std::mutex& default_generator_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
 }  // namespace
 
 struct CallRunner::Call {
@@ -160,8 +153,9 @@ struct CallRunner::Call {
   std::vector<char> output_is_list;
   bool without_gradient = false;
   bool draws = false;
-  std::vector<int> writes;       ///< places; in evaluation it is left out where one lies in a buffer
-  bool draws_bernoulli = false;  ///< in evaluation: the expected value
+  std::vector<int> writes;        ///< places; in evaluation it is left out where one lies in a buffer
+  bool draws_bernoulli = false;   ///< in evaluation: the expected value
+  bool normalises_batch = false;  ///< batch normalisation by the statistics of what it is given
   WeightPlaces weights;
   std::vector<int> read_last;
 };
@@ -211,6 +205,7 @@ class CallCompiler {
                 .op = c10::Dispatcher::singleton().findSchema({call.op, call.overload}),
                 .without_gradient = call.without_gradient};
     const c10::FunctionSchema& schema = result.op->schema();
+    result.normalises_batch = normalises_batch(call);
     const std::size_t problems = problems_.size();
     std::size_t known = 0;
     for (const c10::Argument& formal : schema.arguments()) {
@@ -313,6 +308,11 @@ class CallCompiler {
   static bool is_zero(const Operand* operand) {
     return operand && operand->from == Operand::From::Constant && operand->constant.isDouble() &&
            operand->constant.toDouble() == 0;
+  }
+
+  static bool normalises_batch(const FlatCall& call) {
+    const ExportedArgument* training = call.op == "aten::batch_norm" ? call.argument("training") : nullptr;
+    return training && training->kind == ExportedArgument::Kind::Bool && training->codes.front() != 0;
   }
 
   void find_random(const FlatCall& call, Call& result) const {
@@ -535,10 +535,13 @@ std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const Ca
         continue;
       }
     }
+    if (call.normalises_batch && pass.training) {
+      const at::Tensor& x = stack.front().toTensor();
+      if (const std::string problem = problem_of_statistics(x.sizes(), x.size(1)); !problem.empty())
+        throw ConfigError("call " + call.name + " " + problem, kMoreValues);
+    }
     if (call.draws && pass.training) {
-      std::lock_guard lock(default_generator_mutex());
-      const at::Generator& generator = at::globalContext().defaultGenerator(device);
-      at::Generator(generator).set_current_seed(derive_seed(pass.random_seed, call.name));
+      const SeededDraws seeded(device, derive_seed(pass.random_seed, call.name));
       call.op->callBoxed(stack);
     } else {
       call.op->callBoxed(stack);

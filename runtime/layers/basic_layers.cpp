@@ -277,11 +277,15 @@ class BatchNorm final : public Layer {
       throw_bad_shape("batch_norm2d", x, "[B, " + std::to_string(channels_) + ", H, W]");
     return x;
   }
+  std::string training_problem(std::span<const Shape> inputs) const override {
+    return problem_of_statistics(inputs[0], channels_);
+  }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
     const at::Tensor x = as_kernel_takes(inputs[0]);
     if (context.training && context.replicas)
       return forward_together(x, p, buffers, *context.replicas, saved).reshape(inputs[0].sizes());
+    if (context.training) require_statistics(x.sizes(), channels_);
     auto [output, mean, inverse] = at::native_batch_norm(x, p[0], p[1], buffers[0], buffers[1],
                                                          context.training, o_.momentum, o_.epsilon);
     if (context.training) buffers[2].add_(1);

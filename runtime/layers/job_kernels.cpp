@@ -170,6 +170,7 @@ class BatchNormOfJobs final : public Kernel, public OneCall {
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
     const at::Tensor x = side_by_side(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
     const at::Tensor running_mean = buffers[0].reshape({-1}), running_var = buffers[1].reshape({-1});
+    if (context.training) require_statistics(x.sizes(), x.size(1));
     auto [output, mean, inverse] = at::native_batch_norm(x, weight, bias, running_mean, running_var,
                                                          context.training, o_.momentum, o_.epsilon);
     if (context.training) {

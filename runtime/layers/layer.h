@@ -115,6 +115,9 @@ class Layer {
   /// Of every output; throws as output_shape. By default one output, of the first floating input's dtype
   /// (float32 where there is none), differentiable where a parameter or a differentiable input acts on it.
   virtual std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const;
+  /// Says why inputs of these shapes cannot be trained on, though they can be evaluated: batch normalisation
+  /// needs two values of each channel. Empty: they can.
+  virtual std::string training_problem(std::span<const Shape> /*inputs*/) const { return {}; }
 
   /// `parameters`: trainable ones in order of parameters(); `buffers`: the buffers in order.
   /// `saved` is nullptr in evaluation: nothing is kept then.

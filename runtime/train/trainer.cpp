@@ -196,6 +196,10 @@ void Trainer::Impl::check_sizes() {
                           " has later minibatches under way when the score is known",
                       "use for example --schedule 1f1b, or leave the target out");
   }
+  std::vector<char> joined;
+  for (const PlanStage& stage : plan.stages)
+    joined.push_back(options.sync_batch_norm && stage.ranks.size() > 1);
+  for (const StageLayout& layout : layouts) require_trainable(layout, joined);
   check_turns();
   check_ends();
   if (carries() && num_arrays() > 1) {

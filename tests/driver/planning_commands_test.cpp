@@ -500,7 +500,7 @@ TEST_F(PlanningCommands, SimulateGivesTheKnownFigures) {
     ASSERT_EQ(ranks.size(), 4u);
     for (std::size_t r = 0; r < 4; ++r) {
       EXPECT_NEAR(ranks[r].find("bubble_fraction")->as_double(), 9.0 / 33, 1e-12);
-      EXPECT_EQ(ranks[r].find("peak_stash")->as_int(), stash[r]);
+      EXPECT_EQ(ranks[r].find("peak_stash")->as_double(), stash[r]);
       EXPECT_EQ(ranks[r].find("stage")->as_int(), static_cast<int>(r));
     }
   }

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randn_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros.h>
 
@@ -41,6 +42,17 @@ class Gate final : public ForwardLayer {
   std::int64_t features_;
 };
 
+/// Draws by LibTorch's default generator and does not say so.
+class Noise final : public ForwardLayer {
+ public:
+  std::string kind() const override { return "noise"; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&) const override {
+    return inputs[0] * (1 + 0.1 * at::randn_like(inputs[0]));
+  }
+};
+
 torch::nn::Sequential block() {
   return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(1)),
                                torch::nn::BatchNorm2d(4), torch::nn::ReLU(), torch::nn::Dropout(0.3));
@@ -58,6 +70,7 @@ LayeredModel own_model() {
   then("block2", module_layer(block, {.kind = "block", .seed = 2}));
   then("flatten", flatten());
   then("gate", std::make_shared<Gate>(256));
+  then("noise", std::make_shared<Noise>());
   then("last", linear(256, 5));
   end_in_cross_entropy(model);
   return model;
