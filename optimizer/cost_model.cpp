@@ -80,7 +80,7 @@ StatisticsSeconds statistics_seconds(const LayerGraph& graph, const std::vector<
 
 /// The shape with the updates that a plan of this kind has: PipeDream-2BW's follow each step.
 PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
-  if (kind == ScheduleKind::PipeDream2BW) shape.update_every = shape.microbatches;
+  if (updates_after_several(kind)) shape.update_every = shape.microbatches;
   return shape;
 }
 
@@ -96,13 +96,6 @@ std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
     }
   }
   return most;
-}
-
-/// Whether the weight gradients of the last microbatch have a pass of their own (in DualPipeV of most
-/// stages).
-bool splits_backwards(ScheduleKind kind) {
-  return kind == ScheduleKind::ZeroBubbleH1 || kind == ScheduleKind::ZeroBubbleH2 || is_v_shaped(kind) ||
-         kind == ScheduleKind::AutoOrder;
 }
 
 /// So many microbatches that a rank's stash has reached what it is in any longer step: every replica has more
@@ -392,7 +385,7 @@ double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, cons
   Bytes all = 0;
   for (int i : stage.nodes) all += graph_.nodes[i].parameter_bytes;
   if (options_.reduce == ReduceModel::Serial) return cost.seconds(all);
-  const bool split = splits_backwards(kind);
+  const bool split = traits_of(kind).splits_backward;
   double now = 0;
   double wire = 0;
   Bytes bucket = 0;

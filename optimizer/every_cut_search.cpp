@@ -65,7 +65,7 @@ void EveryCutSearch::descend(const CutSpace& space, const Layout& layout, int s,
     double next_fill = 0;
     double next_drain = 0;
     // A split backward leaves the weight gradients for the drain.
-    const bool whole = layout.kind == ScheduleKind::OneFOneB || layout.kind == ScheduleKind::GPipe;
+    const bool whole = !traits_of(layout.kind).splits_backward && layout.chunks == 1;
     // A turn's fill and drain may pass beside the turns before and after it.
     if (!asynchronous && model_.graph().turns.empty() && space.next_bytes(b) >= 0) {
       const double hop = StageBounds::hop(layout, s, space.next_bytes(b));

@@ -295,8 +295,8 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     layout.hops.push_back(links_between(cluster, layout.ranks[s], layout.ranks[s + 1]));
   if (layout.chunks > 1) share_stash(kind, shape, layout);
   // Fill and drain pass the whole of the earlier stages only where a backward is one action.
-  const bool fills = chain && model.graph().turns.empty() && layout.chunks == 1 &&
-                     (kind == ScheduleKind::OneFOneB || kind == ScheduleKind::GPipe);
+  const bool fills = chain && model.graph().turns.empty() && layout.chunks == 1 && !is_asynchronous(kind) &&
+                     !traits_of(kind).splits_backward;
   layout.floor_s = model.num_sheets() > 1 ? 0
                    : fills                ? compute_s / (1 - left)
                                           : compute_s / (rate / layout.chunks);
@@ -332,9 +332,9 @@ std::vector<std::vector<RankId>> chunked_ranks(ScheduleKind kind, int places, in
 std::vector<Layout> chunked_layouts(CostModel& model, const PlannerOptions& options,
                                     const std::vector<int>& microbatches, int ranks, int layers,
                                     double compute_s) {
-  std::vector<ScheduleKind> kinds{ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleH1,
-                                  ScheduleKind::ZeroBubbleV, ScheduleKind::VHalf,
-                                  ScheduleKind::VMin,        ScheduleKind::DualPipeV};
+  std::vector<ScheduleKind> kinds = schedule_kinds([](const ScheduleTraits& row) {
+    return row.order == OrderSource::Rule && allows_chunks(row.kind) && !is_asynchronous(row.kind);
+  });
   if (options.schedule) std::erase_if(kinds, [&](ScheduleKind kind) { return kind != *options.schedule; });
   std::vector<Layout> layouts;
   const std::vector<std::vector<RankId>> orders = device_orders(model.cluster());

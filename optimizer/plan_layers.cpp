@@ -163,11 +163,15 @@ class Search {
   std::vector<ScheduleKind> kinds(std::size_t stages = 2) const {
     if (options_.chunks > 1) return {};
     if (chooses_schedule() && stages == 1) return {ScheduleKind::OneFOneB};
-    if (chooses_schedule())
-      return {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
-              ScheduleKind::ZeroBubbleH2};
+    if (chooses_schedule()) {
+      std::vector<ScheduleKind> kinds = schedule_kinds([](const ScheduleTraits& row) {
+        return row.order == OrderSource::Rule && !is_asynchronous(row.kind) && !needs_chunks(row.kind);
+      });
+      std::ranges::stable_partition(kinds, [](ScheduleKind kind) { return kind == ScheduleKind::OneFOneB; });
+      return kinds;
+    }
     const ScheduleKind kind = *options_.schedule;
-    if (is_v_shaped(kind) || kind == ScheduleKind::Interleaved) return {};
+    if (needs_chunks(kind)) return {};
     return {kind};
   }
 

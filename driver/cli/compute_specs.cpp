@@ -63,10 +63,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(f.chunks, 0, 1024)},
       {.name = "schedule",
        .value = "KIND",
-       .help =
-           "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; without a "
-           "flush "
-           "pipedream, pipedream-vsync, pipedream-2bw (docs/schedules.md). With --plan: replaces the plan's.",
+       .help = names_of(named_kinds(false)) + "; without a flush " + names_of(named_kinds(true)) +
+               " (docs/schedules.md). With --plan: replaces the plan's.",
        .group = "Plan",
        .target = into::parsed(f.schedule, schedule_from, "1f1b")},
       {.name = "schedule-file",

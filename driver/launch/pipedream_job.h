@@ -1,5 +1,5 @@
 // PipeDream's driver YAML as one of our jobs: what carries over, what is refused, what is ignored
-// (docs/commands.md).
+// (docs/commands/launch.md).
 #pragma once
 
 #include <string>

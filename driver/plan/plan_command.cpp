@@ -609,9 +609,8 @@ CommandSpec spec_of(PlanFlags& f) {
        .target = into::text(f.from_run)},
       {.name = "schedule",
        .value = "KIND",
-       .help =
-           "gpipe, 1f1b, zb-h1, zb-h2, interleaved, zb-v, v-half, v-min, dualpipev, auto-order, pipedream, "
-           "pipedream-vsync, pipedream-2bw, or auto: the best one that flushes.",
+       .help = names_of(named_kinds(false)) + ", " + names_of(named_kinds(true)) +
+               ", or auto: the best one that flushes.",
        .group = kOurs,
        .target = into::parsed(o.schedule, planned_schedule, "auto")},
       {.name = "chunks",

@@ -143,7 +143,7 @@ TEST_F(ExportedJobs, Gpt2LearnsAlongPythonsCurve) {
   const int status =
       std::system(("OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 " + reference_python() + " " + source +
                    "/tests/reference/gpt2_wikitext.py --millrace " MILLRACE_BIN_DIR "/millrace --text " +
-                   source + "/docs/commands.md --steps 12 >" + log + " 2>&1")
+                   source + "/docs/text.md --steps 12 >" + log + " 2>&1")
                       .c_str());
   const auto text = read_file(log);
   ASSERT_TRUE(text);
