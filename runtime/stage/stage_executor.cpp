@@ -14,6 +14,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/device/failures.h"
 
 namespace millrace {
 namespace {
@@ -235,14 +236,18 @@ void StageExecutor::run_heads(LayerSlot& slot) {
     const std::vector<at::Tensor> inputs = layers_.inputs_of(slot, step);
     Saved* saved = training_ ? &slot.heads[h] : nullptr;
     const auto begin = static_cast<std::int64_t>(step.sums), size = static_cast<std::int64_t>(step.num_sums);
-    if (inputs[0].device().is_cpu()) {
-      step.head->forward(inputs, saved, std::span(sums_).subspan(step.sums, step.num_sums));
-      continue;
+    try {
+      if (inputs[0].device().is_cpu()) {
+        step.head->forward(inputs, saved, std::span(sums_).subspan(step.sums, step.num_sums));
+        continue;
+      }
+      if (!sums_on_device_.defined())
+        sums_on_device_ =
+            at::zeros({static_cast<std::int64_t>(program_.num_sums)}, inputs[0].options().dtype(at::kDouble));
+      sums_on_device_.narrow(0, begin, size).add_(step.head->forward_on_device(inputs, saved));
+    } catch (...) {
+      rethrow_with("head " + step.named->name + ": ");
     }
-    if (!sums_on_device_.defined())
-      sums_on_device_ =
-          at::zeros({static_cast<std::int64_t>(program_.num_sums)}, inputs[0].options().dtype(at::kDouble));
-    sums_on_device_.narrow(0, begin, size).add_(step.head->forward_on_device(inputs, saved));
   }
 }
 

@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/Exception.h>
-
 #include "runtime/base/error.h"
+#include "runtime/device/failures.h"
 
 namespace millrace {
 namespace {
@@ -174,6 +173,12 @@ void RankRunner::step(const Action& action, bool last_gradient) {
   if (is_receive(action.op)) --posted_;
 }
 
+/// "step 3, action 0F1 (5 of 12): ".
+std::string RankRunner::place_of(std::span<const Action> actions, std::size_t i) const {
+  return "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
+         std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ";
+}
+
 void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, std::int64_t first_position,
                      const std::function<void(const Action&)>& on_update) {
   const std::vector<char> last_gradient =
@@ -191,16 +196,10 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
     try {
       post_receives(actions, i);
       step(actions[i], last_gradient[i]);
-    } catch (const Error& error) {
-      error.throw_with("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
-                       std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ");
-    } catch (const c10::OutOfMemoryError& error) {
-      throw OutOfMemory("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + ": " +
-                            error.what_without_backtrace(),
-                        "use a smaller --microbatch, more stages, or a schedule that stashes less");
-    } catch (const std::exception& error) {
-      throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
-                                           ": " + error.what());
+    } catch (const PeerError& error) {
+      error.throw_with(place_of(actions, i));
+    } catch (...) {
+      rethrow_with(place_of(actions, i));
     }
     if (actions[i].op == Op::Update && ++updated % updates == 0) {
       settle_device_times();

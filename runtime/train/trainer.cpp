@@ -772,7 +772,7 @@ void Trainer::guarded(Work&& work) {
                        error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
                                                  : "; the checkpoint of step " + std::to_string(saved) +
                                                        " is from before it"));
-  } catch (const std::exception&) {
+  } catch (...) {
     self.write_trace();
     self.log_way_on();
     throw;
