@@ -440,7 +440,7 @@ at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, cons
 }  // namespace
 
 /// "call conv2d_1 in encoder.conv (aten::conv2d) of [8, 3, 32, 32]: ".
-std::string CallRunner::place_of(const Call& call, const std::vector<at::Tensor>& values) const {
+std::string CallRunner::place_of(const Call& call, const std::vector<at::Tensor>& values) {
   std::string shapes;
   const auto add = [&](int place) {
     if (place < 0 || !values[static_cast<std::size_t>(place)].defined()) return;

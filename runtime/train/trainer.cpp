@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/failure_text.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
@@ -743,10 +744,15 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
-/// Where to go on after a failure. A launcher says it for all ranks; a rank of another host has only its own
-/// last words.
-void Trainer::Impl::log_way_on() const {
+/// Last words of a failed rank: who ended before it, and where to go on. A launcher says both for all ranks.
+void Trainer::Impl::log_end(const std::string& reason) {
+  const int me = world.communicator.rank().value;
+  const std::string before = options.output_dir.empty()
+                                 ? std::string()
+                                 : first_to_end(options.output_dir, world.communicator.size(), me);
+  status.end(reason);
   if (options.launcher != 0 || options.output_dir.empty()) return;
+  if (!before.empty()) log_error(before);
   log_error("this rank ends after step " + std::to_string(done) +
             (report.saved_step < 0
                  ? "; no checkpoint was saved (--checkpoint-every N saves them)"
@@ -764,7 +770,7 @@ void Trainer::guarded(Work&& work) {
   } catch (const Error& error) {
     self.write_trace();
     if (error.code() != ExitCode::Numeric) {
-      self.log_way_on();
+      self.log_end(error.what());
       throw;
     }
     const std::int64_t saved = self.report.saved_step;
@@ -774,7 +780,7 @@ void Trainer::guarded(Work&& work) {
                                                        " is from before it"));
   } catch (...) {
     self.write_trace();
-    self.log_way_on();
+    self.log_end(text_of_failure());
     throw;
   }
 }

@@ -274,7 +274,7 @@ struct Trainer::Impl {
   void agree_on_settings();
   void require_shared(const std::filesystem::path& folder);
   void claim_outputs();
-  void log_way_on() const;
+  void log_end(const std::string& reason);
   void check_changes(const Checkpoint& found);
   void take_folder();
   void open_files();

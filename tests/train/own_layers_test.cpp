@@ -196,6 +196,49 @@ TEST_F(OwnLayers, InputsThatAModuleDoesNotTakeAreAConfigError) {
   EXPECT_THROW(two->output_shape(std::vector<Shape>{{2, 6}, {2, 6}}), ConfigError);
 }
 
+/// Fails in what its user asks for.
+class Failing final : public ForwardLayer {
+ public:
+  enum class By { Int, Torch, Memory };
+  explicit Failing(By by) : by_(by) {}
+  std::string kind() const override { return "failing"; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&) const override {
+    if (by_ == By::Int) throw 42;
+    if (by_ == By::Torch) return at::add(inputs[0], at::zeros({7, 5}));
+    throw std::bad_alloc();
+  }
+
+ private:
+  By by_;
+};
+
+TEST_F(OwnLayers, AFailureNamesLayerCallAndShapes) {
+  const std::pair<Failing::By, std::string> cases[] = {
+      {Failing::By::Int, "an exception of type int"},
+      {Failing::By::Torch, "The size of tensor a (6) must match the size of tensor b (5)"},
+      {Failing::By::Memory, "out of memory: "}};
+  for (const auto& [by, text] : cases) {
+    LayeredModel model = classifier("failing", {6}, 6);
+    model.layers.push_back({"first", linear(6, 6), {"input"}});
+    model.layers.push_back({"second", std::make_shared<Failing>(by), {"first"}});
+    end_in_cross_entropy(model);
+    for (const std::vector<int>& ranks : {std::vector<int>{1}, {1, 1}}) {
+      try {
+        train(model, plan_for(model, ranks, 1, ScheduleKind::GPipe), options(1));
+        ADD_FAILURE() << text;
+      } catch (const Error& error) {
+        const std::string what = error.what();
+        EXPECT_NE(what.find("step 0, action "), std::string::npos) << what;
+        EXPECT_NE(what.find("layer second (failing), forward of [3, 6]: " + text), std::string::npos) << what;
+        EXPECT_EQ(what.find("Exception raised from"), std::string::npos) << what;
+        EXPECT_EQ(error.code(), ExitCode::RunFailed);
+      }
+    }
+  }
+}
+
 // ---- steps of one's own loop, ranks as threads
 // --------------------------------------------------------------
 
