@@ -38,11 +38,16 @@ class CutSpace {
   /// Bytes that every cut at `b` sends to the next stage, at least: the tensor from the layer before to the
   /// layer behind in a linear space. -1 if there is none: the next stage need not wait for this one.
   Bytes next_bytes(int b) const { return next_[b]; }
+  /// Bytes of the tensors that a stage between the states reads from before `a`, each once: what it receives
+  /// for a microbatch. At least, where a tensor's readers take unequal parts of it.
+  Bytes incoming(int a, int b) const;
+  /// Of those that it makes and layers behind `b` read. At least: each stage behind that reads one gets it.
+  Bytes outgoing(int a, int b) const;
   /// Bytes of the tensors that are needed on the other side of the cut `b`, each once.
   Bytes live_bytes(int b) const { return live_[b]; }
 
-  /// The most bytes that the backward of a stage needs beyond what it has freed by then; 0 where layers are
-  /// not in execution order (at least, then).
+  /// The most bytes that the backward of a stage needs beyond what it has freed by then. At least, in a space
+  /// that is not linear; 0 where layers are not in execution order.
   Bytes workspace(int a, int b) const;
 
   /// Layers between two states, in execution order.
@@ -52,7 +57,16 @@ class CutSpace {
   explicit CutSpace(const CostModel& model);
   void push_state(const CostModel& model, int node);  // linear: the state after one more layer
   void make_workspaces(const CostModel& model);
+  void make_late_workspaces(const CostModel& model);
+  void make_tensors(const LayerGraph& graph);
+  bool holds(int state, int place) const;
 
+  /// A tensor and the places of order_ of the layers that make and read it, ascending.
+  struct Tensor {
+    int producer = 0;
+    Bytes bytes = 0;
+    std::vector<int> readers;
+  };
   std::vector<int> order_;
   std::vector<std::vector<std::uint64_t>> members_;  // complete: by state, bits are positions of order_
   std::vector<std::vector<bool>> inside_;            // complete: [a][b]
@@ -60,6 +74,11 @@ class CutSpace {
   std::vector<Bytes> parameters_, lowered_, fields_, saved_, next_, live_;  // by state
   // [k][i]: the most of workspace + saved up to there, of 2^k layers from the i-th on. Empty: none needs any.
   std::vector<std::vector<Bytes>> workspaces_;
+  // Complete, by state: places whose layers need more than all behind them in the state have saved, with how
+  // much more, most first.
+  std::vector<std::vector<std::pair<Bytes, int>>> late_workspaces_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::vector<int>> crossing_;  // by state: tensors that are made in it and read behind it
 };
 
 /// Whether each layer reads the one before it: then the graph has one topological order, and its prefixes are

@@ -73,7 +73,7 @@ class Search {
     if (layouts_.empty() && chunked_.empty()) return no_layout();
     make_spaces();
     if (effort_ == Effort::AnyPlan && candidates_.has_limits()) {
-      look_for_room();
+      look_for_room(Wanted::AnyThatFits);
     } else {
       search();
     }
@@ -116,8 +116,9 @@ class Search {
   long work(double count) const { return static_cast<long>(std::min(1e15, count * options_.effort)); }
 
   /// The plan that leaves most room. False: it does not fit, and so no candidate does.
-  bool look_for_room() {
-    const LeastMemory least = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits);
+  bool look_for_room(Wanted wanted = Wanted::Least) {
+    const LeastMemory least =
+        least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits, wanted);
     if (least.worst <= 1) candidates_.consider_always(least.plan);
     return least.worst <= 1 || !least.proved;
   }
