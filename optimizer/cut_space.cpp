@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kMostStepsPerState = 64;
 // Tensors of all cuts of an order together; of more, only those from one layer to the next are known.
 constexpr std::int64_t kMostCrossings = 10'000'000;
+constexpr int kMostMessageStates = 1'000;  // whose messages are kept for each pair
 
 using Words = std::vector<std::uint64_t>;
 
@@ -156,6 +157,7 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
   space.order_ = std::move(order);
   space.make_workspaces(model);
   space.make_tensors(graph);
+  space.make_least_behind();
   const std::size_t layers = space.order_.size();
   std::vector<int> place(graph.nodes.size());
   for (std::size_t at = 0; at < layers; ++at) place[space.order_[at]] = static_cast<int>(at);
@@ -265,12 +267,35 @@ void CutSpace::make_tensors(const LayerGraph& graph) {
   }
 }
 
+void CutSpace::make_least_behind() {
+  for (int b = 0; b < states(); ++b)
+    least_behind_.push_back({parameters_[b], lowered_[b], fields_[b], saved_[b]});
+  for (std::size_t b = least_behind_.size() - 1; b-- > 0;) {
+    for (Bytes LayerBytes::*bytes :
+         {&LayerBytes::parameters, &LayerBytes::lowered, &LayerBytes::fields, &LayerBytes::saved})
+      least_behind_[b].*bytes = std::min(least_behind_[b].*bytes, least_behind_[b + 1].*bytes);
+  }
+}
+
+void CutSpace::make_messages() {
+  if (states() > kMostMessageStates) return;
+  incoming_.assign(parameters_.size() * parameters_.size(), 0);
+  outgoing_ = incoming_;
+  for (int a = 0; a < states(); ++a) {
+    for (int b = a + 1; b < states(); ++b) {
+      if (!nested(a, b)) continue;
+      incoming_[place_of(a, b)] = incoming_of(a, b);
+      outgoing_[place_of(a, b)] = outgoing_of(a, b);
+    }
+  }
+}
+
 bool CutSpace::holds(int state, int place) const {
   return is_linear() ? place < state
                      : test(members_[static_cast<std::size_t>(state)], static_cast<std::size_t>(place));
 }
 
-Bytes CutSpace::incoming(int a, int b) const {
+Bytes CutSpace::incoming_of(int a, int b) const {
   if (crossing_.empty()) return std::max<Bytes>(0, next_[static_cast<std::size_t>(a)]);
   Bytes bytes = 0;
   for (const int t : crossing_[static_cast<std::size_t>(a)]) {
@@ -286,7 +311,7 @@ Bytes CutSpace::incoming(int a, int b) const {
   return bytes;
 }
 
-Bytes CutSpace::outgoing(int a, int b) const {
+Bytes CutSpace::outgoing_of(int a, int b) const {
   if (crossing_.empty()) return std::max<Bytes>(0, next_[static_cast<std::size_t>(b)]);
   Bytes bytes = 0;
   for (const int t : crossing_[static_cast<std::size_t>(b)]) {
@@ -393,6 +418,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
     space.members_.push_back(std::move(states[i]));
   }
   space.make_tensors(graph);
+  space.make_least_behind();
   space.make_late_workspaces(model);
   space.next_.assign(space.members_.size(), -1);
   space.inside_.assign(space.members_.size(), {});
@@ -402,6 +428,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       space.inside_[a][b] = subset(space.members_[a], space.members_[b]);
     }
   }
+  space.make_messages();
   return space;
 }
 

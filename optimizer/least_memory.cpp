@@ -11,9 +11,10 @@ namespace millrace {
 namespace {
 
 // Of one pass; times the effort.
-constexpr double kMostPlaces = 2'000'000;          // of the search below the tables, and layers of its plans
-constexpr double kMostMemoryTables = 100'000'000;  // entries looked at for all tables together
-constexpr std::size_t kMostOrders = 200;           // orders by cost: each is a schedule to make
+constexpr double kMostPlaces = 2'000'000;         // of the search below the tables, and layers of its plans
+constexpr double kMostMemoryTables = 40'000'000;  // stages looked at for all tables together
+constexpr double kPartForAnyThatFits = 0.1;       // of that
+constexpr std::size_t kMostOrders = 200;          // orders by cost: each is a schedule to make
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr long kMostChunkPlans = 2'000;
 
@@ -32,7 +33,11 @@ class LightestPlan {
         bounds_(model, options),
         most_places_(static_cast<long>(std::min(1e15, kMostPlaces * options.effort))),
         most_tables_(static_cast<std::int64_t>(std::min(1e15, kMostMemoryTables * options.effort))) {
-    if (wanted == Wanted::AnyThatFits) least_.worst = std::nextafter(1.0, 2.0);
+    if (wanted == Wanted::AnyThatFits) {
+      least_.worst = std::nextafter(1.0, 2.0);
+      most_tables_ = static_cast<std::int64_t>(static_cast<double>(most_tables_) * kPartForAnyThatFits);
+      most_places_ = static_cast<long>(static_cast<double>(most_places_) * kPartForAnyThatFits);
+    }
   }
 
   void one_stage_per_rank(const std::vector<CutSpace>& spaces, const std::vector<Layout>& layouts) {
@@ -125,14 +130,15 @@ class LightestPlan {
     }
   }
 
-  /// Of the layers alone: never falls when layers are added.
+  /// What stage s holds at least of the layers between two states: never falls in b.
   double weight_of(const CutSpace& space, int s, int a, int b) const {
     constexpr double kRounding = 1 - 1e-12;
     const ByteWeights& weight = weights_[static_cast<std::size_t>(s)];
-    const double value = kRounding * (weight.parameters * static_cast<double>(space.parameters(a, b)) +
-                                      weight.lowered * static_cast<double>(space.lowered(a, b)) +
-                                      weight.fields * static_cast<double>(space.fields(a, b)) +
-                                      weight.saved * static_cast<double>(space.saved(a, b)));
+    const CutSpace::LayerBytes bytes = space.least_bytes(a, b);
+    const double value = kRounding * (weight.parameters * static_cast<double>(bytes.parameters) +
+                                      weight.lowered * static_cast<double>(bytes.lowered) +
+                                      weight.fields * static_cast<double>(bytes.fields) +
+                                      weight.saved * static_cast<double>(bytes.saved));
     return value < least_.worst ? value : kInfinite;
   }
 
@@ -164,9 +170,13 @@ class LightestPlan {
   }
 
   void fill(const CutSpace& space, const Layout& layout) {
-    tables_ += layout.stages() * space.pairs();
+    tables_ += layout.stages() * static_cast<std::int64_t>(space.states());
     table_.fill(
-        space, layout.stages(), false, [&](int s, int a, int b) { return value_of(space, layout, s, a, b); },
+        space, layout.stages(), true,
+        [&](int s, int a, int b) {
+          ++tables_;
+          return value_of(space, layout, s, a, b);
+        },
         [&](int s, int a, int b) { return weight_of(space, s, a, b); });
   }
 
@@ -185,7 +195,7 @@ class LightestPlan {
       if (table_.at(s + 1, b) >= least_.worst || !space.nested(a, b)) continue;
       const double value = value_of(space, layout, s, a, b);
       if (std::max(worst, value) >= least_.worst) {
-        if (space.is_linear() && weight_of(space, s, a, b) >= least_.worst) break;
+        if (weight_of(space, s, a, b) >= least_.worst) break;
         continue;
       }
       cuts_.push_back(b);
@@ -265,8 +275,8 @@ class LightestPlan {
   const Fullness fullness_;
   const Wanted wanted_;
   const StageBounds bounds_;
-  const long most_places_;
-  const std::int64_t most_tables_;
+  long most_places_;
+  std::int64_t most_tables_;
   std::vector<ByteWeights> weights_;  // by stage of the layout that is looked at
   LeastMemory least_{.plan = {}, .worst = kInfinite, .proved = true};
   MinimaxTable table_;

@@ -256,7 +256,7 @@ class Search {
         tables = tables && static_cast<std::int64_t>(layout.stages()) * space.states() <= kMostTable;
       }
     }
-    return tables && work <= kMostTableWork;
+    return tables && work <= kMostTableWork * std::min(1.0, options_.effort);
   }
 
   // ---- every cut of every layout: tables, then branch and bound
@@ -325,9 +325,8 @@ class Search {
   }
 
   std::vector<int> balanced_cuts(const CutSpace& space, const Layout& layout) {
-    return table_.cuts(space, layout.stages(), [&](int s, int a, int b) {
-      return bounds_.fits(space, layout, s, a, b) ? bounds_.busy(space, layout, s, a, b) : kInfinite;
-    });
+    return table_.cuts(space, layout.stages(),
+                       [&](int s, int a, int b) { return bounds_.busy_if_it_fits(space, layout, s, a, b); });
   }
 
   /// The most balanced cut of each layout, and those that are so with their messages: a good plan early makes
@@ -373,13 +372,13 @@ class Search {
                               space.live_bytes(b));
     };
     const auto seconds = [&](int s, int a, int b) {
-      if (!bounds_.fits(space, layout, s, a, b)) return kInfinite;
       const double own =
-          bounds_.busy(space, layout, s, a, b) + bounds_.reduce_and_update(space, layout, s, a, b);
+          bounds_.busy_if_it_fits(space, layout, s, a, b) + bounds_.reduce_and_update(space, layout, s, a, b);
       return s + 1 < layout.stages() ? std::max(own, wire(s, b)) : own;
     };
-    table_.fill(space, layout.stages(), model_.num_sheets() == 1, seconds,
-                [&](int s, int a, int b) { return bounds_.least_busy(space, layout, s, a, b); });
+    table_.fill(space, layout.stages(), model_.num_sheets() == 1, seconds, [&](int s, int a, int b) {
+      return least_busy_if_it_may_fit(bounds_, space, layout, s, a, b);
+    });
     return table_.cuts(space, layout.stages(), seconds);
   }
 
