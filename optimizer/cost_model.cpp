@@ -1,6 +1,7 @@
 #include "optimizer/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "runtime/schedule/simulate.h"
@@ -198,6 +199,19 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 }
 
 Bytes StageMemory::total() const {
+  // Whole numbers below 2^53 add and multiply exactly: only sums beyond that need care.
+  constexpr double kExact = 1LL << 52;
+  const auto owned = static_cast<double>(parameters);
+  const auto state = owned * rule_copies;
+  const double own_state = rule_shards == 1 ? state : std::ceil(state / rule_shards);
+  const double one = static_cast<double>(incoming) + (recompute ? 0.0 : static_cast<double>(saved));
+  const double sum =
+      ((owned + static_cast<double>(lowered)) * versions + owned + own_state + static_cast<double>(loaded)) *
+          arrays +
+      (recompute ? static_cast<double>(saved) * open_backwards : 0.0) +
+      2 * (static_cast<double>(incoming) + static_cast<double>(outgoing)) + static_cast<double>(workspace) +
+      std::max(one * stashed, one + static_cast<double>(reduced));
+  if (sum < kExact) return static_cast<Bytes>(sum);
   const Bytes weights =
       saturating_product(saturating_product(saturating_sum(parameters, lowered), versions), arrays);
   const Bytes kept = std::max(saturating_product(stash(), stashed), saturating_sum(stash(), reduced));
@@ -212,9 +226,9 @@ Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) 
 
 Bytes StageMemory::once() const {
   const Bytes state = saturating_product(parameters, rule_copies);
-  const Bytes of_arrays = saturating_product(
-      saturating_sum(saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0)), loaded),
-      arrays);
+  const Bytes own_state = rule_shards == 1 ? state : state / rule_shards + (state % rule_shards != 0);
+  const Bytes of_arrays =
+      saturating_product(saturating_sum(saturating_sum(parameters, own_state), loaded), arrays);
   const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
   const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
   return saturating_sum(saturating_sum(of_arrays, recomputed), saturating_sum(messages, workspace));

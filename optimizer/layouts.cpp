@@ -8,6 +8,7 @@ namespace millrace {
 namespace {
 
 constexpr int kMostStageCounts = 24;
+constexpr int kEveryStageCount = 8;  // up to which none is left out
 constexpr std::size_t kMostHostOrders = 24;
 
 void compose(int ranks, int stages, std::vector<int>& replicas, std::vector<std::vector<int>>& result) {
@@ -38,12 +39,13 @@ void choose(int ranks, int stages, std::vector<std::vector<int>>& result) {
   result.insert(result.end(), picked.begin(), picked.end());
 }
 
-/// All numbers of stages, or 24 of them in growing steps, the largest included.
+/// All numbers of stages, or those up to 8 and more in growing steps, at most 24, the largest included.
 std::vector<int> stage_counts(int most) {
   std::vector<int> counts;
   for (int stages = 1; stages < most;) {
     counts.push_back(stages);
-    stages = most <= kMostStageCounts ? stages + 1 : std::max(stages + 1, stages * 3 / 2 / 2 * 2);
+    const bool next = most <= kMostStageCounts || stages < kEveryStageCount;
+    stages = next ? stages + 1 : std::max(stages + 1, stages * 3 / 2 / 2 * 2);
   }
   counts.push_back(most);
   return counts;
