@@ -118,7 +118,7 @@ TEST_F(Translate, WeightsByPipeDreamsNamesAreRead) {
   ok("translate --checkpoint w.safetensors --input text.de -o text.hyp" + kFlags);
   const std::string start = "train --model gnmt --layers 2 --hidden 32 --label-smoothing 0 --vocabulary " +
                             vocabulary_size() + " --data data:de-en --no-evaluation --seed 9 --steps 0 " +
-                            "--save-weights again --overwrite --init-from ";
+                            "--save-weights again --init-from ";
   const std::string first = "encoder.rnn_layers.0.";
   const auto named = [&](const std::string& wrapper, bool both, bool single) {
     return with_names(bytes("w.safetensors"), [&](const std::string& name) {
@@ -143,6 +143,7 @@ TEST_F(Translate, WeightsByPipeDreamsNamesAreRead) {
     EXPECT_EQ(bytes("p.hyp"), bytes("text.hyp")) << wrapper << both << single;
     ok(start + "p.safetensors");
     EXPECT_TRUE(bytes("again") == bytes("w.safetensors")) << wrapper << both << single;
+    fs::remove(folder_ / "again");
   }
   ok("translate --checkpoint p.safetensors --stages 2 --overwrite --input text.de -o p.hyp" + kFlags);
   EXPECT_EQ(bytes("p.hyp"), bytes("text.hyp"));
