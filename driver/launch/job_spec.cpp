@@ -478,11 +478,11 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
                          const std::string& worker) {
   Problems problems;
   JobReader reader(source, problems, ask, worker);
+  const bool planned =
+      std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
+  const StagesFrom stages = planned ? StagesFrom::Plan : StagesFrom::ConfigFile;
   if (is_pipedream_job(json)) {
-    const bool planned =
-        std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
-    const Result<Json> converted =
-        convert_pipedream_job(json, source, planned ? StagesFrom::Plan : StagesFrom::ConfigFile);
+    const Result<Json> converted = convert_pipedream_job(json, source, stages);
     if (!converted) return converted.problems();
     reader.read(*converted);
   } else {
@@ -494,7 +494,7 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
     problems.push_back({source, "does not say which model to train", "add e.g. `model: mlp`"});
   }
   if (!problems.empty()) return problems;
-  job.notes = notes_on_pipedream_job(json);
+  job.notes = notes_on_pipedream_job(json, stages);
   return job;
 }
 

@@ -52,6 +52,8 @@ struct ParameterSpec {
   std::vector<std::string> also{};
   int job = -1;     ///< whose it is in a job array; its name is then "job<b>/" and the job's own name for it
   double mean = 0;  ///< of Init::Normal
+  /// Names below its layer that it has in the state_dict of another program, instead of `name` or besides.
+  std::vector<std::string> elsewhere{};
 };
 
 /// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the

@@ -226,7 +226,7 @@ void Trainer::Impl::take_initial_weights() {
     const LayeredModel& one = jobs() > 1 ? model.of_jobs.front() : model;
     if (const Problems problems = check_weights(files, one, options.init_from_ignore); !problems.empty())
       throw CheckpointError(to_string(problems));
-    for (const HeldStage& h : stages->held()) load_weights(files, options.init_from_ignore, *h.store);
+    for (const HeldStage& h : stages->held()) load_weights(files, one, options.init_from_ignore, *h.store);
   });
   if (problem) throw CheckpointError("cannot " + purpose + ":\n" + problem->what);
   if (owns_loss()) log_info("initial weights from=" + (checkpoint ? checkpoint->path : path));
