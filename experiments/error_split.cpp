@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "experiments/report.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/svg.h"
 #include "runtime/plan/quantities.h"
@@ -26,9 +27,11 @@ Result<ErrorSplit> split_error(const RunData& run) {
   if (!replayed) return replayed.problems();
   ErrorSplit split{.simulated_s = *simulated,
                    .replayed_s = *replayed,
-                   .measured_s = measured->step_s,
+                   .traced_s = measured->step_s,
                    .steps = measured->steps,
+                   .measured_s = measured_step(run),
                    .spread = plan.predicted_spread};
+  if (!(split.measured_s > 0)) split.measured_s = split.traced_s;
   split.predicted_s = plan.predicted_run_step_s > 0 ? plan.predicted_run_step_s : plan.predicted_step_s;
   if (updates_after_each(plan.schedule)) split.predicted_s /= std::max(1, plan.microbatches);
   return split;
@@ -38,10 +41,12 @@ std::string error_split_text(const ErrorSplit& split) {
   std::string text = "prediction: ";
   if (split.predicted_s > 0) text += "predicted " + duration_text(split.predicted_s) + " | ";
   text += "simulated again from this run's times " + duration_text(split.simulated_s) +
-          ", from each action's own " + duration_text(split.replayed_s) + " | measured " +
-          duration_text(split.measured_s) + " (" + std::to_string(split.steps) + " traced steps): ";
+          ", from each action's own " + duration_text(split.replayed_s) + " | " +
+          std::to_string(split.steps) + " traced steps " + duration_text(split.traced_s) + " | measured " +
+          duration_text(split.measured_s) + " (median of all): ";
   if (split.predicted_s > 0) text += printed("times %+.1f %%, ", split.of_times() * 100);
-  return text + printed("jitter %+.1f %%, model %+.1f %%", split.of_jitter() * 100, split.of_model() * 100);
+  return text + printed("jitter %+.1f %%, model %+.1f %%, other steps %+.1f %%", split.of_jitter() * 100,
+                        split.of_model() * 100, split.of_steps() * 100);
 }
 
 std::string error_split_html(const RunData& run) {
@@ -52,22 +57,28 @@ std::string error_split_html(const RunData& run) {
            ".</p></section>\n";
   }
   html +=
-      "<p class=\"lead\">The plan's schedule was simulated again with the mean times that this run measured, "
-      "and "
-      "with every action's own. From predicted to the means the times were wrong; from the means to each "
-      "one's own "
-      "is what jitter costs where ranks wait for each other; from there to measured the model is wrong.</p>"
-      "<table><tr><th>predicted</th><th>with this run's means</th><th>with each action's own time</th>"
-      "<th>measured</th><th>error of the times</th><th>jitter</th><th>error of the model</th></tr><tr>";
-  const auto cell = [&](const std::string& text) { html += "<td>" + escape_xml(text) + "</td>"; };
-  cell(split->predicted_s > 0 ? duration_text(split->predicted_s) : "–");
-  cell(duration_text(split->simulated_s));
-  cell(duration_text(split->replayed_s));
-  cell(duration_text(split->measured_s));
-  cell(split->predicted_s > 0 ? printed("%+.1f %%", split->of_times() * 100) : "–");
-  cell(printed("%+.1f %%", split->of_jitter() * 100));
-  cell(printed("%+.1f %%", split->of_model() * 100));
-  html += "</tr></table><p>Means over " + std::to_string(split->steps) + " traced steps of a run";
+      "<p class=\"lead\">The plan's schedule was simulated again with the mean times that this run's trace "
+      "has, "
+      "and with every action's own. Each row differs from the row above for one reason.</p>"
+      "<div class=\"scroll why\"><table><thead><tr><th>A step</th><th>takes</th><th>off by</th><th>because "
+      "of</th>"
+      "</tr></thead><tbody>";
+  const auto row = [&](const std::string& what, double seconds, const std::string& off,
+                       const std::string& why) {
+    html += "<tr><td>" + what + "</td><td>" + escape_xml(duration_text(seconds)) + "</td><td>" + off +
+            "</td><td>" + why + "</td></tr>";
+  };
+  const bool predicts = split->predicted_s > 0;
+  if (predicts) row("predicted", split->predicted_s, "", "");
+  row("simulated with the trace's mean times", split->simulated_s,
+      predicts ? printed("%+.1f %%", split->of_times() * 100) : "", predicts ? "the profile's times" : "");
+  row("simulated with each action's own time", split->replayed_s,
+      printed("%+.1f %%", split->of_jitter() * 100), "jitter, where ranks wait for each other");
+  row("mean of " + std::to_string(split->steps) + " traced steps", split->traced_s,
+      printed("%+.1f %%", split->of_model() * 100), "the model: order, waits, overlap");
+  row("measured, the median of all steps", split->measured_s, printed("%+.1f %%", split->of_steps() * 100),
+      "steps that were not traced");
+  html += "</tbody></table></div><p class=\"lead\">The traced steps are of this run";
   if (split->spread > 0)
     html += printed("; the profile's own blocks differed by ±%.1f %%", split->spread * 100);
   return html + ".</p></section>\n";

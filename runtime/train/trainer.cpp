@@ -458,8 +458,9 @@ bool Trainer::Impl::in_stretches() const {
 /// Several steps of each array, one array after the other; then they are logged.
 void Trainer::Impl::go_a_stretch(std::int64_t end) {
   // Spans are kept for a short time only.
-  const bool traces = done < options.trace_first + options.trace_count;
-  std::int64_t to = std::min({end, limit(), done + (traces ? 1 : flushing->stretch)});
+  std::int64_t to = std::min({end, limit(), done + (is_traced(done) ? 1 : flushing->stretch)});
+  for (const TraceWindow& window : traced)
+    if (window.first > done) to = std::min(to, window.first);
   for (std::size_t job = 0; job < joined_at.size(); ++job)
     if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
   std::vector<Measured> steps(static_cast<std::size_t>(to - done));
@@ -617,8 +618,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     }
   }
   log.write(record);
-  if (step >= options.trace_first && step < options.trace_first + options.trace_count) {
-    for (const Span& span : trace.spans()) {
+  if (is_traced(step)) {
+    for (const Span& span : trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
       if (span.step == step) window.push_back(span);
     }
   }
@@ -642,6 +643,15 @@ void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t s
     return;
   throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
                      "lower --lr or add --warmup-steps");
+}
+
+/// What the ranks did between two traced steps: neither step took that time.
+void Trainer::Impl::trace_pause(SpanKind kind, TimePoint from) {
+  if (!is_traced(done - 1)) return;
+  window.push_back({.kind = kind,
+                    .step = done - 1,
+                    .start = from.time_since_epoch().count(),
+                    .end = world.clock.now().time_since_epoch().count()});
 }
 
 void Trainer::Impl::write_trace() {
@@ -671,12 +681,14 @@ bool Trainer::Impl::advance(std::int64_t most) {
       !report.stopped && (is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end));
   const bool scored = !report.stopped && scores() && is_due(options.score_every, done);
   if (evaluated_last || saves || scored) {
+    const TimePoint paused = world.clock.now();
     rest();
     report.stopped = evaluated_last && !evaluate();
     if (!report.stopped && evaluated_last) watch_evaluation();
     if (!report.stopped && saves) checkpoint();
     // Last, for what it takes: all else is safe by then.
     if (!report.stopped && scored) report.stopped = !score_weights();
+    trace_pause(evaluated_last || scored ? SpanKind::Eval : SpanKind::Checkpoint, paused);
     rested = report.stopped || report.reached_target;
     if (!rested) stages->go_on();
   }
@@ -750,6 +762,16 @@ void Trainer::Impl::log_way_on() const {
                        options.output_dir));
 }
 
+/// For who reads the output folder later. A stop is no failure.
+void Trainer::Impl::note_failure(ExitCode code, const std::string& error, const std::string& hint) const {
+  if (options.output_dir.empty() || code == ExitCode::Requeue) return;
+  write_failure(options.output_dir, {.rank = world.communicator.rank().value,
+                                     .step = done,
+                                     .exit_code = static_cast<int>(code),
+                                     .error = error,
+                                     .hint = hint});
+}
+
 /// What a failure leaves behind, and what is said of it.
 template <class Work>
 void Trainer::guarded(Work&& work) {
@@ -759,6 +781,7 @@ void Trainer::guarded(Work&& work) {
     work();
   } catch (const Error& error) {
     self.write_trace();
+    self.note_failure(error.code(), error.what(), error.hint());
     if (error.code() != ExitCode::Numeric) {
       self.log_way_on();
       throw;
@@ -768,8 +791,9 @@ void Trainer::guarded(Work&& work) {
                        error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
                                                  : "; the checkpoint of step " + std::to_string(saved) +
                                                        " is from before it"));
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     self.write_trace();
+    self.note_failure(ExitCode::RunFailed, error.what(), {});
     self.log_way_on();
     throw;
   }
