@@ -1,6 +1,7 @@
 #include "experiments/error_split.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "experiments/report.h"
 #include "runtime/base/text.h"
@@ -9,6 +10,14 @@
 #include "runtime/schedule/measured_costs.h"
 
 namespace millrace {
+namespace {
+
+/// "+1.5 %", never "-0.0 %".
+std::string share(double of_one) {
+  return printed("%+.1f %%", std::round(of_one * 1000) / 10 + 0.0);
+}
+
+}  // namespace
 
 Result<ErrorSplit> split_error(const RunData& run) {
   if (!run.plan) return Problem{run.folder, "has no plan", ""};
@@ -44,9 +53,9 @@ std::string error_split_text(const ErrorSplit& split) {
           ", from each action's own " + duration_text(split.replayed_s) + " | " +
           std::to_string(split.steps) + " traced steps " + duration_text(split.traced_s) + " | measured " +
           duration_text(split.measured_s) + " (median of all): ";
-  if (split.predicted_s > 0) text += printed("times %+.1f %%, ", split.of_times() * 100);
-  return text + printed("jitter %+.1f %%, model %+.1f %%, other steps %+.1f %%", split.of_jitter() * 100,
-                        split.of_model() * 100, split.of_steps() * 100);
+  if (split.predicted_s > 0) text += "times " + share(split.of_times()) + ", ";
+  return text + "jitter " + share(split.of_jitter()) + ", model " + share(split.of_model()) +
+         ", other steps " + share(split.of_steps());
 }
 
 std::string error_split_html(const RunData& run) {
@@ -70,18 +79,19 @@ std::string error_split_html(const RunData& run) {
   };
   const bool predicts = split->predicted_s > 0;
   if (predicts) row("predicted", split->predicted_s, "", "");
-  row("simulated with the trace's mean times", split->simulated_s,
-      predicts ? printed("%+.1f %%", split->of_times() * 100) : "", predicts ? "the profile's times" : "");
-  row("simulated with each action's own time", split->replayed_s,
-      printed("%+.1f %%", split->of_jitter() * 100), "jitter, where ranks wait for each other");
-  row("mean of " + std::to_string(split->steps) + " traced steps", split->traced_s,
-      printed("%+.1f %%", split->of_model() * 100), "the model: order, waits, overlap");
-  row("measured, the median of all steps", split->measured_s, printed("%+.1f %%", split->of_steps() * 100),
-      "steps that were not traced");
-  html += "</tbody></table></div><p class=\"lead\">The traced steps are of this run";
+  row("simulated with the trace's mean times", split->simulated_s, predicts ? share(split->of_times()) : "",
+      predicts ? "the profile's times" : "");
+  row("simulated with each action's own time", split->replayed_s, share(split->of_jitter()),
+      "jitter, where ranks wait for each other");
+  row("mean of " + std::to_string(split->steps) + " traced steps", split->traced_s, share(split->of_model()),
+      "the model: order, waits, overlap");
+  row("measured, the median of all steps", split->measured_s, share(split->of_steps()),
+      "other steps; a median beside a mean");
+  html += "</tbody></table></div>";
   if (split->spread > 0)
-    html += printed("; the profile's own blocks differed by ±%.1f %%", split->spread * 100);
-  return html + ".</p></section>\n";
+    html +=
+        printed("<p class=\"lead\">The profile's own blocks differed by ±%.1f %%.</p>", split->spread * 100);
+  return html + "</section>\n";
 }
 
 }  // namespace millrace

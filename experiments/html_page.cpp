@@ -71,7 +71,7 @@ footer{color:var(--tick);font-size:13px;margin-top:22px}
 @media(max-width:640px){main{padding:16px 8px 40px}.card{padding:14px 10px}.wide{display:none}.narrow{display:block}th,td{padding:6px 7px}.bars{gap:6px 7px;font-size:11.5px}}
 .narrow svg{max-width:520px}
 @page{margin:12mm}
-@media print{*{-webkit-print-color-adjust:exact;print-color-adjust:exact}body{background:none;font-size:12px}main{max-width:none;padding:0}.tile,tr,svg,.bars{break-inside:avoid}.card{padding:12px 14px}h2{break-after:avoid}.lead{break-after:avoid}.scroll{overflow:visible}table{font-size:11px}th,td{padding:4px 6px}.pair{grid-template-columns:1fr 1fr}.tiles{grid-template-columns:repeat(6,1fr);gap:8px}}
+@media print{*{-webkit-print-color-adjust:exact;print-color-adjust:exact}body{background:none;font-size:12px}main{max-width:none;padding:0}.card,.tile,tr,svg,.bars{break-inside:avoid}.card{padding:12px 14px}h2{break-after:avoid}.lead{break-after:avoid}.scroll{overflow:visible}table{font-size:11px}th,td{padding:4px 4px}.pair{grid-template-columns:1fr 1fr}.tiles{grid-template-columns:repeat(auto-fit,minmax(88px,1fr));gap:8px}.tile{padding:8px 9px}.tile b{font-size:15px}}
 )";
 
 }  // namespace
