@@ -430,17 +430,20 @@ class Page {
       for (const auto& [name, value] : job.settings) add(settings, name);
       for (const auto& [name, value] : job.metrics) add(metrics, name);
     }
-    std::string table = "<div class=\"scroll\"><table><thead><tr><th>Job</th>";
+    std::string table = "<div class=\"scroll\"><table><thead><tr><th>Job</th><th>status</th>";
     for (const std::string& name : settings) table += "<th>" + escape_xml(name) + "</th>";
     table += "<th>steps</th><th>training loss</th>";
     for (const std::string& name : metrics) table += "<th>" + escape_xml(name) + ", evaluation</th>";
-    table += "<th>status</th></tr></thead><tbody>";
+    table += "</tr></thead><tbody>";
     const auto number = [](const std::optional<double>& value) {
       return value && std::isfinite(*value) ? printed("<td>%.4g</td>", *value) : "<td class=\"none\">–</td>";
     };
     for (const JobRun& job : run_.jobs) {
       table += "<tr><td><i class=\"job\" style=\"background:" + colour_of_job(job.job) + "\"></i>" +
                std::to_string(job.job) + "</td>";
+      table += job.nonfinite_step ? "<td class=\"bad\">not finite from step " +
+                                        std::to_string(*job.nonfinite_step + 1) + " on</td>"
+                                  : "<td>ok</td>";
       for (const std::string& name : settings) {
         const auto found = std::ranges::find(job.settings, name, &std::pair<std::string, std::string>::first);
         table += "<td>" + (found == job.settings.end() ? "" : escape_xml(found->second)) + "</td>";
@@ -450,9 +453,7 @@ class Page {
         const auto found = std::ranges::find(job.metrics, name, &std::pair<std::string, double>::first);
         table += number(found == job.metrics.end() ? std::nullopt : std::optional(found->second));
       }
-      table += job.nonfinite_step ? "<td class=\"bad\">not finite from step " +
-                                        std::to_string(*job.nonfinite_step + 1) + " on</td></tr>"
-                                  : "<td>ok</td></tr>";
+      table += "</tr>";
     }
     std::string curves;
     if (!series.empty()) {
@@ -464,7 +465,7 @@ class Page {
         "Jobs",
         "The jobs of this array, which differ in what the table says; the table's colours are the "
         "picture's." +
-            (cut ? printed(" Losses above %.3g are drawn there.", top) : std::string()),
+            (cut ? printed(" Losses above %.3g are drawn at %.3g.", top, top) : std::string()),
         curves + table + "</tbody></table></div>");
   }
   static std::string colour_of_job(int job) {

@@ -72,6 +72,11 @@ class Reader {
     if (const Result<std::string> order = read_file(folder_ / run_files::kSchedule))
       run_.schedule = ScheduleFile{(folder_ / run_files::kSchedule).string(), *order};
     read_summary();
+    const Json* format = run_.summary.find("format");
+    if (!run_.plan && format && format->is_string() && format->as_string() == "millrace-tune-1")
+      return Problem{folder_.string(), "is the folder of a search, not of one run",
+                     "its own page is " + (folder_ / run_files::kReport).string() +
+                         "; for a trial give its folder (trials/TRIAL/STEPS)"};
     read_ranks();
     read_end();
     read_jobs();

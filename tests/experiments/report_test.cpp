@@ -401,6 +401,13 @@ TEST_F(Report, NothingOfARunIsAProblem) {
   EXPECT_FALSE(read_run(folder_.path("absent")));
 }
 
+TEST_F(Report, TheFolderOfASearchKeepsItsOwnPage) {
+  example::write(folder_.path("summary.json"), R"({"format":"millrace-tune-1","trials":3})");
+  const Result<RunData> run = read_run(folder_.path());
+  ASSERT_FALSE(run);
+  EXPECT_NE(to_string(run.problems()).find("a search"), std::string::npos);
+}
+
 TEST_F(Report, OfAStepDoneTwiceTheLaterCounts) {
   example::write(folder_.path("steps.rank0.jsonl"),
                  "{\"format\":\"millrace-steps-1\",\"rank\":0,\"stage\":0,\"ranks\":1}\n{\"step\":0,\"loss\":"
@@ -490,7 +497,7 @@ TEST_F(Report, AnArrayShowsItsJobs) {
   EXPECT_EQ(run.jobs[1].nonfinite_step, 2);
   const std::string html = report_html(run);
   for (const char* part : {">Jobs</h2>", "Loss of each job", "1 not finite", "Lowest loss", "9&lt;0",
-                           "not finite from step 3 on", "<td>0.75</td>", "Losses above 5 are drawn there"})
+                           "not finite from step 3 on", "<td>0.75</td>", "Losses above 5 are drawn at 5."})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(html.find("9e+04"), std::string::npos) << "a diverged job does not set the scale";
   EXPECT_EQ(first_bad_tag(html), "");
