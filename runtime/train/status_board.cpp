@@ -6,20 +6,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstring>
-#include <limits>
 #include <utility>
-
-#include "runtime/base/json.h"
-#include "runtime/base/run_files.h"
 
 namespace millrace {
 namespace {
-constexpr std::size_t kSize = 640;    // one JSON object, padded with spaces
-constexpr std::size_t kAction = 120;  // characters at most
-constexpr std::size_t kReason = 300;
-}  // namespace
+constexpr std::size_t kSize = 256;  // one JSON object, padded with spaces
+}
 
 StatusBoard::StatusBoard(const std::string& path, int rank, int stage)
     : begin_("{\"rank\":" + std::to_string(rank) + ",\"stage\":" + std::to_string(stage) + ",\"step\":") {
@@ -51,47 +44,17 @@ StatusBoard& StatusBoard::operator=(StatusBoard&& other) noexcept {
   return *this;
 }
 
-void StatusBoard::show(std::string_view line) {
-  if (line.size() < shown_) std::memset(text_ + line.size(), ' ', shown_ - line.size());
-  std::memcpy(text_, line.data(), line.size());
-  shown_ = line.size();
-}
-
 void StatusBoard::write(std::int64_t step, std::string_view action) {
   char line[kSize];
   char* end = std::copy(begin_.begin(), begin_.end(), line);
   end = std::to_chars(end, line + kSize, step).ptr;
   for (const std::string_view part :
-       {std::string_view(",\"action\":\""), action.substr(0, kAction), std::string_view("\"}")})
+       {std::string_view(",\"action\":\""), action.substr(0, 120), std::string_view("\"}")})
     end = std::copy(part.begin(), part.end(), end);
-  show({line, static_cast<std::size_t>(end - line)});
-}
-
-void StatusBoard::end(std::string_view reason) {
-  if (!text_) return;
-  std::string plain(reason.substr(0, kReason));
-  for (char& c : plain)
-    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const std::string line(text_, shown_ - 1);  // without the brace
-  show(line + ",\"ended_ns\":" + std::to_string(std::chrono::nanoseconds(now).count()) + ",\"ended\":\"" +
-       plain + "\"}");
-}
-
-std::string first_to_end(const std::filesystem::path& folder, int ranks, int me) {
-  std::int64_t first = std::numeric_limits<std::int64_t>::max();
-  std::string text;
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (rank == me) continue;
-    const Result<Json> status = read_json((folder / run_files::kStatus.of(rank)).string());
-    if (!status || !status->is_object()) continue;
-    const Json *when = status->find("ended_ns"), *why = status->find("ended");
-    if (!when || when->kind() != Json::Kind::Int || !why || !why->is_string() || when->as_int() >= first)
-      continue;
-    first = when->as_int();
-    text = "rank " + std::to_string(rank) + " gave up before: " + why->as_string();
-  }
-  return text;
+  const auto length = static_cast<std::size_t>(end - line);
+  if (length < shown_) std::memset(end, ' ', shown_ - length);
+  std::memcpy(text_, line, std::max(length, shown_));
+  shown_ = length;
 }
 
 }  // namespace millrace

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -25,21 +24,13 @@ class StatusBoard {
   void update_with(std::int64_t step, const Action& action) {
     if (text_) write(step, action());
   }
-  /// The rank ends because of `reason`, which others read with first_to_end(); the step and action stay.
-  void end(std::string_view reason);
 
  private:
-  void show(std::string_view line);
   void write(std::int64_t step, std::string_view action);
 
   char* text_ = nullptr;
   std::string begin_;      ///< of the object: who
   std::size_t shown_ = 0;  ///< characters of the last one
 };
-
-/// Of the ranks of `ranks` but `me` whose status in `folder` says why they ended, the first one, as text:
-/// "rank 0 gave up before: ..."; empty: none. A rank whose peer closed its connection learns here whether
-/// that peer had lost another one.
-std::string first_to_end(const std::filesystem::path& folder, int ranks, int me);
 
 }  // namespace millrace

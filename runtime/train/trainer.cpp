@@ -463,8 +463,9 @@ bool Trainer::Impl::in_stretches() const {
 /// Several steps of each array, one array after the other; then they are logged.
 void Trainer::Impl::go_a_stretch(std::int64_t end) {
   // Spans are kept for a short time only.
-  const bool traces = done < options.trace_first + options.trace_count;
-  std::int64_t to = std::min({end, limit(), done + (traces ? 1 : flushing->stretch)});
+  std::int64_t to = std::min({end, limit(), done + (is_traced(done) ? 1 : flushing->stretch)});
+  for (const TraceWindow& window : traced)
+    if (window.first > done) to = std::min(to, window.first);
   for (std::size_t job = 0; job < joined_at.size(); ++job)
     if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
   std::vector<Measured> steps(static_cast<std::size_t>(to - done));
@@ -622,8 +623,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     }
   }
   log.write(record);
-  if (step >= options.trace_first && step < options.trace_first + options.trace_count) {
-    for (const Span& span : trace.spans()) {
+  if (is_traced(step)) {
+    for (const Span& span : trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
       if (span.step == step) window.push_back(span);
     }
   }
@@ -647,6 +648,15 @@ void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t s
     return;
   throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
                      "lower --lr or add --warmup-steps");
+}
+
+/// What the ranks did between two traced steps: neither step took that time.
+void Trainer::Impl::trace_pause(SpanKind kind, TimePoint from) {
+  if (!is_traced(done - 1)) return;
+  window.push_back({.kind = kind,
+                    .step = done - 1,
+                    .start = from.time_since_epoch().count(),
+                    .end = world.clock.now().time_since_epoch().count()});
 }
 
 void Trainer::Impl::write_trace() {
@@ -676,12 +686,14 @@ bool Trainer::Impl::advance(std::int64_t most) {
       !report.stopped && (is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end));
   const bool scored = !report.stopped && scores() && is_due(options.score_every, done);
   if (evaluated_last || saves || scored) {
+    const TimePoint paused = world.clock.now();
     rest();
     report.stopped = evaluated_last && !evaluate();
     if (!report.stopped && evaluated_last) watch_evaluation();
     if (!report.stopped && saves) checkpoint();
     // Last, for what it takes: all else is safe by then.
     if (!report.stopped && scored) report.stopped = !score_weights();
+    trace_pause(evaluated_last || scored ? SpanKind::Eval : SpanKind::Checkpoint, paused);
     rested = report.stopped || report.reached_target;
     if (!rested) stages->go_on();
   }
@@ -744,20 +756,28 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
-/// Last words of a failed rank: who ended before it, and where to go on. A launcher says both for all ranks.
-void Trainer::Impl::log_end(const std::string& reason) {
-  const int me = world.communicator.rank().value;
-  const std::string before = options.output_dir.empty()
-                                 ? std::string()
-                                 : first_to_end(options.output_dir, world.communicator.size(), me);
-  status.end(reason);
+/// Last words of a failed rank: which rank failed before it, and where to go on. A launcher says both for all
+/// ranks.
+void Trainer::Impl::log_end() const {
   if (options.launcher != 0 || options.output_dir.empty()) return;
-  if (!before.empty()) log_error(before);
+  if (const auto first = failure_of(options.output_dir);
+      first && first->rank != world.communicator.rank().value)
+    log_error("rank " + std::to_string(first->rank) + " failed before: " + first->error);
   log_error("this rank ends after step " + std::to_string(done) +
             (report.saved_step < 0
                  ? "; no checkpoint was saved (--checkpoint-every N saves them)"
                  : "; the newest checkpoint is of step " + std::to_string(report.saved_step) + ": --resume " +
                        options.output_dir));
+}
+
+/// For who reads the output folder later. A stop is no failure.
+void Trainer::Impl::note_failure(ExitCode code, const std::string& error, const std::string& hint) const {
+  if (options.output_dir.empty() || code == ExitCode::Requeue) return;
+  write_failure(options.output_dir, {.rank = world.communicator.rank().value,
+                                     .step = done,
+                                     .exit_code = static_cast<int>(code),
+                                     .error = error,
+                                     .hint = hint});
 }
 
 /// What a failure leaves behind, and what is said of it.
@@ -769,8 +789,9 @@ void Trainer::guarded(Work&& work) {
     work();
   } catch (const Error& error) {
     self.write_trace();
+    self.note_failure(error.code(), error.what(), error.hint());
     if (error.code() != ExitCode::Numeric) {
-      self.log_end(error.what());
+      self.log_end();
       throw;
     }
     const std::int64_t saved = self.report.saved_step;
@@ -780,7 +801,8 @@ void Trainer::guarded(Work&& work) {
                                                        " is from before it"));
   } catch (...) {
     self.write_trace();
-    self.log_end(text_of_failure());
+    self.note_failure(ExitCode::RunFailed, text_of_failure(), {});
+    self.log_end();
     throw;
   }
 }

@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/base/run_files.h"
 #include "runtime/checkpoint/carried.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/rules/averaging_trigger.h"
 #include "runtime/schedule/schedule_stream.h"
+#include "runtime/trace/trace_windows.h"
 #include "runtime/train/job_batches.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
@@ -49,6 +51,7 @@ struct Trainer::Impl {
   std::vector<char> reads_own;        // by array: each of its jobs has batches of its own
   std::unique_ptr<WeightsScore> score;
   SpanRing trace;
+  std::vector<TraceWindow> traced;  // steps whose spans are kept
   StatusBoard status;
   StepLog log;
   RunReport report;
@@ -274,7 +277,7 @@ struct Trainer::Impl {
   void agree_on_settings();
   void require_shared(const std::filesystem::path& folder);
   void claim_outputs();
-  void log_end(const std::string& reason);
+  void log_end() const;
   void check_changes(const Checkpoint& found);
   void take_folder();
   void open_files();
@@ -325,7 +328,12 @@ struct Trainer::Impl {
   NamedTensors whole_weights();
   bool score_weights();
   bool checkpoint();
+  bool is_traced(std::int64_t step) const {
+    return std::ranges::any_of(traced, [&](const TraceWindow& one) { return one.holds(step); });
+  }
+  void trace_pause(SpanKind kind, TimePoint from);
   void write_trace();
+  void note_failure(ExitCode code, const std::string& error, const std::string& hint) const;
   /// The step after which the ranks rest next: to evaluate, to save, at the end.
   std::int64_t next_event() const;
 };

@@ -327,6 +327,7 @@ void Trainer::Impl::take_folder() {
     require(check_unused(folder));
   }
   remove_unfinished(folder);
+  remove_failures(folder);
   std::error_code ignored;
   std::filesystem::remove(folder / run_files::kSummary, ignored);  // this run has none yet
   require(plan.save((folder / run_files::kPlan).string()));
@@ -358,6 +359,7 @@ void Trainer::Impl::open_files() {
                   continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);
+  traced = trace_windows(std::max(options.trace_first, start), options.trace_count, last_step());
   report.run = run;
 }
 
