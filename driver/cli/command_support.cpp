@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "optimizer/pipedream_planner.h"
 #include "optimizer/planner.h"
@@ -53,6 +55,17 @@ Problems about_file(const std::string& file, Problems problems) {
   for (Problem& problem : problems)
     problem.where = file + (problem.where.empty() ? "" : ": " + problem.where);
   return problems;
+}
+
+Status may_replace(const std::string& path, const std::string& format) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return Ok{};
+  std::string begin(4096, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(file.gcount()));
+  if (begin.empty() || begin.find("\"" + format + "-") != std::string::npos) return Ok{};
+  return Problem{path, "is there, and is no file of " + format, "name another file, or delete this one"};
 }
 
 Result<ClusterSpec> cluster_of(const std::optional<std::string>& file, int ranks) {

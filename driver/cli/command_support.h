@@ -36,6 +36,10 @@ Result<LayerGraph> load_profile(const std::string& path);
 /// The problems, each with the file they are about in front.
 Problems about_file(const std::string& file, Problems problems);
 
+/// A Problem where `path` holds a regular file that is not of this format ("millrace-plan"), so that a result
+/// never takes the place of somebody's other file.
+Status may_replace(const std::string& path, const std::string& format);
+
 /// The cluster of a file, or `ranks` ranks on this host.
 Result<ClusterSpec> cluster_of(const std::optional<std::string>& file, int ranks);
 

@@ -281,6 +281,9 @@ Problems write_files(const PlanFlags& flags, const Plan& plan, const LayerGraph&
     const Status written = write_file_atomically(*file, text());
     if (!written) append(problems, written.problems());
   };
+  if (flags.out) {
+    if (const Status free = may_replace(*flags.out, "millrace-plan"); !free) return free.problems();
+  }
   write(flags.out, [&] { return plan.to_json(); });
   write(flags.emit_conf, [&] { return to_json(conf_of(plan)); });
   write(flags.draw, [&] { return partition_svg(plan, graph); });

@@ -109,6 +109,15 @@ std::string microbatches_of(const PipelineShape& shape) {
   return shape.arrays == 1 ? of_each : std::to_string(shape.arrays) + " arrays of " + of_each;
 }
 
+/// The most that each rank keeps, in microbatches of its layers: a chunk counts as its share of them.
+std::vector<double> peak_microbatches(const PipelineShape& shape, const Simulation& simulation) {
+  const auto stages = shape.stages_of_ranks();
+  std::vector<double> peaks;
+  for (std::size_t r = 0; r < stages.size(); ++r)
+    peaks.push_back(simulation.peak_stash[r] / std::max(1.0, static_cast<double>(stages[r].size())));
+  return peaks;
+}
+
 void print_text(const SimulationSubject& subject, const Simulation& simulation,
                 std::optional<double> in_a_run, bool critical) {
   std::printf("%s, %d stages, %s: makespan %.9g s", to_string(subject.kind).c_str(),
@@ -119,11 +128,11 @@ void print_text(const SimulationSubject& subject, const Simulation& simulation,
   std::printf("%-6s %-8s %14s %9s %9s %10s %8s%s\n", "rank", "stage", "busy s", "bubble", "in span",
               "peak stash", "versions", bytes ? "      peak MiB" : "");
   const auto stages = subject.shape.stages_of_ranks();
+  const std::vector<double> peaks = peak_microbatches(subject.shape, simulation);
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
-    std::printf("%-6zu %-8s %14.9g %8.1f%% %8.1f%% %10d %8d", r, names_of(stages[r]).c_str(),
+    std::printf("%-6zu %-8s %14.9g %8.1f%% %8.1f%% %10.4g %8d", r, names_of(stages[r]).c_str(),
                 simulation.busy[r], simulation.bubble_fraction[r] * 100,
-                simulation.span_bubble_fraction[r] * 100, simulation.peak_stash[r],
-                simulation.peak_versions[r]);
+                simulation.span_bubble_fraction[r] * 100, peaks[r], simulation.peak_versions[r]);
     if (bytes) std::printf(" %13.1f", simulation.peak_bytes[r] / (1 << 20));
     std::printf("\n");
   }
@@ -156,6 +165,7 @@ Json to_json(const SimulationSubject& subject, const Simulation& simulation, std
              bool critical) {
   Json ranks = Json::array();
   const auto stages = subject.shape.stages_of_ranks();
+  const std::vector<double> peaks = peak_microbatches(subject.shape, simulation);
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
     Json held = Json::array();
     for (StageId s : stages[r]) held.push_back(s.value);
@@ -166,7 +176,7 @@ Json to_json(const SimulationSubject& subject, const Simulation& simulation, std
                               {"bubble_fraction", simulation.bubble_fraction[r]},
                               {"span_s", simulation.span[r]},
                               {"span_bubble_fraction", simulation.span_bubble_fraction[r]},
-                              {"peak_stash", simulation.peak_stash[r]},
+                              {"peak_stash", peaks[r]},
                               {"peak_versions", simulation.peak_versions[r]}});
     if (!simulation.peak_bytes.empty()) rank["peak_bytes"] = simulation.peak_bytes[r];
     ranks.push_back(std::move(rank));
@@ -264,15 +274,6 @@ std::vector<ScheduleKind> all_kinds() {
   return kinds;
 }
 
-/// Of the rank that holds most, in microbatches of its layers: a chunk counts as its share of them.
-double peak_microbatches(const PipelineShape& shape, const Simulation& simulation) {
-  const auto stages = shape.stages_of_ranks();
-  double most = 0;
-  for (std::size_t r = 0; r < stages.size(); ++r)
-    most = std::max(most, simulation.peak_stash[r] / static_cast<double>(stages[r].size()));
-  return most;
-}
-
 SweepRow sweep_one(const SimulateFlags& flags, const Arguments& given, ScheduleKind kind, int stages,
                    int microbatches, Problems& problems) {
   SweepRow row{.kind = kind, .stages = stages, .microbatches = microbatches};
@@ -288,7 +289,7 @@ SweepRow sweep_one(const SimulateFlags& flags, const Arguments& given, ScheduleK
   row.steady = step_in_a_run(subject, *schedule).value_or(simulation.makespan);
   row.bubble = std::ranges::min(simulation.bubble_fraction);
   row.span_bubble = std::ranges::max(simulation.span_bubble_fraction);
-  row.stash = peak_microbatches(subject.shape, simulation);
+  row.stash = std::ranges::max(peak_microbatches(subject.shape, simulation));
   row.versions = std::ranges::max(simulation.peak_versions);
   return row;
 }

@@ -15,6 +15,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/train/profiler.h"
 
 namespace millrace {
@@ -152,6 +153,10 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     if (!parsed->problems().empty()) return report_problems(parsed->problems(), ExitCode::Usage);
     const Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
     if (!model) return report_problems(model.problems(), ExitCode::Usage);
+    if (!flags.out.empty()) {
+      if (const Status free = may_replace(flags.out, "millrace-profile"); !free)
+        return report_problems(free.problems(), ExitCode::Usage);
+    }
     const Result<JobEnvironment> place = read_environment();
     if (!place) return report_problems(place.problems(), ExitCode::Usage);
     if (place->distributed) {
@@ -175,11 +180,18 @@ int profile_command(const std::vector<std::string>& args, const Accelerator& acc
     }
     const Result<std::vector<LayeredModel>> arrays = arrays_to_measure(flags, *model);
     if (!arrays) return report_problems(arrays.problems(), ExitCode::Usage);
-    LayerGraph graph = profile_model(*model, flags.options, clock, **device, data.batches);
+    const auto measured = [&](const LayeredModel& one, const std::string& what) {
+      ProgressLine line(clock, what);
+      if (place->rank == 0)
+        flags.options.progress = [&](auto done, auto total) { line.show(done, total, "passes"); };
+      return profile_model(one, flags.options, clock, **device, data.batches);
+    };
+    LayerGraph graph = measured(*model, "profile of " + model->name);
     graph.data_s = data.loading_s;
     if (arrays->empty()) graph.rule_state_bytes = 0;  // a profile without arrays says nothing of it
     for (const LayeredModel& array : *arrays) {
-      graph.arrays.push_back(profile_model(array, flags.options, clock, **device, data.batches));
+      graph.arrays.push_back(
+          measured(array, "profile of an array of " + std::to_string(array.jobs()) + " jobs"));
       graph.arrays.back().data_s = data.loading_s;
     }
     if (joined.communicator) {

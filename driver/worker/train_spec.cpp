@@ -171,8 +171,9 @@ Problems conflicts(const TrainFlags& f) {
     problems.push_back({"--keep-last",
                         "says nothing with --length-buckets: what is left of a bucket is left out",
                         "give one of the two"});
-  if (f.bleu.every > 0 && f.model.name != "gnmt")
-    problems.push_back({"--bleu-every", "translates with gnmt, not with " + f.model.name, "leave it out"});
+  if (f.bleu.every > 0 && f.model.name != "gnmt" && f.model.name != "gnmt_large")
+    problems.push_back(
+        {"--bleu-every", "translates with gnmt and gnmt_large, not with " + f.model.name, "leave it out"});
   if (!o.resume_changes.empty() && o.resume.empty())
     problems.push_back({"--resume-changes", "says nothing without --resume", "give --resume DIR"});
   return problems;

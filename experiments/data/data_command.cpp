@@ -6,8 +6,10 @@
 #include "data/generate/workloads.h"
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
-#include "experiments/data/progress_line.h"
 #include "experiments/data/text_command.h"
+#include "experiments/data/threads_flag.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -55,8 +57,9 @@ int generate(const GenerateFlags& flags) {
   options.threads = thread_count(flags.threads);
   SteadyClock clock;
   const TimePoint start = clock.now();
-  ProgressLine line(clock, options.size);
-  const Result<GenerateReport> report = generate_workload(options, [&](Bytes done) { line(done); });
+  ProgressLine line(clock, "", options.size);
+  const Result<GenerateReport> report =
+      generate_workload(options, [&](Bytes done) { line.show_bytes(done); });
   if (!report) return exit_with(ExitCode::Usage, report.problems());
   print_report(*report, options.out.string(), Seconds(clock.now() - start).count(), flags.format,
                "generated");
@@ -73,9 +76,9 @@ int check(const CheckFlags& flags, const std::string& folder) {
   if (!manifest) return exit_with(ExitCode::InputData, manifest.problems());
   SteadyClock clock;
   const TimePoint start = clock.now();
-  ProgressLine line(clock, manifest->size);
+  ProgressLine line(clock, "", manifest->size);
   const Result<GenerateReport> report =
-      check_workload(folder, thread_count(flags.threads), [&](Bytes done) { line(done); });
+      check_workload(folder, thread_count(flags.threads), [&](Bytes done) { line.show_bytes(done); });
   if (!report) return exit_with(ExitCode::InputData, report.problems());
   print_report(*report, folder, Seconds(clock.now() - start).count(), flags.format,
                "every byte as generated, checked");

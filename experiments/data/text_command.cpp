@@ -12,9 +12,11 @@
 #include "driver/cli/command_group.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/text_rules.h"
-#include "experiments/data/progress_line.h"
+#include "experiments/data/threads_flag.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -221,12 +223,13 @@ int learn_bpe_command(const LearnBpeFlags& flags, const Arguments& given, Proble
     return exit_with(ExitCode::Usage, place.problems());
   SteadyClock clock;
   Outcome outcome(flags.format, clock);
-  ProgressLine line(clock, size_of_files(run.inputs));
-  run.progress = [&](Bytes done) { line(done); };
+  ProgressLine line(clock, "", size_of_files(run.inputs));
+  run.progress = [&](Bytes done) { line.show_bytes(done); };
   TextReport report;
   const WordCounts words = count_words(run, report);
-  const std::vector<BpeMerge> merges = learn_bpe(
-      words.words(), flags.options, [&](std::int64_t done) { line(done, flags.options.merges, "codes"); });
+  const std::vector<BpeMerge> merges = learn_bpe(words.words(), flags.options, [&](std::int64_t done) {
+    line.show(done, flags.options.merges, "codes");
+  });
   write_text_output(flags.out, bpe_codes_text(merges), flags.existing());
   outcome.lines(report);
   outcome.add("words", words.size(), "different words");
@@ -270,8 +273,8 @@ int apply_bpe_command(const ApplyBpeFlags& flags, const Arguments& given, Proble
   if (!codes) return exit_with(ExitCode::InputData, codes.problems());
   SteadyClock clock;
   Outcome outcome(flags.format, clock);
-  ProgressLine line(clock, size_of_files(run.inputs));
-  run.progress = [&](Bytes done) { line(done); };
+  ProgressLine line(clock, "", size_of_files(run.inputs));
+  run.progress = [&](Bytes done) { line.show_bytes(done); };
   outcome.lines(apply_bpe_to_files(run, **codes, flags.out, flags.existing()));
   return outcome.print();
 }
@@ -331,8 +334,8 @@ int vocab_command(const VocabFlags& flags, const Arguments& given, Problems prob
   }
   SteadyClock clock;
   Outcome outcome(flags.format, clock);
-  ProgressLine line(clock, size_of_files(run.inputs));
-  run.progress = [&](Bytes done) { line(done); };
+  ProgressLine line(clock, "", size_of_files(run.inputs));
+  run.progress = [&](Bytes done) { line.show_bytes(done); };
   TextReport report;
   WordCounts counts = count_words(run, report);
   if (codes) counts = pieces_of(counts, *codes);
@@ -391,8 +394,8 @@ int clean_command(const CleanFlags& flags, const Arguments& given, Problems prob
   if (!problems.empty()) return exit_with(ExitCode::Usage, problems);
   SteadyClock clock;
   Outcome outcome(flags.format, clock);
-  ProgressLine line(clock, size_of_files(run.inputs));
-  run.progress = [&](Bytes done) { line(done); };
+  ProgressLine line(clock, "", size_of_files(run.inputs));
+  run.progress = [&](Bytes done) { line.show_bytes(done); };
   outcome.lines(clean_files(run, flags.options, flags.out, flags.existing()));
   return outcome.print();
 }
@@ -554,8 +557,8 @@ int encode_command(const EncodeFlags& flags, const Arguments& given, Problems pr
   if (!sides) return exit_with(ExitCode::InputData, sides.problems());
   SteadyClock clock;
   Outcome outcome(flags.format, clock);
-  ProgressLine line(clock, size_of_files(run.inputs));
-  run.progress = [&](Bytes done) { line(done); };
+  ProgressLine line(clock, "", size_of_files(run.inputs));
+  run.progress = [&](Bytes done) { line.show_bytes(done); };
   const TextReport report = encode_files(run, options, *sides, flags.out, flags.existing());
   Json files = Json::array();
   for (std::size_t i = 0; i < flags.out.size(); ++i) {

@@ -32,9 +32,9 @@ struct Scaling {
 };
 
 /// Fits both forms by least squares of relative errors, so that short steps count as much as long ones, and
-/// returns the one that predicts left-out points better. It has fewer coefficients than points; one point gives
-/// a constant. Values must be >= 0; a power law needs all of them > 0, and ranks and batch that both differ.
-/// Problem: no points.
+/// returns the one that predicts left-out points better. It has fewer coefficients than points; one point
+/// gives a constant. Values must be >= 0; a power law needs all of them > 0, and ranks and batch that both
+/// differ. Problem: no points.
 Result<Scaling> fit_scaling(const std::vector<ScalingPoint>& points);
 
 }  // namespace millrace

@@ -29,13 +29,13 @@ struct TrialResult {
 struct TuneResults {
   std::vector<TrialResult> steps;  ///< in the order in which they were decided
   int best = -1;                   ///< place in `steps`; -1: none
-  int num_failed() const;  ///< steps that failed, or whose loss or metric is not finite
+  int num_failed() const;          ///< steps that failed, or whose loss or metric is not finite
 };
 
 /// Greater is better; -inf: it failed.
 double score_of(const TuneSpec& spec, const TrialResult& result);
-/// Place of the best; of equal ones the longest, then the first trial; -1: none. A trial that failed in any step
-/// is none.
+/// Place of the best; of equal ones the longest, then the first trial; -1: none. A trial that failed in any
+/// step is none.
 int best_of(const TuneSpec& spec, const std::vector<TrialResult>& steps);
 
 /// What the steps cost, and what they would have cost if every step had begun anew.

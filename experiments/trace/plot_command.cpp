@@ -5,10 +5,11 @@
 #include <filesystem>
 
 #include "driver/cli/command_support.h"
-#include "experiments/trace/progress_line.h"
 #include "experiments/trace/timeline_plot.h"
 #include "runtime/base/choices.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -51,10 +52,11 @@ class Plotter {
         if (!r_.options.paper || name == "all_combined") wanted.push_back(name);
       }
     }
-    ProgressLine line("plot");
+    SteadyClock clock;
+    ProgressLine line(clock, "plot");
     std::int64_t done = 0;
     for (const std::string& name : wanted) {
-      line.show(done++, static_cast<std::int64_t>(wanted.size()));
+      line.show(done++, static_cast<std::int64_t>(wanted.size()), "layouts");
       if (const std::vector<TimelineGroup>* groups = timeline_.layout(name)) {
         plot_layout(name, *groups);
       } else {

@@ -5,7 +5,8 @@
 
 #include "driver/cli/command_support.h"
 #include "experiments/trace/preprocess.h"
-#include "experiments/trace/progress_line.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/progress_line.h"
 
 namespace millrace {
 namespace {
@@ -103,8 +104,9 @@ CommandSpec spec_of(PreprocessFlags& f) {
 
 int run(PreprocessFlags& flags) {
   PreprocessOptions& options = flags.options;
-  ProgressLine line("preprocess");
-  options.progress = [&](std::int64_t done, std::int64_t total) { line.show(done, total); };
+  SteadyClock clock;
+  ProgressLine line(clock, "preprocess");
+  options.progress = [&](std::int64_t done, std::int64_t total) { line.show(done, total, "bytes"); };
   const auto start = std::chrono::steady_clock::now();
   const Result<PreprocessReport> report = preprocess(options);
   line.clear();

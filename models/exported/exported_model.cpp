@@ -391,8 +391,10 @@ class ModelBuilder {
             append(problems, added.problems());
           weights.push_back(value);
         } else if (in_state_dict(*input->second) && written_.insert(target).second) {
+          if (Status saved = can_be_saved(target); !saved) append(problems, saved.problems());
           buffer_specs.push_back(spec_of(target, true));
           buffers.push_back(value);
+          if (is_unreached(*input->second)) named.unreached.push_back(target);
         } else {
           parts.constants.push_back(tensor_of(archive_, program_.stored.at(target)));
           constants.push_back(value);
@@ -405,7 +407,7 @@ class ModelBuilder {
                                    "register that buffer as persistent"));
       for (const std::string& value : call.makes()) made.insert(value);
     }
-    if (number + 1 == segments_.size()) add_unused(buffers, buffer_specs);
+    if (number + 1 == segments_.size()) add_unused(buffers, buffer_specs, named.unreached);
     std::vector<std::string> outputs;
     for (const FlatCall& call : segment.calls)
       for (const std::string& value : call.makes())
@@ -477,6 +479,11 @@ class ModelBuilder {
            (input.kind == ExportedInput::Kind::Buffer && input.persistent);
   }
 
+  /// A parameter that asks for a gradient; none of those here is trained.
+  bool is_unreached(const ExportedInput& input) const {
+    return input.kind == ExportedInput::Kind::Parameter && program_.stored.at(input.target).requires_grad;
+  }
+
   Status add_weight(const FlatCall& call, const std::string& value, NamedLayer& named,
                     ExportedLayerParts& parts) {
     const std::vector<std::string>& names = shared_.at(value);
@@ -502,12 +509,21 @@ class ModelBuilder {
     return Ok{};
   }
 
+  Status can_be_saved(const std::string& target) const {
+    const std::int64_t type = program_.stored.at(target).scalar_type;
+    if (safetensors_name(torch_type(type))) return Ok{};
+    return problem(escaped(target) + " is of " + scalar_type_name(type) + ", which safetensors does not hold",
+                   "keep it in complex64, or register it with persistent=False");
+  }
+
   /// What no call reads is kept for the state_dict.
-  void add_unused(std::vector<std::string>& buffers, std::vector<ParameterSpec>& specs) {
+  void add_unused(std::vector<std::string>& buffers, std::vector<ParameterSpec>& specs,
+                  std::vector<std::string>& unreached) {
     for (const ExportedInput& input : program_.inputs) {
       if (!in_state_dict(input) || !written_.insert(input.target).second) continue;
       specs.push_back(spec_of(input.target, true));
       buffers.push_back(input.value + "/unused");
+      if (is_unreached(input)) unreached.push_back(input.target);
     }
   }
 

@@ -77,8 +77,9 @@ struct SaveOptions {
 
 /// Collective over `world`. Each rank writes a shard for each of `mine`; rank 0 then writes the manifest,
 /// renames the folder into place, points `latest` to it, and removes the run's oldest beyond `keep`. A reader
-/// sees the old or the new checkpoint, never a mixture, never none. The problem, the same on all ranks, if it could not be saved (disk full);
-/// what was saved before is untouched then. Throws PeerError, and CheckpointError at the deadline.
+/// sees the old or the new checkpoint, never a mixture, never none. The problem, the same on all ranks, if it
+/// could not be saved (disk full); what was saved before is untouched then. Throws PeerError, and
+/// CheckpointError at the deadline.
 std::optional<RankProblem> save_checkpoint(Communicator& world, const std::string& folder,
                                            const CheckpointInfo& info, int num_stages,
                                            const std::vector<StageTensors>& mine, const SaveOptions& options);
@@ -111,8 +112,8 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
 
 /// Makes the checkpoint of `step` the newest of `run` in `folder`. Later ones are of a branch that the run
 /// leaves: they are moved into abandoned-1 (2, ...) beside it, with a `latest` of their own, and a warning
-/// says so. Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock. Problem:
-/// one cannot be moved.
+/// says so. Removes what saves of this run left unfinished. By rank 0, which holds the folder's lock.
+/// Problem: one cannot be moved.
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
 /// Copies the state into a stage; of the rule's what its shard has. Problems: parameters missing or of

@@ -50,6 +50,9 @@ struct NamedLayer {
   /// values; gradients of all uses are summed, the owner's first, then by layer.
   std::vector<std::pair<std::string, std::string>> tied;
   bool full_names = false;  ///< its specs' names are full already: its parameters are not below one module
+  /// Full names of parameters that ask for a gradient, but from which no path leads to the loss. They are
+  /// among its buffers.
+  std::vector<std::string> unreached{};
   // -- in a turn (turns.h) --
   bool frozen = false;            ///< another turn trains its parameters: gradients only pass through it
   bool keeps_statistics = false;  ///< its running statistics stay as they are: another turn updates them

@@ -529,12 +529,22 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const ProfileBatches::One& longest = batches.longest ? *batches.longest : batches.timed.back();
 
   const std::vector<const StageLayout*> turns = turns_of(layout);
+  const int warmups = std::max(1, options.warmup);
+  const auto num_batches = static_cast<std::int64_t>(batches.timed.size());
+  std::int64_t passed = 0;
+  const auto pass_is_done = [&] {
+    const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;  // 1: trying kernels
+    if (options.progress)
+      options.progress(++passed, (timed * num_batches + warmups) * static_cast<std::int64_t>(turns.size()));
+  };
   std::vector<std::unique_ptr<Pass>> passes;  // by turn
   for (const StageLayout* turn : turns) {
     passes.push_back(std::make_unique<Pass>(*turn, store, options, clock, device));
     const std::vector<Bytes> longest_bytes = output_bytes(*turn, tensor_bytes(*turn, longest.extent));
-    for (int i = 0; i < std::max(1, options.warmup); ++i)
+    for (int i = 0; i < warmups; ++i) {
       passes.back()->run(longest.batch, nullptr, longest_bytes);
+      pass_is_done();
+    }
   }
   TurnSamples samples(turns.size(), std::vector<BatchSamples>(batches.timed.size()));
   for (auto& of_turn : samples) {
@@ -549,7 +559,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   };
   // Kernels are tried at the first microbatch of a size (linear_kernels.h).
   for (const ProfileBatches::One& one : batches.timed) {
-    for (const auto& pass : passes) pass->run(one.batch, &uncounted);
+    for (const auto& pass : passes) {
+      pass->run(one.batch, &uncounted);
+      pass_is_done();
+    }
   }
   Samples totals;
   for (int block = 0; block < options.blocks; ++block) {
@@ -557,8 +570,10 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     const std::size_t first = samples.front().front().loss.size();
     for (int i = 0; i < options.repetitions; ++i) {
       for (std::size_t b = 0; b < batches.timed.size(); ++b) {
-        for (std::size_t t = 0; t < passes.size(); ++t)
+        for (std::size_t t = 0; t < passes.size(); ++t) {
           passes[t]->run(batches.timed[b].batch, &samples[t][b]);
+          pass_is_done();
+        }
       }
     }
     time_updates();

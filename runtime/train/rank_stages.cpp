@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 namespace millrace {
 namespace {
@@ -121,6 +123,10 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
       held.store = std::make_unique<ParameterStore>(layout, held.stage, executor.job_seeds, device.where(),
                                                     options.dtype);
       add_rules(held, layout, jobs);
+      for (const int layer : layout.layers[static_cast<std::size_t>(s)]) {
+        const auto& names = layout.model.layers[static_cast<std::size_t>(layer)].unreached;
+        held.unreached.insert(held.unreached.end(), names.begin(), names.end());
+      }
       if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
       for (std::size_t e = 0; e < per_array; ++e) {
         const bool whole = e + 1 == per_array;
@@ -135,6 +141,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
                                                           *held.store, JobRules(std::move(rules)), world,
                                                           held.group.get(), device, ranks_of_stage, numbers},
                                             executor));
+        before_first_update_.insert(held.executors.back().get());
       }
       held.executor = held.executors.back().get();
       array.held_at[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
@@ -388,8 +395,57 @@ void RankStages::require_finite(const std::vector<double>& norms, const std::str
                      "lower --lr or add --warmup-steps");
 }
 
+namespace {
+/// Of few elements, as a rule: only a gradient that may be zero is read whole.
+bool is_all_zero(const at::Tensor& values) {
+  const at::Tensor flat = values.flatten();
+  const std::int64_t first = std::min<std::int64_t>(flat.numel(), 256);
+  return !flat.narrow(0, 0, first).any().item<bool>() && !flat.any().item<bool>();
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+}  // namespace
+
+/// Before the first update: what does not train would not be seen in the loss.
+void RankStages::look_for_zero_gradients(const HeldStage& held) {
+  held.executor->complete_gradients();
+  if (held.replica != 0) return;
+  std::vector<std::string> zero;                    // parameters of a job
+  std::map<std::string, std::vector<int>> jobs_of;  // whose gradient of that one is zero
+  for (const HeldStage::Rule& rule : held.rules) {
+    if (held.in_turn() && held.executor != held.executors[static_cast<std::size_t>(rule.turn)].get())
+      continue;
+    const ParameterStore store = held.store_of(rule);
+    for (std::size_t s = 0; s < store.slots().size(); ++s) {
+      if (!is_all_zero(store.view(store.flat_gradient(), s))) continue;
+      std::string name = store.slots()[s].name;
+      if (held.named) name.erase(0, name.find('/') + 1);  // "job3/fc.weight"
+      if (jobs_of[name].empty()) zero.push_back(name);
+      jobs_of[name].push_back(held.first_job + rule.job);
+    }
+  }
+  for (std::string& name : zero) {
+    const std::vector<int>& jobs = jobs_of[name];
+    if (!held.named || static_cast<int>(jobs.size()) == held.jobs) continue;
+    std::vector<std::string> numbers;
+    for (const int job : jobs) numbers.push_back(std::to_string(job));
+    name += " (job " + listed(numbers) + ")";
+  }
+  if (!zero.empty())
+    log_warning("in the first step the gradient is zero in all elements of " + listed(zero) +
+                ": they do not train as long as that is so. Does the loss depend on them, and does what "
+                "follows them start at zero?");
+  if (!held.unreached.empty() && held.executor == held.executors.back().get())
+    log_warning("no path leads to the loss from " + listed(held.unreached) + ": they keep their values");
+}
+
 void RankStages::execute(const Action& action, bool last_gradient, int array) {
   const HeldStage& held = at(action.stage, array);
+  if (action.op == Op::Update && before_first_update_.erase(held.executor) > 0) look_for_zero_gradients(held);
   held.executor->execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;

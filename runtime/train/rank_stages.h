@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,13 @@ namespace millrace {
 struct HeldStage {
   StageId stage;
   int array = 0;
-  int first_job = 0;   ///< of the array, among all jobs of the run
-  int jobs = 1;        ///< of the array
-  bool named = false;  ///< the run has several jobs, and names them
-  int replica = 0;     ///< this rank's place among the stage's
-  int replicas = 1;    ///< ranks of the stage
-  double rate = 1;     ///< times the run's learning rate
+  int first_job = 0;                     ///< of the array, among all jobs of the run
+  int jobs = 1;                          ///< of the array
+  bool named = false;                    ///< the run has several jobs, and names them
+  std::vector<std::string> unreached{};  ///< NamedLayer's, of all its layers
+  int replica = 0;                       ///< this rank's place among the stage's
+  int replicas = 1;                      ///< ranks of the stage
+  double rate = 1;                       ///< times the run's learning rate
   std::unique_ptr<ParameterStore> store;
   /// Of the layers [first, end) of the stage, if it is not of all: what a turn trains.
   struct Rule {
@@ -128,6 +130,7 @@ class RankStages {
   };
   const HeldStage& at(StageId stage, int array) const;
   void agree(OfArray& array);
+  void look_for_zero_gradients(const HeldStage& held);
   void clip_stage(const HeldStage& held);
   std::vector<HeldStage*> of(const OfArray& array);
   /// Of the array's jobs, in place among all.
@@ -139,6 +142,7 @@ class RankStages {
 
   std::vector<OfArray> arrays_;
   std::vector<HeldStage> held_;
+  std::set<const StageExecutor*> before_first_update_;
   struct Clip {
     double norm = 0;     ///< 0: none
     bool exact = false;  ///< clip_factor

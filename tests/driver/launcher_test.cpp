@@ -378,8 +378,7 @@ TEST(FailureSummary, NamesRankStepActionLogAndTheWayOn) {
                                "| last words", "> 1", "exit code 5", "logs/rank_1.err", "checkpoint_every"}) {
     EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
   }
-  std::filesystem::create_directories(folder.path("checkpoints"));
-  folder.write("checkpoints/latest", "step-1");
+  std::filesystem::create_directories(folder.path("checkpoints/step-00000001"));
   EXPECT_NE(failure_summary(outcome, job, "millrace launch job.yaml --set resume=X")
                 .find("resume: millrace launch job.yaml --set resume=X"),
             std::string::npos);

@@ -257,6 +257,19 @@ TEST_F(PlanningCommands, TheExamplesOfThePlanningPageAreRight) {
   EXPECT_EQ(examples, 4);
 }
 
+TEST_F(PlanningCommands, APlanTakesThePlaceOfAPlanAlone) {
+  const std::string path = (folder_ / "notes.txt").string();
+  ASSERT_TRUE(write_file_atomically(path, "weeks of work\n"));
+  const Outcome refused = run(plan_command, {"--profile", profile(), "--ranks", "2", "--out", path});
+  EXPECT_EQ(refused.code, 2) << refused.errors;
+  EXPECT_NE(refused.errors.find("is there, and is no file of millrace-plan"), std::string::npos)
+      << refused.errors;
+  EXPECT_EQ(*read_file(path), "weeks of work\n");
+  const std::string plan = (folder_ / "again.json").string();
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(run(plan_command, {"--profile", profile(), "--ranks", "2", "--out", plan}).code, 0);
+}
+
 TEST_F(PlanningCommands, ComparesTwoPlansUnderOneProfile) {
   const std::string a = (folder_ / "a.json").string();
   const std::string b = (folder_ / "b.json").string();

@@ -8,7 +8,8 @@ namespace {
 class ExportedJobs : public Jobs {
  protected:
   void take(const std::string& name) {
-    fs::copy_file(folder_with(name) / (name + ".pt2"), folder_ / "m.pt2");
+    fs::copy_file(folder_with(name) / (name + ".pt2"), folder_ / "m.pt2",
+                  fs::copy_options::overwrite_existing);
   }
   /// What PyTorch finds in files that were written here.
   std::string python(const std::string& arguments) {
@@ -71,6 +72,31 @@ TEST_F(ExportedJobs, NormsOfTheWholeModelAndItsOwnWeightsToStartFrom) {
   const Ran afresh = run(common + "--steps 1 --save-weights afresh.safetensors");
   ASSERT_EQ(afresh.code, 0) << afresh.output;
   EXPECT_NE(bytes("on.safetensors"), bytes("afresh.safetensors"));
+}
+
+TEST_F(ExportedJobs, ParametersThatDoNotTrainAreNamedOnce) {
+  MILLRACE_NEEDS_REFERENCE();
+  take("written");
+  const auto times = [](const std::string& text, const std::string& part) {
+    int count = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  };
+  const std::string zero = "zero in all elements of silent.weight, silent.bias:",
+                    idle = "no path leads to the loss from idle.weight, idle.bias: they keep their values",
+                    common =
+                        "train --model m.pt2 --microbatch 2 --microbatches 4 --data synthetic:64 --steps 3 "
+                        "--no-evaluation ";
+  for (const std::string how : {"", "--stages 2 --granularity 64", "--fused --kernels loop --lr 0.1 0.2"}) {
+    const Ran ran = run(common + how);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    EXPECT_EQ(times(ran.output, zero), 1) << how << ran.output;
+    EXPECT_EQ(times(ran.output, idle), 1) << how << ran.output;
+  }
+  take("mlp");
+  const Ran whole = run(common);
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  EXPECT_EQ(times(whole.output, "WARN"), 0) << whole.output;
 }
 
 TEST_F(ExportedJobs, AnArrayOfThemTrainsAsEachByItself) {

@@ -141,6 +141,25 @@ TEST_F(HostileArchives, UnknownCallsAreNamed) {
                  {"layer_norm", "does not take"});
 }
 
+TEST_F(HostileArchives, MissingArgumentsAreNamed) {
+  MILLRACE_NEEDS_REFERENCE();
+  // A convolution, a linear map and an embedding look at their arguments beyond passing them on.
+  expect_refused(with_text("resnet18", "model.json", "{\"name\": \"input\"", "{\"name\": \"inptu\""),
+                 {"conv2d", "lacks the argument input (Tensor)"});
+  for (const char* name : {"input", "weight", "self", "mat2", "indices", "stride", "p", "training"}) {
+    for (const char* model : {"mlp_dropout", "corners", "lstm", "gpt2"}) {
+      const std::string from = "{\"name\": \"" + std::string(name) + "\"";
+      const std::string path = changed(model, [&](const std::string& member, std::string& content) {
+        if (!member.ends_with("model.json")) return true;
+        for (std::size_t at = content.find(from); at != std::string::npos; at = content.find(from, at + 1))
+          content[at + from.size() - 2] = '_';
+        return true;
+      });
+      (void)make_exported_model(path);  // refused or, without such an argument, taken
+    }
+  }
+}
+
 TEST_F(HostileArchives, WhatWouldNotTrainIsNamed) {
   MILLRACE_NEEDS_REFERENCE();
   expect_refused((folder_with("clamped") / "clamped.pt2").string(),

@@ -136,6 +136,15 @@ TEST_F(Translate, ATrainingRunScoresWhatItsCheckpointsTranslate) {
   EXPECT_LT(values_of(bytes("reached/steps.rank1.jsonl"), "step").size(), 160u);
 }
 
+/// GNMT-16 by name: the translator reads the layers from the weights.
+TEST_F(Translate, TheLargeModelIsScoredToo) {
+  const std::string text =
+      ok("train --model gnmt_large --layers 3 --hidden 16 --vocabulary " + vocabulary_size() +
+         " --microbatch 4 --data data:de-en --bleu-every 1 --bleu-source text.de --bleu-reference "
+         "text.en --bleu-translate='--joiners -c bpe -v vocab --beam 2' --epochs 1 --output-dir large");
+  EXPECT_NE(text.find("BLEU "), std::string::npos) << text;
+}
+
 TEST_F(Translate, WhatIsWrongWithScoresIsSaidBeforeTheFirstStep) {
   write("short.en", "The dog\n");
   write("small", "Der\n");
