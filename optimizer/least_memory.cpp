@@ -49,7 +49,11 @@ class LightestPlan {
     for (const Layout& layout : layouts) likely.push_back(&layout);
     std::stable_sort(likely.begin(), likely.end(),
                      [](const Layout* a, const Layout* b) { return a->stages() > b->stages(); });
+    std::size_t looked = 0;
     for (const Layout* layout : likely) {
+      if (options_.progress)
+        options_.progress("what fits the memory",
+                          static_cast<double>(looked++) / static_cast<double>(likely.size()));
       // Other orders of equal devices, or of actions, that hold the same.
       if (!ordered_by_cost && !seen.insert(key_of(*layout)).second) continue;
       for (const CutSpace& space : spaces) {
