@@ -11,10 +11,10 @@ namespace millrace {
 namespace {
 
 // Of one pass; times the effort.
-constexpr double kMostPlaces = 1'000'000;        // of the search below the tables, and layers of its plans
-constexpr double kMostMemoryTables = 5'000'000;  // stages looked at for all tables together
-constexpr double kPartForAnyThatFits = 0.05;     // of that
-constexpr std::size_t kMostOrders = 200;         // orders by cost: each is a schedule to make
+constexpr double kMostPlaces = 2'000'000;         // of the search below the tables, and layers of its plans
+constexpr double kMostMemoryTables = 10'000'000;  // stages looked at for all tables together
+constexpr double kPartForAnyThatFits = 0.03;      // of that
+constexpr std::size_t kMostOrders = 200;          // orders by cost: each is a schedule to make
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr long kMostChunkPlans = 2'000;
 
