@@ -11,10 +11,10 @@ namespace millrace {
 namespace {
 
 // Of one pass; times the effort.
-constexpr double kMostPlaces = 1'000'000;        // of the search below the tables, and layers of its plans
-constexpr double kMostMemoryTables = 5'000'000;  // stages looked at for all tables together
-constexpr double kPartForAnyThatFits = 0.1;      // of that
-constexpr std::size_t kMostOrders = 200;         // orders by cost: each is a schedule to make
+constexpr double kMostPlaces = 2'000'000;         // of the search below the tables, and layers of its plans
+constexpr double kMostMemoryTables = 10'000'000;  // stages looked at for all tables together
+constexpr double kPartForAnyThatFits = 0.03;      // of that
+constexpr std::size_t kMostOrders = 200;          // orders by cost: each is a schedule to make
 constexpr std::size_t kMostChunkLayouts = 64;
 constexpr long kMostChunkPlans = 2'000;
 
@@ -49,7 +49,11 @@ class LightestPlan {
     for (const Layout& layout : layouts) likely.push_back(&layout);
     std::stable_sort(likely.begin(), likely.end(),
                      [](const Layout* a, const Layout* b) { return a->stages() > b->stages(); });
+    std::size_t looked = 0;
     for (const Layout* layout : likely) {
+      if (options_.progress)
+        options_.progress("what fits the memory",
+                          static_cast<double>(looked++) / static_cast<double>(likely.size()));
       // Other orders of equal devices, or of actions, that hold the same.
       if (!ordered_by_cost && !seen.insert(key_of(*layout)).second) continue;
       for (const CutSpace& space : spaces) {

@@ -124,6 +124,15 @@ class Search {
     if (candidates_.best().stages.empty()) look_for_room();
   }
 
+  /// Where each part of the search begins, by what they take of a long one.
+  enum Part : int { kTables = 0, kLikely = 40, kGroups = 50, kClimb = 75, kChunks = 85, kEnd = 100 };
+  void report(Part part, Part next, std::size_t done, std::size_t of) const {
+    if (!options_.progress) return;
+    const double share = static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(1, of));
+    options_.progress(
+        "plan", (static_cast<int>(part) + share * static_cast<int>(next - part)) / static_cast<int>(kEnd));
+  }
+
   long work(double count) const { return static_cast<long>(std::min(1e15, count * options_.effort)); }
 
   /// The plan that leaves most room. False: it does not fit, and so no candidate does.
@@ -311,8 +320,10 @@ class Search {
 
   void search_all() {
     std::vector<Open> open;
+    std::size_t tables = 0;
     for (const CutSpace& space : spaces_) {
       for (const Layout& layout : layouts_) {
+        report(kTables, kLikely, tables++, spaces_.size() * layouts_.size());
         fill_bottlenecks(table_, bounds_, model_, space, layout);
         const double bound = std::max(table_.least(), layout.floor_s);
         if (bound == kInfinite) continue;
@@ -321,13 +332,18 @@ class Search {
     }
     std::vector<Group> groups = grouped(std::move(open));
     std::map<const Group*, Open> likeliest;
-    for (Group& group : groups) likeliest[&group] = look_at_likely_cuts(group);
+    for (Group& group : groups) {
+      report(kLikely, kGroups, likeliest.size(), groups.size());
+      likeliest[&group] = look_at_likely_cuts(group);
+    }
     if (candidates_.best().stages.empty() && !look_for_room()) {
       fits_at_all_ = false;
       return;
     }
     every_layout_ = true;
+    std::size_t searched = 0;
     for (Group& group : groups) {
+      report(kGroups, kClimb, searched++, groups.size());
       if (const Open& likely = likeliest[&group]; likely.layout != nullptr) {
         candidates_.allow(work(kGroupActions));
         if (candidates_.worth(*likely.layout, likely.layout->floor_s))
@@ -432,6 +448,7 @@ class Search {
     candidates_.allow(work(kClimbActions));
     long places = work(kGroupPlaces);
     for (int round = 0; round < kMostClimbs; ++round) {
+      report(kClimb, kChunks, static_cast<std::size_t>(round), kMostClimbs);
       const Found start = candidates_.best();
       std::vector<RankId> devices;
       for (const CutStage& stage : start.stages)
@@ -462,7 +479,9 @@ class Search {
     add_free_replications();
     std::map<std::pair<ScheduleKind, int>, std::size_t> looked_at;
     std::vector<Open> open;
+    std::size_t tables = 0;
     for (const Layout& layout : layouts_) {
+      report(kTables, kLikely, tables++, layouts_.size());
       if (looked_at[{layout.kind, layout.stages()}]++ >= kFirstLayouts) continue;
       for (const CutSpace& space : spaces_) {
         if (!space.is_linear()) continue;
@@ -472,7 +491,9 @@ class Search {
       }
     }
     std::vector<Group> groups = grouped(std::move(open));
+    std::size_t searched = 0;
     for (const Group& group : groups) {
+      report(kLikely, kChunks, searched++, groups.size());
       candidates_.allow(work(kGroupActions));
       const Open* best = nullptr;
       double least = kInfinite;
@@ -526,7 +547,10 @@ class Search {
     candidates_.reserve(work(kChunkedActions));
     std::vector<Open> open;
     for (const Layout& layout : chunked_) open.push_back({&layout, nullptr, layout.floor_s, {}});
-    for (const Group& group : grouped(std::move(open))) {
+    const std::vector<Group> groups = grouped(std::move(open));
+    std::size_t searched = 0;
+    for (const Group& group : groups) {
+      report(kChunks, kEnd, searched++, groups.size());
       candidates_.allow(work(kChunkActions));
       std::vector<std::pair<double, Open>> tried;
       std::size_t looked = 0;
