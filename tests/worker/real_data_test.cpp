@@ -65,9 +65,10 @@ TEST_F(RealData, Multi30kBeginsAsItsPageSays) {
   const auto summary = parse_json(bytes("out/run/summary.json"), "summary");
   const Json& losses = *summary->find("losses");
   ASSERT_EQ(losses.size(), expected.back().first);
-  // Processors with and without AVX-512 sum in another order: KTOL.
+  // The page has four decimals. Processors with other vectors sum in other orders: without any
+  // (ATEN_CPU_CAPABILITY=default) the losses of these steps differ by at most 6e-8.
   for (const auto& [step, loss] : expected)
-    EXPECT_NEAR(losses.items()[step - 1].as_double(), loss, 1e-3 * loss) << "step " << step;
+    EXPECT_NEAR(losses.items()[step - 1].as_double(), loss, 1e-4) << "step " << step;
 }
 
 }  // namespace
