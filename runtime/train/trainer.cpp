@@ -56,7 +56,7 @@ LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
 
 /// Of jobs that have ended nothing is said.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
-  if (ended.empty() || losses.jobs.empty()) return;
+  if (ended.empty()) return;
   for (std::size_t job = 0; job < ended.size(); ++job)
     if (ended[job]) losses.jobs[job].clear();
   losses.values = values_of_jobs(losses.jobs);
@@ -158,12 +158,7 @@ ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, cons
 LossSums joined(std::vector<LossSums> arrays) {
   if (arrays.size() == 1) return std::move(arrays.front());
   LossSums all{.weight = arrays.front().weight};
-  for (LossSums& array : arrays) {
-    if (array.jobs.empty())
-      all.jobs.push_back(std::move(array.values));
-    else
-      std::ranges::move(array.jobs, std::back_inserter(all.jobs));
-  }
+  for (LossSums& array : arrays) std::ranges::move(array.jobs, std::back_inserter(all.jobs));
   all.values = values_of_jobs(all.jobs);
   return all;
 }
@@ -231,9 +226,8 @@ void Trainer::Impl::check_turns() {
   if (LossScaler(options.precision, options.loss_scale).active())
     throw ConfigError(plan.model + " is trained in turns, and a scaled loss may skip one of them",
                       "give --precision bfloat16 or float32");
-  const auto averages = [](const RuleOptions& rule) { return rule.kind == UpdateRuleKind::Asgd; };
-  if (averages(options.rule) ||
-      std::ranges::any_of(options.jobs, [&](const JobOptions& job) { return averages(job.rule); }))
+  if (std::ranges::any_of(options.jobs,
+                          [](const JobOptions& job) { return job.rule.kind == UpdateRuleKind::Asgd; }))
     throw ConfigError(plan.model + " is trained in turns, and ASGD's averages are of one update a step",
                       "use another --rule, for example adam");
 }
@@ -241,15 +235,12 @@ void Trainer::Impl::check_turns() {
 void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   check_sizes();
   RankStagesOptions stage_options;
-  stage_options.rule = options.rule;
-  stage_options.clip = options.clip;
   stage_options.jobs = options.jobs;
   stage_options.precision = options.precision;
   stage_options.loss_scale = options.loss_scale;
   stage_options.average_replicas = updates_after_each();
   stage_options.rate_by_replicas = options.rate_by_replicas;
   ExecutorOptions& executor = stage_options.executor;
-  executor.seed = options.seed;
   executor.microbatches_per_update = microbatches_per_step(plan);
   executor.bucket_bytes = options.bucket_bytes;
   // Of several arrays the others go on: require_a_finite_loss.
@@ -276,7 +267,7 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
     BatchNeeds evaluation = train;
     evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
     sources.push_back(batches_of(arrays[static_cast<std::size_t>(array)], array, train, evaluation));
-    use_extents_of(*sources.back().train, array);
+    stages->set_extents(extents_of(*sources.back().train), array);
   }
   prepare_averaging();
   place_followers();
@@ -316,8 +307,7 @@ void Trainer::Impl::check_ends() const {
 
 void Trainer::Impl::prepare_averaging() {
   for (std::size_t job = 0; job < joined_at.size(); ++job) {
-    const RuleOptions& rule = options.jobs.empty() ? options.rule : options.jobs[job].rule;
-    const double patience = value_of(rule, &RuleOptions::nonmonotone);
+    const double patience = value_of(options.jobs[job].rule, &RuleOptions::nonmonotone);
     averaging.emplace_back();
     if (patience == 0) continue;
     if (!evaluates()) {
@@ -403,7 +393,8 @@ void Trainer::Impl::flow_to(std::int64_t end) {
   const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
   const std::int64_t window = std::max<std::int64_t>(1, kFlowWindow / period) * period;
   const RankId rank = world.communicator.rank();
-  stages->begin(position_of(start), rates(done));
+  stages->set_learning_rate(rates(done));
+  stages->begin(position_of(start));
   const std::int64_t last = (end - start) * per_step;
   for (std::int64_t from = (done - start) * per_step; from < last;) {
     const std::int64_t to = std::min(last, from + window);
@@ -438,9 +429,10 @@ void Trainer::Impl::step_to(std::int64_t end) {
       if (done == limit()) break;
       continue;
     }
+    stages->set_learning_rate(rates(done));
     for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
       stages->set_turn(turn);
-      stages->begin(position_of(done), rates(done));
+      stages->begin(position_of(done));
       flushing->runner->run(flushing->turns[turn], done, position_of(done), [&](const Action&) {
         if (turn + 1 == flushing->turns.size()) on_update(*flushing->runner, done);
       });
@@ -483,7 +475,8 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
         all.losses.push_back(stages->take_losses(array));
         continue;
       }
-      stages->begin(position_of(step), all.lr, array);
+      stages->set_learning_rate(all.lr);
+      stages->begin(position_of(step), array);
       runner.run(actions, step, position_of(step), [&](const Action&) {
         const Measured own = measure(runner);
         all.seconds += own.seconds;
@@ -602,9 +595,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     leave_out(record.ended, *record.losses);
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
-    std::span<const NamedValues> losses = record.losses->jobs;
-    if (losses.empty() && is_one_of_several()) losses = std::span(&record.losses->values, 1);
-    if (report.jobs.empty()) {
+    const std::vector<NamedValues>& losses = record.losses->jobs;
+    if (report.jobs.empty() && is_one_of_several()) {
       for (std::size_t job = 0; job < losses.size(); ++job)
         report.jobs.push_back({.first_step = own_steps(job, start)});
     }
@@ -732,12 +724,17 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
     append(problems, validate(rule));
     append(problems, validate(rule, clip, is_asynchronous(plan.schedule)));
   };
+  if (options.jobs.empty())  // one job, told by the options of the run
+    options.jobs.push_back({.seed = options.seed,
+                            .rule = options.rule,
+                            .clip = options.clip,
+                            .learning_rate = options.learning_rate,
+                            .settings = options.settings});
   for (JobOptions& job : options.jobs)
     check(job.rule, job.clip, job.learning_rate, job.steps.value_or(options.steps));
-  if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate, options.steps);
   int jobs = 0;
   for (const TrainedArray& array : arrays) jobs += array.model.jobs();
-  if ((!options.jobs.empty() || arrays.size() > 1) && static_cast<int>(options.jobs.size()) != jobs)
+  if (static_cast<int>(options.jobs.size()) != jobs)
     problems.push_back({"job array",
                         "the model has " + std::to_string(jobs) + " jobs, their settings are " +
                             std::to_string(options.jobs.size()),

@@ -128,8 +128,8 @@ struct Trainer::Impl {
   /// Steps of the job per Update of this rank's stages.
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
-  void use_extents_of(const BatchSource& source, int array) const {
-    stages->set_extents([&source](std::int64_t position) { return source.extent(position); }, array);
+  static ExtentOf extents_of(const BatchSource& source) {
+    return [&source](std::int64_t position) { return source.extent(position); };
   }
   int jobs() const { return model.jobs(); }
   /// TrainOptions::rate_per_length: what the rates of an array are multiplied with.
@@ -143,7 +143,6 @@ struct Trainer::Impl {
   bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
-    if (options.jobs.empty()) return {length_share(step, 0) * learning_rate(options.learning_rate, step)};
     std::vector<double> result;
     for (int array = 0; array < num_arrays(); ++array) {
       const double share = length_share(step, array);
@@ -156,9 +155,7 @@ struct Trainer::Impl {
   }
 
   /// Steps of a job's own that it is to do, and that it has done after `step` of the run.
-  std::int64_t steps_of(std::size_t job) const {
-    return options.jobs.empty() ? options.steps : options.jobs[job].steps.value_or(options.steps);
-  }
+  std::int64_t steps_of(std::size_t job) const { return options.jobs[job].steps.value_or(options.steps); }
   std::int64_t own_steps(std::size_t job, std::int64_t step) const {
     if (ended_with[job]) return *ended_with[job];
     if (asynchronous()) return step - joined_at[job];  // all end together, after a whole round
