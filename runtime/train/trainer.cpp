@@ -16,6 +16,7 @@
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/stage/stage_program.h"
+#include "runtime/train/trainable.h"
 
 namespace millrace {
 
@@ -168,72 +169,12 @@ Trainer::Impl::Impl(World w, const std::vector<TrainedArray>& arrays, Plan p, Tr
       plan(std::move(p)),
       options(std::move(o)),
       layouts(layouts_or_throw(arrays, plan, options)),
-      model(with_all_jobs(arrays)) {
+      model(with_all_jobs(arrays)),
+      job_steps(wanted_steps(options), asynchronous()) {
   if (updates_after_each()) round = shape_of(plan).round();
-  joined_at.assign(static_cast<std::size_t>(jobs()), 0);
-  ended_with.resize(joined_at.size());
-}
-
-void Trainer::Impl::check_sizes() {
-  if (!layout().ties.empty() && asynchronous()) {
-    throw ConfigError("the model ties " + layout().ties.front().owner + " across stages, and schedule " +
-                          to_string(plan.schedule) + " never flushes",
-                      "use a schedule that flushes, or a plan with both uses in one stage");
-  }
-  if (options.sync_batch_norm && asynchronous()) {
-    throw ConfigError("--sync-batch-norm: the replicas of " + to_string(plan.schedule) +
-                          " take turns, so that no two of them run at the same time",
-                      "use a schedule that flushes, for example --schedule 1f1b");
-  }
-  if (score && jobs() > 1)
-    throw ConfigError("the weights of a job array have no score of their own", "train the jobs apart");
-  if (options.target_score && asynchronous()) {
-    throw ConfigError("a target score ends a run whose schedule flushes: " + to_string(plan.schedule) +
-                          " has later minibatches under way when the score is known",
-                      "use for example --schedule 1f1b, or leave the target out");
-  }
-  std::vector<char> joined;
-  for (const PlanStage& stage : plan.stages)
-    joined.push_back(options.sync_batch_norm && stage.ranks.size() > 1);
-  for (const StageLayout& layout : layouts) require_trainable(layout, joined);
-  check_turns();
-  check_ends();
-  if (carries() && num_arrays() > 1) {
-    throw ConfigError(
-        plan.model + " carries states from window to window, and several arrays go through the pipeline",
-        "give --arrays 1");
-  }
-  if (plan.arrays != num_arrays()) {
-    throw ConfigError("the plan is for " + std::to_string(plan.arrays) + " arrays, this job has " +
-                          std::to_string(num_arrays()),
-                      "give --arrays " + std::to_string(plan.arrays));
-  }
-  if (plan.num_ranks() != world.communicator.size()) {
-    throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
-                          std::to_string(world.communicator.size()),
-                      "start exactly the plan's ranks");
-  }
-}
-
-/// What a model is not trained with whose parts take turns.
-void Trainer::Impl::check_turns() {
-  if (layout().turns.empty()) return;
-  const std::string model_in_turns =
-      plan.model + " is trained in turns, each of which needs the weights of the one before";
-  if (asynchronous())
-    throw ConfigError(model_in_turns + ", and schedule " + to_string(plan.schedule) + " never flushes",
-                      "use a schedule that flushes, for example --schedule 1f1b");
-  if (LossScaler(options.precision, options.loss_scale).active())
-    throw ConfigError(plan.model + " is trained in turns, and a scaled loss may skip one of them",
-                      "give --precision bfloat16 or float32");
-  if (std::ranges::any_of(options.jobs,
-                          [](const JobOptions& job) { return job.rule.kind == UpdateRuleKind::Asgd; }))
-    throw ConfigError(plan.model + " is trained in turns, and ASGD's averages are of one update a step",
-                      "use another --rule, for example adam");
 }
 
 void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
-  check_sizes();
   RankStagesOptions stage_options;
   stage_options.jobs = options.jobs;
   stage_options.precision = options.precision;
@@ -282,7 +223,9 @@ BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, con
   std::size_t first = 0;
   for (int before = 0; before < index; ++before)
     first += static_cast<std::size_t>(layouts[static_cast<std::size_t>(before)].model.jobs());
-  const auto begins_at = [this, first](std::size_t job) { return position_of(joined_at[first + job]); };
+  const auto begins_at = [this, first](std::size_t job) {
+    return position_of(job_steps.joined(first + job));
+  };
   if (!array.of_jobs.empty())
     return batches_of_jobs(array.of_jobs, array.model.of_jobs.front().fields.size(), train, evaluation,
                            begins_at);
@@ -291,22 +234,8 @@ BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, con
   return of_all;
 }
 
-/// Jobs whose steps end apart. Throws ConfigError.
-void Trainer::Impl::check_ends() const {
-  bool apart = false;
-  for (std::size_t job = 0; job < joined_at.size(); ++job) apart = apart || steps_of(job) != steps_of(0);
-  if (!apart) return;
-  if (asynchronous())
-    throw ConfigError("--steps ends jobs apart, and schedule " + to_string(plan.schedule) + " never flushes",
-                      "give one number of steps, or a schedule that flushes");
-  if (carries())
-    throw ConfigError("--steps ends jobs apart, and " + plan.model +
-                          " carries states from window to window, which go on for all jobs of an array",
-                      "give one number of steps");
-}
-
 void Trainer::Impl::prepare_averaging() {
-  for (std::size_t job = 0; job < joined_at.size(); ++job) {
+  for (std::size_t job = 0; job < job_steps.size(); ++job) {
     const double patience = value_of(options.jobs[job].rule, &RuleOptions::nonmonotone);
     averaging.emplace_back();
     if (patience == 0) continue;
@@ -364,7 +293,7 @@ void Trainer::Impl::open_flow() {
 }
 
 std::int64_t Trainer::Impl::next_event() const {
-  std::int64_t next = steps_of_all();
+  std::int64_t next = job_steps.last();
   for (std::int64_t every : {options.checkpoint_every, evaluates() ? options.evaluate_every : 0,
                              scores() ? options.score_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
@@ -372,8 +301,8 @@ std::int64_t Trainer::Impl::next_event() const {
   for (std::size_t job = 0; job < averaging.size(); ++job) {
     // Evaluations of a job that waits for them are at its own steps.
     if (!averaging[job] || averaging[job]->has_begun()) continue;
-    const std::int64_t every = options.evaluate_every, own = done - joined_at[job];
-    if (const std::int64_t step = joined_at[job] + (own / every + 1) * every; watches(job, step))
+    const std::int64_t every = options.evaluate_every, own = done - job_steps.joined(job);
+    if (const std::int64_t step = job_steps.joined(job) + (own / every + 1) * every; watches(job, step))
       next = std::min(next, step);
   }
   return end_of_round(next);
@@ -423,7 +352,8 @@ void Trainer::Impl::step_to(std::int64_t end) {
     std::ranges::for_each(layout().turns, add);
   }
   while (done < end) {
-    if (const std::vector<char> ended = ended_at(done); ended != flushing->ended) go_on_without(ended);
+    if (const std::vector<char> ended = job_steps.ended_at(done); ended != flushing->ended)
+      go_on_without(ended);
     if (in_stretches()) {
       go_a_stretch(end);
       if (done == limit()) break;
@@ -458,8 +388,8 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
   std::int64_t to = std::min({end, limit(), done + (is_traced(done) ? 1 : flushing->stretch)});
   for (const TraceWindow& window : traced)
     if (window.first > done) to = std::min(to, window.first);
-  for (std::size_t job = 0; job < joined_at.size(); ++job)
-    if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
+  for (std::size_t job = 0; job < job_steps.size(); ++job)
+    if (!job_steps.has_ended(job, done)) to = std::min(to, job_steps.end(job));
   std::vector<Measured> steps(static_cast<std::size_t>(to - done));
   for (std::int64_t step = done; step < to; ++step)
     steps[static_cast<std::size_t>(step - done)].lr = rates(step);
@@ -586,10 +516,9 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     record.loss_scales = stages->last_loss_scales();
     record.skipped = stages->skipped_last();
   }
-  if (at_different_steps()) {
-    for (const std::int64_t at : joined_at) record.own_steps.push_back(newest - at);
-  }
-  record.ended = ended_at(step);
+  for (std::size_t job = 0; job_steps.apart() && job < job_steps.size(); ++job)
+    record.own_steps.push_back(newest - job_steps.joined(job));
+  record.ended = job_steps.ended_at(step);
   if (stages->last()) {
     record.losses = joined(std::move(measured.losses));
     leave_out(record.ended, *record.losses);
@@ -598,12 +527,12 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     const std::vector<NamedValues>& losses = record.losses->jobs;
     if (report.jobs.empty() && is_one_of_several()) {
       for (std::size_t job = 0; job < losses.size(); ++job)
-        report.jobs.push_back({.first_step = own_steps(job, start)});
+        report.jobs.push_back({.first_step = job_steps.own(job, start)});
     }
     for (std::size_t job = 0; job < report.jobs.size(); ++job) {
-      report.jobs[job].steps = own_steps(job, newest + 1);
+      report.jobs[job].steps = job_steps.own(job, newest + 1);
       if (losses[job].empty()) continue;  // it has ended
-      const std::int64_t own = newest - joined_at[job];
+      const std::int64_t own = newest - job_steps.joined(job);
       const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
       const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are as they were
@@ -716,33 +645,20 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
 Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
                  std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
-  Problems problems = validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule));
-  const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate,
-                         std::int64_t steps) {
-    if (rate.total_steps <= 1) rate.total_steps = steps;
-    append(problems, validate(rate));
-    append(problems, validate(rule));
-    append(problems, validate(rule, clip, is_asynchronous(plan.schedule)));
-  };
   if (options.jobs.empty())  // one job, told by the options of the run
     options.jobs.push_back({.seed = options.seed,
                             .rule = options.rule,
                             .clip = options.clip,
                             .learning_rate = options.learning_rate,
                             .settings = options.settings});
-  for (JobOptions& job : options.jobs)
-    check(job.rule, job.clip, job.learning_rate, job.steps.value_or(options.steps));
-  int jobs = 0;
-  for (const TrainedArray& array : arrays) jobs += array.model.jobs();
-  if (static_cast<int>(options.jobs.size()) != jobs)
-    problems.push_back({"job array",
-                        "the model has " + std::to_string(jobs) + " jobs, their settings are " +
-                            std::to_string(options.jobs.size()),
-                        {}});
-  if (!problems.empty()) throw ConfigError(to_string(problems));
+  for (JobOptions& job : options.jobs) {
+    if (job.learning_rate.total_steps <= 1) job.learning_rate.total_steps = job.steps.value_or(options.steps);
+  }
   impl_ = std::make_unique<Impl>(world, arrays, std::move(plan), std::move(options));
   Impl& self = *impl_;
   self.score = std::move(score);
+  refuse(training_problems(self.layouts, self.plan, self.options, self.score != nullptr,
+                           world.communicator.size()));
   self.agree_on_settings();
   self.claim_outputs();
   self.build(arrays);

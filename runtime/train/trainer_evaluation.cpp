@@ -164,7 +164,7 @@ void Trainer::Impl::watch_evaluation() {
   if (world.communicator.size() > 1) world.communicator.broadcast(losses, plan.stages.back().ranks.front());
   for (std::size_t job = 0; job < averaging.size(); ++job) {
     if (!watches(job, done)) continue;
-    const std::int64_t own = own_steps(job, done),
+    const std::int64_t own = job_steps.own(job, done),
                        updates = own - (loss_scale(job) ? loss_scale(job)->skipped : 0);
     if (!averaging[job]->evaluated(losses.const_data_ptr<double>()[job], own, updates)) continue;
     for (const HeldStage& h : stages->held()) {
