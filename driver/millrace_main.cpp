@@ -1,5 +1,6 @@
 // millrace: the program that users type. Commands without LibTorch run here and start in milliseconds;
 // `profile` and `train` are handed to millrace-worker beside it.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,11 +34,15 @@
 #include "experiments/sweep/tune_command.h"
 #include "experiments/trace_command.h"
 #include "runtime/base/error.h"
+#include "runtime/base/failure_text.h"
 #include "runtime/base/json.h"
 #include "runtime/base/version.h"
 
 namespace millrace {
 namespace {
+
+/// With less the worker dies in its libraries before it can say why.
+constexpr rlim_t kLeastAddressSpace = rlim_t{512} << 20;
 
 /// Becomes the worker, which knows the models and their options: it prints the help too. Where there is none,
 /// the help is what is known here.
@@ -67,6 +72,15 @@ int hand_over(const CommandSpec& spec, const std::string& command, const std::ve
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  rlimit space{};
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur < kLeastAddressSpace) {
+    std::fprintf(stderr,
+                 "error: this shell allows %lld MiB of address space (ulimit -v), and LibTorch alone takes "
+                 "about 450. Hint: allow at least %lld\n",
+                 static_cast<long long>(space.rlim_cur >> 20),
+                 static_cast<long long>(kLeastAddressSpace >> 20));
+    return static_cast<int>(ExitCode::RunFailed);
+  }
   ::execv(worker.c_str(), argv.data());
   std::fprintf(stderr, "millrace %s: cannot start %s: %s. Hint: %s\n", command.c_str(), worker.c_str(),
                std::strerror(errno), worker_hint(device).c_str());
@@ -168,8 +182,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s%s%s\n", error.what(),
                  error.hint().empty() ? "" : ". Hint: ", error.hint().c_str());
     return static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+  } catch (...) {
+    std::fprintf(stderr, "error: %s\n", millrace::text_of_failure().c_str());
     return static_cast<int>(millrace::ExitCode::RunFailed);
   }
 }

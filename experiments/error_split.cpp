@@ -1,13 +1,23 @@
 #include "experiments/error_split.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "experiments/report.h"
 #include "runtime/base/text.h"
 #include "runtime/drawing/svg.h"
 #include "runtime/plan/quantities.h"
 #include "runtime/schedule/measured_costs.h"
 
 namespace millrace {
+namespace {
+
+/// "+1.5 %", never "-0.0 %".
+std::string share(double of_one) {
+  return printed("%+.1f %%", std::round(of_one * 1000) / 10 + 0.0);
+}
+
+}  // namespace
 
 Result<ErrorSplit> split_error(const RunData& run) {
   if (!run.plan) return Problem{run.folder, "has no plan", ""};
@@ -26,9 +36,11 @@ Result<ErrorSplit> split_error(const RunData& run) {
   if (!replayed) return replayed.problems();
   ErrorSplit split{.simulated_s = *simulated,
                    .replayed_s = *replayed,
-                   .measured_s = measured->step_s,
+                   .traced_s = measured->step_s,
                    .steps = measured->steps,
+                   .measured_s = measured_step(run),
                    .spread = plan.predicted_spread};
+  if (!(split.measured_s > 0)) split.measured_s = split.traced_s;
   split.predicted_s = plan.predicted_run_step_s > 0 ? plan.predicted_run_step_s : plan.predicted_step_s;
   if (updates_after_each(plan.schedule)) split.predicted_s /= std::max(1, plan.microbatches);
   return split;
@@ -38,10 +50,12 @@ std::string error_split_text(const ErrorSplit& split) {
   std::string text = "prediction: ";
   if (split.predicted_s > 0) text += "predicted " + duration_text(split.predicted_s) + " | ";
   text += "simulated again from this run's times " + duration_text(split.simulated_s) +
-          ", from each action's own " + duration_text(split.replayed_s) + " | measured " +
-          duration_text(split.measured_s) + " (" + std::to_string(split.steps) + " traced steps): ";
-  if (split.predicted_s > 0) text += printed("times %+.1f %%, ", split.of_times() * 100);
-  return text + printed("jitter %+.1f %%, model %+.1f %%", split.of_jitter() * 100, split.of_model() * 100);
+          ", from each action's own " + duration_text(split.replayed_s) + " | " +
+          std::to_string(split.steps) + " traced steps " + duration_text(split.traced_s) + " | measured " +
+          duration_text(split.measured_s) + " (median of all): ";
+  if (split.predicted_s > 0) text += "times " + share(split.of_times()) + ", ";
+  return text + "jitter " + share(split.of_jitter()) + ", model " + share(split.of_model()) +
+         ", other steps " + share(split.of_steps());
 }
 
 std::string error_split_html(const RunData& run) {
@@ -52,25 +66,32 @@ std::string error_split_html(const RunData& run) {
            ".</p></section>\n";
   }
   html +=
-      "<p class=\"lead\">The plan's schedule was simulated again with the mean times that this run measured, "
-      "and "
-      "with every action's own. From predicted to the means the times were wrong; from the means to each "
-      "one's own "
-      "is what jitter costs where ranks wait for each other; from there to measured the model is wrong.</p>"
-      "<table><tr><th>predicted</th><th>with this run's means</th><th>with each action's own time</th>"
-      "<th>measured</th><th>error of the times</th><th>jitter</th><th>error of the model</th></tr><tr>";
-  const auto cell = [&](const std::string& text) { html += "<td>" + escape_xml(text) + "</td>"; };
-  cell(split->predicted_s > 0 ? duration_text(split->predicted_s) : "–");
-  cell(duration_text(split->simulated_s));
-  cell(duration_text(split->replayed_s));
-  cell(duration_text(split->measured_s));
-  cell(split->predicted_s > 0 ? printed("%+.1f %%", split->of_times() * 100) : "–");
-  cell(printed("%+.1f %%", split->of_jitter() * 100));
-  cell(printed("%+.1f %%", split->of_model() * 100));
-  html += "</tr></table><p>Means over " + std::to_string(split->steps) + " traced steps of a run";
+      "<p class=\"lead\">The plan's schedule was simulated again with the mean times that this run's trace "
+      "has, "
+      "and with every action's own. Each row differs from the row above for one reason.</p>"
+      "<div class=\"scroll why\"><table><thead><tr><th>A step</th><th>takes</th><th>off by</th><th>because "
+      "of</th>"
+      "</tr></thead><tbody>";
+  const auto row = [&](const std::string& what, double seconds, const std::string& off,
+                       const std::string& why) {
+    html += "<tr><td>" + what + "</td><td>" + escape_xml(duration_text(seconds)) + "</td><td>" + off +
+            "</td><td>" + why + "</td></tr>";
+  };
+  const bool predicts = split->predicted_s > 0;
+  if (predicts) row("predicted", split->predicted_s, "", "");
+  row("simulated with the trace's mean times", split->simulated_s, predicts ? share(split->of_times()) : "",
+      predicts ? "the profile's times" : "");
+  row("simulated with each action's own time", split->replayed_s, share(split->of_jitter()),
+      "jitter, where ranks wait for each other");
+  row("mean of " + std::to_string(split->steps) + " traced steps", split->traced_s, share(split->of_model()),
+      "the model: order, waits, overlap");
+  row("measured, the median of all steps", split->measured_s, share(split->of_steps()),
+      "other steps; a median beside a mean");
+  html += "</tbody></table></div>";
   if (split->spread > 0)
-    html += printed("; the profile's own blocks differed by ±%.1f %%", split->spread * 100);
-  return html + ".</p></section>\n";
+    html +=
+        printed("<p class=\"lead\">The profile's own blocks differed by ±%.1f %%.</p>", split->spread * 100);
+  return html + "</section>\n";
 }
 
 }  // namespace millrace

@@ -7,7 +7,7 @@ namespace {
 
 const char* const kStyle = R"(
 :root{color-scheme:light dark;--page:#f4f6f8;--card:#ffffff;--text:#1f2933;--soft:#52606d;--tick:#66727f;--grid:#e4e7eb;--edge:#d5dae1;--box:#f7f9fb;--good:#1d8a5f;--bad:#c2571a;--line:#334155;--second:#b42346;--idle:#e3e7ec}
-@media(prefers-color-scheme:dark){:root{--page:#12161b;--card:#1b2129;--text:#e6eaef;--soft:#a9b4c0;--tick:#94a0ad;--grid:#2c343e;--edge:#36404b;--box:#222a33;--good:#5cc79b;--bad:#f0985f;--line:#cbd5e1;--second:#ff8fa3;--idle:#333c48}}
+@media screen and (prefers-color-scheme:dark){:root{--page:#12161b;--card:#1b2129;--text:#e6eaef;--soft:#a9b4c0;--tick:#94a0ad;--grid:#2c343e;--edge:#36404b;--box:#222a33;--good:#5cc79b;--bad:#f0985f;--line:#cbd5e1;--second:#ff8fa3;--idle:#333c48}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}
@@ -22,6 +22,10 @@ h2{font-size:17px;margin:0 0 4px}
 .tile b{display:block;font-size:19px;font-weight:650;line-height:1.3;overflow-wrap:anywhere}
 .tile small{color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}
 .card{padding:18px 20px;margin-bottom:16px}
+.end{border-left:5px solid var(--soft)}.end.wrong{border-left-color:var(--bad)}.end.wrong h2{color:var(--bad)}
+.end p{margin:4px 0 0;overflow-wrap:anywhere}
+i.job{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:7px;vertical-align:-1px}
+.why td:last-child,.why th:last-child{text-align:left}
 .scroll{overflow-x:auto}
 .pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:16px}
 .narrow{display:none}
@@ -49,6 +53,7 @@ svg .tick{font-size:11.5px;font-weight:400;fill:var(--tick)}
 svg .label{font-size:12.5px;fill:var(--text)}
 svg .mono{font:11.5px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--soft)}
 svg .inbar{font-size:11px;fill:#16202b}
+svg .mark{stroke:var(--soft);stroke-dasharray:3 4}
 svg .grid{stroke:var(--grid)}svg .axis{stroke:var(--edge)}
 svg .box{fill:var(--box);stroke:var(--edge)}
 svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var(--soft)}
@@ -64,7 +69,9 @@ svg .arrow{fill:none;stroke:var(--soft);stroke-width:1.6}svg .arrowhead{fill:var
 ul.notes{margin:0;padding-left:18px;color:var(--soft);font-size:14px}
 footer{color:var(--tick);font-size:13px;margin-top:22px}
 @media(max-width:640px){main{padding:16px 8px 40px}.card{padding:14px 10px}.wide{display:none}.narrow{display:block}th,td{padding:6px 7px}.bars{gap:6px 7px;font-size:11.5px}}
-@media print{.card,.tile{break-inside:avoid}}
+.narrow svg{max-width:520px}
+@page{margin:12mm}
+@media print{*{-webkit-print-color-adjust:exact;print-color-adjust:exact}body{background:none;font-size:12px}main{max-width:none;padding:0}.card,.tile,tr,svg,.bars{break-inside:avoid}.card{padding:12px 14px}h2{break-after:avoid}.lead{break-after:avoid}.scroll{overflow:visible}table{font-size:11px}th,td{padding:4px 4px}.pair{grid-template-columns:1fr 1fr}.tiles{grid-template-columns:repeat(auto-fit,minmax(88px,1fr));gap:8px}.tile{padding:8px 9px}.tile b{font-size:15px}}
 )";
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "runtime/base/run_files.h"
 #include "runtime/base/text.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/trace/trace_windows.h"
 
 namespace millrace {
 namespace {
@@ -29,6 +30,8 @@ constexpr std::size_t kMostNarrowBars = 2000;  // beyond it the wide picture has
 constexpr int kWide = 1120, kNarrow = 380;     // pixels of a picture
 constexpr int kWidePlan = 1096;                // what a card has room for
 constexpr double kGood = 15;                   // per cent off a prediction
+constexpr std::size_t kFewJobs = 12;           // more are drawn thinner
+constexpr double kHighLosses = 2;              // times the highest first loss: what is above has diverged
 
 /// Over the steps but the first, which warms up; a run of one step has no other.
 double median_of(const RankRun& rank, const std::function<double(const StepLine&)>& value) {
@@ -212,6 +215,41 @@ std::optional<std::int64_t> typical_step(const RunData& run, double typical_s) {
   return std::ranges::min_element(extents, {}, off)->first;
 }
 
+/// Asynchronous: of the stretches of traced steps the one whose time between two updates is nearest to
+/// `typical_s`.
+std::optional<TraceWindow> typical_window(const RunData& run, double typical_s) {
+  std::int64_t apart = 1;  // steps between two lines of a rank, at most
+  for (int s = 0; run.plan && s < run.plan->num_stages(); ++s)
+    apart = std::max<std::int64_t>(apart, replicas_of(run, s));
+  std::map<std::int64_t, Extent> updates;
+  for (const RankRun& rank : run.ranks)
+    for (const Span& span : rank.spans)
+      if (is_work(span.kind)) updates[span.step].take(span.end, span.end);
+  std::optional<TraceWindow> best;
+  double least = INFINITY;
+  for (auto first = updates.begin(); first != updates.end();) {
+    auto last = first, next = std::next(first);
+    while (next != updates.end() && next->first - last->first <= apart) last = next++;
+    const auto steps = static_cast<double>(last->first - first->first);
+    const double step_s =
+        static_cast<double>(last->second.end - first->second.end) * 1e-9 / std::max(1.0, steps);
+    const double off = typical_s > 0 ? std::abs(step_s - typical_s) : 0;
+    if (!best || off < least) {
+      best = {first->first, last->first + 1};
+      least = off;
+    }
+    first = next;
+  }
+  return best;
+}
+
+/// What the measured schedule shows.
+std::optional<TraceWindow> typical_steps(const RunData& run, double typical_s) {
+  if (is_asynchronous(run)) return typical_window(run, typical_s);
+  const std::optional<std::int64_t> step = typical_step(run, typical_s);
+  return step ? std::optional(TraceWindow{*step, *step + 1}) : std::nullopt;
+}
+
 // ---- page
 // ---------------------------------------------------------------------------------------------------
 
@@ -220,9 +258,9 @@ class Page {
   explicit Page(const RunData& run) : run_(run), comparison_(compare(run)), loss_(loss_rank(run)) {}
 
   std::string html() {
-    std::string body = header() + tiles() + plan_card() + comparison_card() + error_split_html(run_) +
-                       gantt_card() + curves_card() + bleu_card() + time_card() + ranks_card() + data_card() +
-                       notes_card();
+    std::string body = header() + tiles() + jobs_card() + plan_card() + comparison_card() +
+                       error_split_html(run_) + gantt_card() + curves_card() + bleu_card() + time_card() +
+                       ranks_card() + data_card() + notes_card();
     return html_page(
         {.title = title(),
          .body = body,
@@ -244,7 +282,8 @@ class Page {
     const std::string name = summary_string("model");
     return !name.empty() ? name : run_.plan && !run_.plan->model.empty() ? run_.plan->model : "unknown model";
   }
-  std::string title() const {
+  std::string title() const { return (run_.end.state == RunEnd::State::Failed ? "failed: " : "") + name(); }
+  std::string name() const {
     const std::string name = std::filesystem::weakly_canonical(run_.folder).filename().string();
     return model() + (name.empty() ? "" : " · " + name);
   }
@@ -255,9 +294,29 @@ class Page {
   }
   std::string header() const {
     const std::string data = summary_string("data");
-    return "<header><h1>" + escape_xml(title()) + "</h1><p>" + escape_xml(run_.folder) +
-           (data.empty() ? "" : " · data: " + escape_xml(data)) + "</p></header>\n";
+    std::string parts;
+    if (const std::vector<std::int64_t> joints = this->joints(); !joints.empty()) {
+      for (std::int64_t joint : joints) parts += (parts.empty() ? "" : ", ") + std::to_string(joint);
+      parts = " · resumed after " + std::string(counts_minibatches(run_) ? "minibatch " : "step ") + parts;
+    }
+    return "<header><h1>" + escape_xml(name()) + "</h1><p>" + escape_xml(run_.folder) +
+           (data.empty() ? "" : " · data: " + escape_xml(data)) + parts + "</p></header>\n" + end_card();
   }
+  /// Where it is not what everybody expects: at the very top.
+  std::string end_card() const {
+    const std::string text = end_text(run_);
+    if (text.empty()) return "";
+    const bool bad = run_.end.state == RunEnd::State::Failed || run_.end.state == RunEnd::State::Unknown ||
+                     run_.end.state == RunEnd::State::Done;
+    const std::size_t colon = std::min(text.find(": "), text.size());
+    std::string html = std::string("<section class=\"card end") + (bad ? " wrong" : "") + "\"><h2>" +
+                       escape_xml(text.substr(0, colon)) + "</h2>";
+    if (colon < text.size()) html += "<p>" + escape_xml(text.substr(colon + 2)) + "</p>";
+    if (!run_.end.hint.empty()) html += "<p class=\"lead\">Hint: " + escape_xml(run_.end.hint) + "</p>";
+    return html + "</section>\n";
+  }
+  /// Steps that were done when it was resumed.
+  std::vector<std::int64_t> joints() const { return loss_ ? loss_->joints : std::vector<std::int64_t>(); }
 
   std::string tiles() const {
     std::string html = "<div class=\"tiles\">";
@@ -275,7 +334,7 @@ class Page {
     }
     if (loss_)
       html += html_tile(counts_minibatches(run_) ? "Minibatches" : "Steps",
-                        std::to_string(done_after(run_, *loss_, loss_->steps.back())), "the last in the log");
+                        std::to_string(done_after(run_, *loss_, loss_->steps.back())), epochs_text());
     html += loss_tile() + accuracy_tile();
     if (comparison_.measured_step_s > 0) {
       html += html_tile(
@@ -299,16 +358,35 @@ class Page {
                                          : printed("%.0f steps skipped, loss scale %.6g", skipped,
                                                    summary_number("loss_scale")));
   }
+  std::string epochs_text() const {
+    const double of_epoch = summary_number("steps_per_epoch");
+    if (!(of_epoch > 0)) return "the last in the log";
+    const double epochs = static_cast<double>(done_after(run_, *loss_, loss_->steps.back())) / of_epoch;
+    return printed("%.3g ", epochs) + (epochs == 1 ? "epoch" : "epochs");
+  }
   std::string loss_tile() const {
+    if (!run_.jobs.empty()) {
+      const JobRun* best = nullptr;
+      std::size_t not_finite = 0;
+      for (const JobRun& job : run_.jobs) {
+        not_finite += job.nonfinite_step.has_value();
+        if (job.nonfinite_step || !job.loss || !std::isfinite(*job.loss)) continue;
+        if (!best || *job.loss < *best->loss) best = &job;
+      }
+      return html_tile("Jobs", std::to_string(run_.jobs.size()),
+                       not_finite == 0 ? "in an array" : std::to_string(not_finite) + " not finite") +
+             (best
+                  ? html_tile("Lowest loss", printed("%.4g", *best->loss), "job " + std::to_string(best->job))
+                  : "");
+    }
     const auto points = loss_points();
     if (points.empty()) return "";
     return html_tile("Loss", printed("%.4g", points.back().second),
                      printed("from %.4g", points.front().second));
   }
   std::string accuracy_tile() const {
-    const Json* evaluations = run_.summary.find("evaluations");
-    if (!evaluations || !evaluations->is_array() || evaluations->items().empty()) return "";
-    const Json* top1 = evaluations->items().back().find("top1");
+    if (run_.evaluations.items().empty()) return "";
+    const Json* top1 = run_.evaluations.items().back().find("top1");
     return top1 && top1->is_number()
                ? html_tile("Top-1", printed("%.1f %%", top1->as_double() * 100), "last evaluation")
                : "";
@@ -322,6 +400,77 @@ class Page {
     if (!run_.plan->planner.empty()) lead += " Made by " + escape_xml(run_.plan->planner) + ".";
     return html_card("Plan", lead,
                      both(plan_svg(*run_.plan, kWidePlan, "wide"), plan_svg(*run_.plan, kNarrow, "narrow")));
+  }
+
+  // -- jobs of an array --
+  std::string jobs_card() const {
+    if (run_.jobs.empty()) return "";
+    std::vector<Series> series;
+    double highest = 0;  // first loss
+    for (const JobRun& job : run_.jobs)
+      if (!job.losses.empty()) highest = std::max(highest, job.losses.front().second);
+    const double top = kHighLosses * highest;
+    bool cut = false;
+    for (const JobRun& job : run_.jobs) {
+      Series line{.name = "job " + std::to_string(job.job),
+                  .colour = colour_of_job(job.job),
+                  .points = job.losses,
+                  .style = run_.jobs.size() > kFewJobs ? Series::Style::Faint : Series::Style::Line};
+      for (auto& [step, loss] : line.points) {
+        cut |= top > 0 && loss > top;
+        if (top > 0) loss = std::min(loss, top);
+      }
+      if (!line.points.empty()) series.push_back(std::move(line));
+    }
+    std::vector<std::string> settings, metrics;
+    const auto add = [](std::vector<std::string>& names, const std::string& name) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    };
+    for (const JobRun& job : run_.jobs) {
+      for (const auto& [name, value] : job.settings) add(settings, name);
+      for (const auto& [name, value] : job.metrics) add(metrics, name);
+    }
+    std::string table = "<div class=\"scroll\"><table><thead><tr><th>Job</th><th>status</th>";
+    for (const std::string& name : settings) table += "<th>" + escape_xml(name) + "</th>";
+    table += "<th>steps</th><th>training loss</th>";
+    for (const std::string& name : metrics) table += "<th>" + escape_xml(name) + ", evaluation</th>";
+    table += "</tr></thead><tbody>";
+    const auto number = [](const std::optional<double>& value) {
+      return value && std::isfinite(*value) ? printed("<td>%.4g</td>", *value) : "<td class=\"none\">–</td>";
+    };
+    for (const JobRun& job : run_.jobs) {
+      table += "<tr><td><i class=\"job\" style=\"background:" + colour_of_job(job.job) + "\"></i>" +
+               std::to_string(job.job) + "</td>";
+      table += job.nonfinite_step ? "<td class=\"bad\">not finite from step " +
+                                        std::to_string(*job.nonfinite_step + 1) + " on</td>"
+                                  : "<td>ok</td>";
+      for (const std::string& name : settings) {
+        const auto found = std::ranges::find(job.settings, name, &std::pair<std::string, std::string>::first);
+        table += "<td>" + (found == job.settings.end() ? "" : escape_xml(found->second)) + "</td>";
+      }
+      table += "<td>" + std::to_string(job.steps) + "</td>" + number(job.loss);
+      for (const std::string& name : metrics) {
+        const auto found = std::ranges::find(job.metrics, name, &std::pair<std::string, double>::first);
+        table += number(found == job.metrics.end() ? std::nullopt : std::optional(found->second));
+      }
+      table += "</tr>";
+    }
+    std::string curves;
+    if (!series.empty()) {
+      LineChart options{.title = "Loss of each job", .width = kWidePlan, .height = 300};
+      options.legend = false;
+      curves = chart(options, series);
+    }
+    return html_card(
+        "Jobs",
+        "The jobs of this array, which differ in what the table says; the table's colours are the "
+        "picture's." +
+            (cut ? printed(" Losses above %.3g are drawn at %.3g.", top, top) : std::string()),
+        curves + table + "</tbody></table></div>");
+  }
+  static std::string colour_of_job(int job) {
+    // The golden angle: neighbours differ, and no two of some dozens are alike.
+    return printed("hsl(%.0f 55%% 52%%)", std::fmod(215 + 137.508 * job, 360));
   }
 
   // -- predicted and measured --
@@ -414,9 +563,11 @@ class Page {
       charts += bars > kMostNarrowBars ? wide : both(wide, picture(rows, heading, kNarrow));
     };
     add(simulated, "Simulated");
-    const std::optional<std::int64_t> step = typical_step(run_, comparison_.measured_step_s);
-    add(measured, is_asynchronous(run_) || !step ? "Measured, traced window"
-                                                 : "Measured, step " + std::to_string(*step + 1));
+    const std::optional<TraceWindow> steps = typical_steps(run_, comparison_.measured_step_s);
+    add(measured, !steps                  ? "Measured"
+                  : is_asynchronous(run_) ? "Measured, minibatches " + std::to_string(steps->first + 1) +
+                                                " to " + std::to_string(steps->end)
+                                          : "Measured, step " + std::to_string(steps->first + 1));
     std::string lead = "One row for each rank, one time scale for both; numbers are microbatches.";
     if (run_.plan && run_.plan->num_stages() > 0 && shape_of(*run_.plan).has_chunks())
       lead += " The further stages of a rank are lighter.";
@@ -478,9 +629,7 @@ class Page {
   }
   std::vector<std::pair<double, double>> evaluation_points(const char* key) const {
     std::vector<std::pair<double, double>> points;
-    const Json* evaluations = run_.summary.find("evaluations");
-    if (!evaluations || !evaluations->is_array()) return points;
-    for (const Json& evaluation : evaluations->items()) {
+    for (const Json& evaluation : run_.evaluations.items()) {
       const Json *step = evaluation.find("step"), *value = evaluation.find(key);
       if (step && value && step->is_number() && value->is_number())
         points.emplace_back(step->as_double(), value->as_double());
@@ -496,7 +645,7 @@ class Page {
                          loss_->steps[i].samples_per_s);
     }
     std::string charts = "<div class=\"pair\">";
-    if (!loss.empty()) {
+    if (!loss.empty() && run_.jobs.empty()) {
       std::vector<Series> series = curve_of(loss);
       series.push_back({"evaluation", "var(--second)", evaluation_points("loss"), Series::Style::Dots});
       charts += "<div>" + chart({.title = "Loss"}, series) + "</div>";
@@ -511,11 +660,12 @@ class Page {
     charts += "<div>" +
               chart({.title = "Throughput", .y_label = "samples/s", .y_from_zero = true}, curve_of(speed)) +
               "</div>";
-    return html_card(
-        "Progress",
-        std::string("Loss of the last stage, and samples of the whole job per second, after so many ") +
-            (counts_minibatches(run_) ? "minibatches." : "steps."),
-        charts + "</div>");
+    return html_card("Progress",
+                     std::string(run_.jobs.empty() ? "Loss of the last stage, and samples" : "Samples") +
+                         " of the whole job per second, after so many " +
+                         (counts_minibatches(run_) ? "minibatches." : "steps.") +
+                         (joints().empty() ? "" : " Dashed upright lines: the run was resumed."),
+                     charts + "</div>");
   }
   /// What the run itself has logged and what `bleu --run` has found, against epochs and against hours.
   std::string bleu_card() const {
@@ -560,6 +710,9 @@ class Page {
   }
   std::string chart(LineChart options, const std::vector<Series>& series) const {
     options.x_label = counts_minibatches(run_) ? "minibatch" : "step";
+    options.whole_x = true;
+    for (std::int64_t joint : joints()) options.marks.push_back(static_cast<double>(joint));
+    options.mark_name = "resumed after";
     const std::string wide = line_chart_svg(options, series);
     options.width = kNarrow;
     return both(wide, line_chart_svg(options, series));
@@ -667,6 +820,20 @@ class Page {
     return html_card("Notes", "What this report could not show.", list + "</ul>");
   }
 
+  /// Without the losses of each step, which `losses` has.
+  Json short_summary() const {
+    if (!run_.summary.is_object()) return run_.summary;
+    Json summary = Json::object({});
+    for (const auto& [name, value] : run_.summary.members())
+      if (name != "losses") summary[name] = value;
+    const Json* jobs = summary.find("jobs");
+    for (std::size_t j = 0; jobs && jobs->is_array() && j < jobs->items().size(); ++j) {
+      Json& job = summary["jobs"].items()[j];
+      if (job.is_object() && job.find("losses")) job["losses"] = Json();
+    }
+    return summary;
+  }
+
   /// For scripts. `<` cannot end the element.
   std::string embedded_data() const {
     Json stages = Json::array(), losses = Json::array();
@@ -685,7 +852,9 @@ class Page {
                                     {"measured_step_s", comparison_.measured_step_s},
                                     {"stages", stages},
                                     {"losses", losses},
-                                    {"summary", run_.summary}});
+                                    {"end", to_string(run_.end.state)},
+                                    {"cause", run_.end.cause},
+                                    {"summary", short_summary()}});
     std::string json = data.dump(), safe;
     for (char c : json)
       safe += c == '<'   ? std::string("\\u003c")
@@ -721,16 +890,20 @@ std::pair<double, double> times_from_spans(const RankRun& rank, int stage) {
 
 }  // namespace
 
-Comparison compare(const RunData& run) {
-  Comparison result;
+double measured_step(const RunData& run) {
   const RankRun* loss = loss_rank(run);
+  if (!loss) return 0;
   // Asynchronous: the line of a replicated stage covers one minibatch of each replica, the plan
   // `microbatches`.
   const bool each = counts_minibatches(run);
-  const double minibatches = loss && each ? replicas_of(run, run.plan->num_stages() - 1) : 1;
-  if (loss)
-    result.measured_step_s = median_of(*loss, [](const StepLine& s) { return s.step_s; }) / minibatches;
+  const double minibatches = each ? replicas_of(run, run.plan->num_stages() - 1) : 1;
+  return median_of(*loss, [](const StepLine& s) { return s.step_s; }) / minibatches;
+}
+
+Comparison compare(const RunData& run) {
+  Comparison result{.measured_step_s = measured_step(run)};
   if (!run.plan) return result;
+  const bool each = counts_minibatches(run);
   const double planned = each ? std::max(1, run.plan->microbatches) : 1;
   result.predicted_step_s = run.plan->predicted_step_s / planned;
   const Result<Simulation> simulation = simulation_of(run, 0);
@@ -784,8 +957,10 @@ std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches) {
 
 std::vector<GanttRow> measured_rows(const RunData& run) {
   const bool window = is_asynchronous(run);
-  const std::optional<std::int64_t> step = typical_step(run, compare(run).measured_step_s);
-  const auto shown = [&](const Span& span) { return *bar_kind(span.kind) && (window || span.step == step); };
+  const std::optional<TraceWindow> steps = typical_steps(run, measured_step(run));
+  const auto shown = [&](const Span& span) {
+    return *bar_kind(span.kind) && steps && steps->holds(span.step);
+  };
   Extent all;
   std::int64_t first_microbatch = INT64_MAX;
   std::vector<int> ranks;
@@ -833,6 +1008,33 @@ std::vector<GanttRow> measured_rows(const RunData& run) {
 
 std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine& line) {
   return line.step + (counts_minibatches(run) ? replicas_of(run, rank.stage) : 1);
+}
+
+std::string end_text(const RunData& run) {
+  const RunEnd& end = run.end;
+  const RankRun* log = loss_rank(run);
+  const std::int64_t done = end.step >= 0 ? end.step : log ? done_after(run, *log, log->steps.back()) : -1;
+  const std::string what = counts_minibatches(run) ? " minibatch" : " step";
+  const std::string after = done < 0 ? ""
+                                     : " after " + std::to_string(done) + what +
+                                           (done == 1             ? ""
+                                            : what.ends_with('h') ? "es"
+                                                                  : "s");
+  switch (end.state) {
+    case RunEnd::State::Failed:
+      return "The run failed" + after + ": rank " + std::to_string(end.rank) + ": " + end.cause;
+    case RunEnd::State::Stopped:
+      return "The run was stopped" + after + ": --resume " + run.folder + " goes on";
+    case RunEnd::State::Running:
+      return "The run is still under way" + after + ": the page shows what it has written so far";
+    case RunEnd::State::Unknown:
+      if (!log) return "";  // it has not begun
+      return "The run broke off" + after + ": it left no reason (killed, or its machine stopped)" +
+             (end.cause.empty() ? "" : "; last: " + end.cause);
+    case RunEnd::State::Done:
+      break;
+  }
+  return end.cause.empty() ? "" : "The run is through, but not all of it was saved: " + end.cause;
 }
 
 std::string report_html(const RunData& run) {

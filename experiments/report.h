@@ -26,18 +26,24 @@ struct Comparison {
   std::vector<StageComparison> stages;
 };
 Comparison compare(const RunData& run);
+/// Comparison::measured_step_s by itself: the one measured time of a step that everything speaks of. 0: no
+/// steps.
+double measured_step(const RunData& run);
 
 /// The plan's schedule under its own predictions; of the asynchronous one the first `microbatches`
 /// minibatches. Empty if the plan predicts nothing.
 std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches = 0);
-/// Of the traced steps the one that took most nearly the median time (asynchronous: the window), all ranks on
-/// one time line; 0 is where the first rank's work begins, and waiting before it is left out. A rank without
-/// a trace has an empty row that says so. Empty: no trace at all.
+/// Of the traced steps the one that took most nearly the median time (asynchronous: of the traced windows),
+/// all ranks on one time line; 0 is where the first rank's work begins, and waiting before it is left out. A
+/// rank without a trace has an empty row that says so. Empty: no trace at all.
 std::vector<GanttRow> measured_rows(const RunData& run);
 
 /// What the job had done when a rank wrote a line, counted from 1: steps, or minibatches where each has its
 /// update.
 std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine& line);
+
+/// How the run ended, where that is not as it should: "failed after 334 steps: rank 1: ...". Else empty.
+std::string end_text(const RunData& run);
 
 /// The whole page. Works with any part missing; all text from files is escaped.
 std::string report_html(const RunData& run);

@@ -67,6 +67,8 @@ int write_report(const ReportFlags& flags) {
     Json notes = Json::array();
     for (const std::string& note : run->notes) notes.push_back(note);
     Json json = Json::object({{"report", out},
+                              {"end", to_string(run->end.state)},
+                              {"cause", run->end.cause},
                               {"predicted_step_s", comparison.predicted_step_s},
                               {"measured_step_s", comparison.measured_step_s},
                               {"notes", notes}});
@@ -74,16 +76,19 @@ int write_report(const ReportFlags& flags) {
       json["error"] = Json::object({{"predicted_s", split->predicted_s},
                                     {"simulated_s", split->simulated_s},
                                     {"replayed_s", split->replayed_s},
+                                    {"traced_s", split->traced_s},
                                     {"measured_s", split->measured_s},
                                     {"steps", split->steps},
                                     {"of_times", split->of_times()},
                                     {"of_jitter", split->of_jitter()},
-                                    {"of_model", split->of_model()}});
+                                    {"of_model", split->of_model()},
+                                    {"of_steps", split->of_steps()}});
     }
     std::printf("%s\n", json.dump(2).c_str());
     return 0;
   }
   std::printf("%s\n", out.c_str());
+  if (const std::string end = end_text(*run); !end.empty()) std::printf("%s\n", end.c_str());
   if (split) std::printf("%s\n", error_split_text(*split).c_str());
   for (const std::string& note : run->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   return 0;

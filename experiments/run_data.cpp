@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "runtime/base/files.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
+#include "runtime/base/text.h"
 
 namespace millrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostTable = 1 << 30;  // bytes of jobs.csv
 
 double number_at(const Json& line, std::string_view key) {
   const Json* value = line.find(key);
@@ -66,11 +72,21 @@ class Reader {
     if (const Result<std::string> order = read_file(folder_ / run_files::kSchedule))
       run_.schedule = ScheduleFile{(folder_ / run_files::kSchedule).string(), *order};
     read_summary();
+    const Json* format = run_.summary.find("format");
+    if (!run_.plan && format && format->is_string() && format->as_string() == "millrace-tune-1")
+      return Problem{folder_.string(), "is the folder of a search, not of one run",
+                     "its own page is " + (folder_ / run_files::kReport).string() +
+                         "; for a trial give its folder (trials/TRIAL/STEPS)"};
     read_ranks();
+    read_end();
+    read_jobs();
+    for (auto& [step, values] : evaluations_) run_.evaluations.push_back(std::move(values));
+    const Json* of_summary = run_.summary.find("evaluations");
+    if (evaluations_.empty() && of_summary && of_summary->is_array()) run_.evaluations = *of_summary;
     if (const std::vector<fs::path> rounds = rounds_in(folder_); !rounds.empty())
       run_.notes.push_back("the jobs were trained in " + std::to_string(rounds.size()) +
                            " rounds, each a run by itself: --run " + rounds.front().string());
-    if (!run_.plan && run_.ranks.empty() && run_.summary.is_null()) {
+    if (!run_.plan && run_.ranks.empty() && run_.summary.is_null() && run_.end.rank < 0) {
       return Problem{folder_.string(), "holds nothing of a run (plan.json, steps.rank0.jsonl, summary.json)",
                      "give the --output-dir of `millrace train` or `millrace launch`"};
     }
@@ -97,7 +113,7 @@ class Reader {
     const fs::path path = folder_ / run_files::kSummary;
     std::error_code error;
     if (!fs::exists(path, error)) {
-      run_.notes.push_back("summary.json is missing: the run has not finished, or it failed");
+      run_.notes.push_back("summary.json is missing: the run has not come to its end");
       return;
     }
     Result<Json> json = read_json(path.string());
@@ -105,6 +121,99 @@ class Reader {
       run_.summary = std::move(*json);
     } else {
       run_.notes.push_back(json ? "summary.json: is not an object" : to_string(json.problems().front()));
+    }
+  }
+
+  /// The summary of an earlier run stays where the next one failed before it took the folder.
+  void read_end() {
+    RunEnd& end = run_.end;
+    if (run_.summary.is_object()) {
+      const Json* stopped = run_.summary.find("stopped_early");
+      end.state = stopped && stopped->kind() == Json::Kind::Bool && stopped->as_bool()
+                      ? RunEnd::State::Stopped
+                      : RunEnd::State::Done;
+      const Json* lost = run_.summary.find("lost");
+      for (const Json& one : lost && lost->is_array() ? lost->items() : std::vector<Json>())
+        if (one.is_string()) end.cause += (end.cause.empty() ? "" : "; ") + one.as_string();
+      return;
+    }
+    const fs::path newest = newest_round(folder_);
+    if (const std::optional<RunFailure> failure = failure_of(newest)) {
+      end = {.state = RunEnd::State::Failed,
+             .rank = failure->rank,
+             .step = failure->step,
+             .cause = failure->error,
+             .hint = failure->hint};
+      return;
+    }
+    if (is_locked(folder_) || is_locked(newest)) {
+      end.state = RunEnd::State::Running;
+      return;
+    }
+    for (const RankRun& rank : run_.ranks) {
+      const Result<Json> status = read_json((newest / run_files::kStatus.of(rank.rank)).string());
+      const Json* action = status && status->is_object() ? status->find("action") : nullptr;
+      if (!action || !action->is_string()) continue;
+      end.cause += (end.cause.empty() ? "rank " : "; rank ") + std::to_string(rank.rank) + ": step " +
+                   std::to_string(integer_at(*status, "step")) + ", " + action->as_string();
+    }
+  }
+
+  JobRun& job_of(std::int64_t number) {
+    for (JobRun& job : run_.jobs)
+      if (job.job == number) return job;
+    run_.jobs.push_back({.job = static_cast<int>(number)});
+    return run_.jobs.back();
+  }
+
+  /// The table has all steps, of a resumed run too, and is there without a summary.
+  void read_jobs() {
+    const Json* jobs = run_.summary.find("jobs");
+    for (const Json& one : jobs && jobs->is_array() ? jobs->items() : std::vector<Json>()) {
+      if (!one.is_object()) continue;
+      JobRun& job = job_of(integer_at(one, "job"));
+      job.steps = integer_at(one, "step");
+      job.loss = optional_at(one, "loss");
+      if (const Json* step = one.find("nonfinite_step"); step && step->kind() == Json::Kind::Int)
+        job.nonfinite_step = step->as_int();
+      const Json* settings = one.find("settings");
+      if (settings && settings->is_object())
+        for (const auto& [name, value] : settings->members())
+          job.settings.emplace_back(name, value.is_string() ? value.as_string() : value.dump());
+      const Json* metrics = one.find("evaluation");
+      if (metrics && metrics->is_object())
+        for (const auto& [name, value] : metrics->members())
+          if (name != "step" && name != "samples")
+            job.metrics.emplace_back(name, value.is_number() ? value.as_double() : NAN);
+    }
+    const Result<std::string> text = read_file(folder_ / run_files::kJobs, kMostTable);
+    if (!text) return;
+    std::vector<std::string> names;
+    for (std::size_t at = 0, end; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
+      const std::vector<std::string> cells = split(text->substr(at, end - at), ',');
+      if (at == 0) {
+        names = cells;
+        continue;
+      }
+      const auto cell = [&](const char* name) {
+        const auto found = std::ranges::find(names, name);
+        const auto place = static_cast<std::size_t>(found - names.begin());
+        return place < cells.size() ? cells[place] : std::string();
+      };
+      const auto number = number_of<std::int64_t>(cell("job"));
+      const auto own = number_of<std::int64_t>(cell("own_step")), all = number_of<std::int64_t>(cell("step"));
+      if (!number || !all) continue;
+      JobRun& job = job_of(*number);
+      const std::int64_t step = own.value_or(*all);
+      const std::optional<double> loss = number_of<double>(cell("loss"));
+      job.steps = std::max(job.steps, step + 1);
+      if (loss && std::isfinite(*loss)) {
+        job.losses.emplace_back(static_cast<double>(step + 1), *loss);
+        if (run_.summary.is_null()) job.loss = loss;
+      } else {
+        job.loss.reset();
+        job.nonfinite_step = std::min(job.nonfinite_step.value_or(step), step);
+      }
     }
   }
 
@@ -161,7 +270,8 @@ class Reader {
       return;
     }
     std::map<std::int64_t, StepLine> steps;
-    int damaged = 0;
+    int damaged = 0, parts = 0;
+    bool begins = false;
     std::string_view rest = *text;
     while (!rest.empty()) {
       const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -173,11 +283,21 @@ class Reader {
         ++damaged;  // the last line of a rank that was killed
       } else if (json->find("format")) {
         rank.stage = static_cast<int>(integer_at(*json, "stage", -1));
+        begins = parts++ > 0;
       } else if (json->find("after_step")) {
-        if (const std::optional<double> bleu = optional_at(*json, "bleu"))
-          scores_[integer_at(*json, "after_step")] = *bleu;
+        const std::int64_t after = integer_at(*json, "after_step");
+        if (const std::optional<double> bleu = optional_at(*json, "bleu")) scores_[after] = *bleu;
+        const Json* of = json->find("of");
+        if (of && of->is_string() && of->as_string() == "evaluation") {
+          evaluations_[after] = *json;
+          evaluations_[after]["step"] = after;
+        }
       } else {
         const StepLine step = step_of(*json);
+        if (std::exchange(begins, false) && step.step > 0) {
+          std::erase_if(rank.joints, [&](std::int64_t joint) { return joint >= step.step; });
+          rank.joints.push_back(step.step);
+        }
         steps[step.step] = step;
       }
     }
@@ -200,10 +320,27 @@ class Reader {
 
   fs::path folder_;
   RunData run_;
-  std::map<std::int64_t, double> scores_;  // by step
+  std::map<std::int64_t, double> scores_;     // by step
+  std::map<std::int64_t, Json> evaluations_;  // by step
 };
 
 }  // namespace
+
+const char* to_string(RunEnd::State state) {
+  switch (state) {
+    case RunEnd::State::Done:
+      return "done";
+    case RunEnd::State::Stopped:
+      return "stopped";
+    case RunEnd::State::Failed:
+      return "failed";
+    case RunEnd::State::Running:
+      return "running";
+    case RunEnd::State::Unknown:
+      break;
+  }
+  return "unknown";
+}
 
 Result<RunData> read_run(const std::string& folder) {
   return Reader(folder).read();

@@ -34,9 +34,10 @@ struct StepLine {
 
 struct RankRun {
   int rank = 0;
-  int stage = -1;               ///< the first it holds
-  std::vector<StepLine> steps;  ///< ascending; of a step that was done twice (resume) the later one
-  std::vector<Span> spans;      ///< of the trace window
+  int stage = -1;                    ///< the first it holds
+  std::vector<StepLine> steps;       ///< ascending; of a step that was done twice (resume) the later one
+  std::vector<std::int64_t> joints;  ///< first steps that a resumed run did, ascending
+  std::vector<Span> spans;           ///< of the trace window
 };
 
 /// BLEU of translations between two steps of a run (`train --bleu-every`).
@@ -45,16 +46,41 @@ struct RunScore {
   double bleu = 0;
 };
 
+/// A job of an array, from jobs.csv and the summary. Steps are the job's own.
+struct JobRun {
+  int job = 0;
+  std::vector<std::pair<std::string, std::string>> settings;  ///< flag and value, of what differs
+  std::vector<std::pair<double, double>> losses;              ///< steps done, loss; finite ones only
+  std::int64_t steps = 0;
+  std::optional<double> loss;                           ///< the last one; none: not finite
+  std::vector<std::pair<std::string, double>> metrics;  ///< of its last evaluation
+  std::optional<std::int64_t> nonfinite_step;           ///< the first whose loss was NaN or infinite
+};
+
+/// How a run came to its end, or has not yet.
+struct RunEnd {
+  enum class State { Done, Stopped, Failed, Running, Unknown } state = State::Unknown;
+  /// Failed: by which rank, after how many steps (-1: not known), why and what to do. Unknown: what the ranks
+  /// did last. Done: what could not be written.
+  int rank = -1;
+  std::int64_t step = -1;
+  std::string cause, hint;
+};
+const char* to_string(RunEnd::State state);
+
 struct RunData {
   std::string folder;
   std::optional<Plan> plan;
   std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule came from a file
   std::optional<LayerGraph> profile;
   std::optional<ClusterSpec> cluster;
-  Json summary;                    ///< null if the run has not finished
-  std::vector<RankRun> ranks;      ///< by rank
-  std::vector<RunScore> scores;    ///< ascending
-  std::vector<std::string> notes;  ///< what is missing or damaged, one sentence each
+  Json summary;  ///< null if the run has not finished
+  RunEnd end;
+  Json evaluations = Json::array();  ///< with "step": of the logs, else of the summary
+  std::vector<JobRun> jobs;          ///< empty: no array
+  std::vector<RankRun> ranks;        ///< by rank
+  std::vector<RunScore> scores;      ///< ascending
+  std::vector<std::string> notes;    ///< what is missing or damaged, one sentence each
 };
 
 /// Missing or damaged parts become notes. Problem if the folder is not there or holds nothing of a run.

@@ -12,6 +12,7 @@ using Points = std::vector<std::pair<double, double>>;
 
 constexpr int kLeft = 58, kRight = 14, kTop = 40, kBottom = 40;
 constexpr std::size_t kMostPoints = 600;  // about one for a pixel
+constexpr std::size_t kFewDots = 24;      // more are drawn smaller, so that they stay apart
 
 Points finite(const Points& points) {
   Points result;
@@ -62,6 +63,7 @@ class Frame {
       for (const auto& [px, low, high] : s.band) y_.take(low), y_.take(high);
     }
     if (chart.y_from_zero) y_.take(0);
+    if (chart.whole_x && x_.low == x_.high) x_.low -= 1, x_.high += 1;
     x_.make_wide();
     y_.make_wide();
     const double pad = (y_.high - y_.low) * 0.06;
@@ -87,10 +89,17 @@ class Frame {
       svg += printed("<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>", kLeft - 7,
                      y(v) + 4, clean(v, y_step));
     }
-    const auto [x_first, x_step] = round_ticks(x_.low, x_.high, 6);
+    const double x_step = std::max(round_ticks(x_.low, x_.high, 6).second, chart_.whole_x ? 1.0 : 0.0);
+    const double x_first = std::ceil(x_.low / x_step - 1e-9) * x_step;
     for (double v = x_first; v <= x_.high + x_step * 1e-9; v += x_step) {
       svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>", x(v),
                      chart_.height - kBottom + 17, clean(v, x_step));
+    }
+    for (double v : chart_.marks) {
+      if (v < x_.low || v > x_.high) continue;
+      svg += printed("<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"><title>", x(v), x(v),
+                     kTop, chart_.height - kBottom) +
+             escape_xml(chart_.mark_name) + printed(" %.6g</title></line>", v);
     }
     svg += printed("<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", kLeft,
                    chart_.width - kRight, chart_.height - kBottom, chart_.height - kBottom);
@@ -120,11 +129,13 @@ std::string draw_band(const Frame& frame, const Series& series) {
 
 std::string draw_series(const Frame& frame, const Series& series) {
   const std::string colour = escape_xml(series.colour);
-  if (series.style == Series::Style::Dots) {
+  if (series.style == Series::Style::Dots || series.points.size() == 1) {
+    const char* const radius = series.points.size() <= kFewDots ? "4" : "2.2";
     std::string svg;
     for (const auto& [x, y] : series.points) {
-      svg += printed("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"", frame.x(x), frame.y(y)) + colour +
-             "\"><title>" + escape_xml(series.name) + printed(": %.6g at %.6g", y, x) + "</title></circle>";
+      svg += printed("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"", frame.x(x), frame.y(y), radius) +
+             colour + "\"><title>" + escape_xml(series.name) + printed(": %.6g at %.6g", y, x) +
+             "</title></circle>";
     }
     return svg;
   }
@@ -136,7 +147,8 @@ std::string draw_series(const Frame& frame, const Series& series) {
   return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + colour +
          (faint ? "\" stroke-width=\"1\" opacity=\"0.35\"" : "\" stroke-width=\"2\"") +
          (series.style == Series::Style::Dashed ? " stroke-dasharray=\"5 5\"" : "") +
-         " stroke-linejoin=\"round\" stroke-linecap=\"round\"/>";
+         " stroke-linejoin=\"round\" stroke-linecap=\"round\">" +
+         (series.name.empty() ? "" : "<title>" + escape_xml(series.name) + "</title>") + "</path>";
 }
 
 std::string opening(int width, int height, const std::string& label) {
@@ -159,7 +171,8 @@ std::string legend(const std::vector<Series>& series, int width) {
     if (s->name.empty() || s->points.empty()) continue;
     x -= text_width(s->name);
     svg += printed("<text class=\"tick\" x=\"%.1f\" y=\"20\">", x) + escape_xml(s->name) + "</text>";
-    const bool dots = s->style == Series::Style::Dots, faint = s->style == Series::Style::Faint;
+    const bool dots = s->style == Series::Style::Dots || s->points.size() == 1,
+               faint = s->style == Series::Style::Faint;
     svg += (dots ? printed("<circle cx=\"%.1f\" cy=\"16\" r=\"4\" fill=\"", x - 9)
                  : printed("<rect x=\"%.1f\" y=\"%s\" width=\"14\" height=\"%s\"%s fill=\"", x - 18,
                            faint ? "15.5" : "15", faint ? "1" : "2", faint ? " opacity=\"0.5\"" : "")) +
@@ -187,8 +200,8 @@ std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& se
   std::vector<Series> shown = series;
   for (Series& s : shown) s.points = thinned(finite(s.points));
   const Frame frame(chart, shown);
-  std::string svg =
-      opening(chart.width, chart.height, chart.title) + frame.draw() + legend(shown, chart.width);
+  std::string svg = opening(chart.width, chart.height, chart.title) + frame.draw() +
+                    (chart.legend ? legend(shown, chart.width) : "");
   for (const Series& s : shown) svg += draw_band(frame, s);
   for (const Series& s : shown) svg += draw_series(frame, s);
   return svg + "</svg>";

@@ -23,10 +23,14 @@ struct LineChart {
   int width = 540;
   int height = 260;
   bool y_from_zero = false;
+  bool legend = true;
+  bool whole_x = false;       ///< x are counts: no ticks between two of them
+  std::vector<double> marks;  ///< x of vertical lines; those that are not within the series are left out
+  std::string mark_name;
 };
 
-/// A self-contained <svg>; long series are thinned to what a screen can show (extremes are kept). Text is
-/// escaped.
+/// A self-contained <svg>; a line of one point is a dot, long series are thinned to what a screen can show
+/// (extremes are kept). Text is escaped.
 std::string line_chart_svg(const LineChart& chart, const std::vector<Series>& series);
 
 /// Exponential moving average with bias correction; `window` points have most of the weight.

@@ -139,7 +139,8 @@ LayeredModel awd_lstm_model(const AwdLstmOptions& o) {
                      .dtype = at::kLong,
                      .limit = o.vocabulary,
                      .padding = padding,
-                     .batch_dimension = 1};
+                     .batch_dimension = 1,
+                     .form = SampleForm::RunningText};
   };
   LayeredModel model{.name = o.name,
                      .fields = {field("tokens", 0), field("labels", kIgnoredLabel)},

@@ -135,7 +135,11 @@ std::vector<Model> bert_models() {
 
 LayeredModel bert_model(const BertOptions& o) {
   const auto integers = [](const char* name, Shape shape, std::int64_t limit) {
-    return FieldSpec{.name = name, .shape = std::move(shape), .dtype = at::kLong, .limit = limit};
+    return FieldSpec{.name = name,
+                     .shape = std::move(shape),
+                     .dtype = at::kLong,
+                     .limit = limit,
+                     .form = SampleForm::BertPairs};
   };
   LayeredModel model{
       .name = o.name,

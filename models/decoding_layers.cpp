@@ -8,30 +8,29 @@
 namespace millrace {
 namespace {
 
-/// The names of a layer's parameters in the state_dict; a tied one's is its owner's.
-std::vector<std::string> names_of(const NamedLayer& layer) {
-  std::vector<std::string> names;
-  for (const ParameterSpec& spec : layer.layer->parameters()) {
-    const auto tie = std::ranges::find(layer.tied, spec.name, [](const auto& t) { return t.first; });
-    names.push_back(tie == layer.tied.end() ? layer.parameter_name(spec) : tie->second);
-  }
-  return names;
+/// Of a layer's parameter; a tied one's are its owner's.
+std::vector<std::string> names_of(const NamedLayer& layer, const ParameterSpec& spec) {
+  const auto tie = std::ranges::find(layer.tied, spec.name, [](const auto& t) { return t.first; });
+  return tie == layer.tied.end() ? names_of_weight(layer, spec) : std::vector{tie->second};
 }
 
 }  // namespace
 
 FindWeight finder_of(const WeightFiles& files) {
-  return [files](const std::string& name) -> std::optional<FoundWeight> {
-    const auto found = std::ranges::find_if(files, [&](const auto* file) { return file->contains(name); });
-    if (found == files.end()) return std::nullopt;
-    return FoundWeight{(*found)->path(), (*found)->shape(name),
-                       [file = *found, name] { return file->tensor(name); }};
-  };
+  return
+      [find = WeightNames(files, {})](const std::vector<std::string>& names) -> std::optional<FoundWeight> {
+        std::vector<WeightPlace> places;
+        for (const std::string& name : names)
+          if (const auto place = find.find(name)) places.push_back(*place);
+        if (places.empty()) return std::nullopt;
+        const auto& [file, name] = places.front();
+        return FoundWeight{file->path(), file->shape(name), [places] { return read_weight(places); }};
+      };
 }
 
 FindWeight finder_of(const NamedTensors& weights, const std::string& whose) {
-  return [&weights, whose](const std::string& name) -> std::optional<FoundWeight> {
-    const auto found = std::ranges::find(weights, name, &NamedTensors::value_type::first);
+  return [&weights, whose](const std::vector<std::string>& names) -> std::optional<FoundWeight> {
+    const auto found = std::ranges::find(weights, names.front(), &NamedTensors::value_type::first);
     if (found == weights.end()) return std::nullopt;
     return FoundWeight{whose, found->second.sizes().vec(), [tensor = found->second] { return tensor; }};
   };
@@ -46,19 +45,20 @@ Result<std::vector<HeldLayer>> hold_layers(const LayeredModel& model, const Find
   for (const NamedLayer& layer : model.layers) {
     const bool held = holds(layer.name);
     HeldLayer one{.layer = layer, .parameters = {}};
-    const std::vector<std::string> names = names_of(layer);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const std::optional<FoundWeight> found = find(names[i]);
-      const Shape shape = layer.layer->parameters()[i].shape;
+    for (const ParameterSpec& spec : layer.layer->parameters()) {
+      const std::vector<std::string> names = names_of(layer, spec);
+      const std::string& name = names.front();
+      const std::optional<FoundWeight> found = find(names);
+      const Shape& shape = spec.shape;
       if (!found) {
-        problems.push_back({first, "has no tensor " + names[i], kind + " has it"});
+        problems.push_back({first, "has no tensor " + name, kind + " has it"});
       } else if (found->shape != shape) {
         std::ostringstream text;
-        text << names[i] << " has shape " << c10::IntArrayRef(found->shape) << ", " << kind << " "
+        text << name << " has shape " << c10::IntArrayRef(found->shape) << ", " << kind << " "
              << c10::IntArrayRef(shape);
         problems.push_back({found->where, text.str(), "the weights are not of one model"});
       } else if (held) {
-        at::Tensor& tensor = read[names[i]];
+        at::Tensor& tensor = read[name];
         if (!tensor.defined()) tensor = found->read().to(at::kFloat);
         one.parameters.push_back(tensor);
       }

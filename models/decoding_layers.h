@@ -19,7 +19,8 @@ struct FoundWeight {
   Shape shape;
   std::function<at::Tensor()> read;
 };
-using FindWeight = std::function<std::optional<FoundWeight>(const std::string& name)>;
+/// The first of `names`, which are names of one weight.
+using FindWeight = std::function<std::optional<FoundWeight>(const std::vector<std::string>& names)>;
 /// `files`, or the tensors, outlive it; `whose` names these in messages.
 FindWeight finder_of(const WeightFiles& files);
 FindWeight finder_of(const NamedTensors& weights, const std::string& whose);

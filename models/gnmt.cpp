@@ -119,7 +119,8 @@ LayeredModel gnmt_model(const GnmtOptions& o) {
                      .shape = {dimension(d)},
                      .dtype = at::kLong,
                      .limit = o.vocabulary,
-                     .batch_dimension = 1};
+                     .batch_dimension = 1,
+                     .form = SampleForm::Translation};
   };
   LayeredModel model{.name = o.name,
                      .fields = {tokens("source", 0), tokens("target", 1), tokens("labels", 1)},

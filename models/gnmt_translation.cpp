@@ -110,22 +110,25 @@ Result<GnmtTranslator> GnmtTranslator::from(const NamedTensors& weights, const s
 
 Result<GnmtTranslator> GnmtTranslator::from(const FindWeight& find, const std::string& first,
                                             const Holds& holds) {
-  const std::optional<FoundWeight> table = find(kSourceTable);
+  const std::optional<FoundWeight> table = find({kSourceTable});
   if (!table || table->shape.size() != 2)
     return Problem{first, "has no tensor " + kSourceTable + " of two dimensions",
                    "translating takes weights of gnmt, captions (--features) of s2vt"};
   GnmtTranslator made;
   made.vocabulary_ = table->shape[0];
   made.hidden_ = table->shape[1];
-  while (find(encoder_layer(made.layers_) + ".weight_ih_l0")) ++made.layers_;
+  // From the second on: the first, of two directions, may have other names.
+  for (made.layers_ = 1; find({encoder_layer(made.layers_) + ".weight_ih_l0"});) ++made.layers_;
   if (made.vocabulary_ < 1 || made.hidden_ < 1 || made.layers_ < 2)
-    return Problem{first, "has " + std::to_string(made.layers_) + " LSTMs of an encoder, GNMT at least 2",
-                   "translating takes weights of gnmt"};
+    return Problem{
+        first,
+        "has no tensor " + encoder_layer(1) + ".weight_ih_l0: the encoder of GNMT has at least 2 LSTMs",
+        "translating takes weights of gnmt"};
   made.model_ = gnmt_model({.layers = made.layers_,
                             .hidden = made.hidden_,
                             .vocabulary = made.vocabulary_,
                             .dropout = 0,
-                            .embeddings = find(kTargetTable) ? Embeddings::Separate : Embeddings::Shared});
+                            .embeddings = find({kTargetTable}) ? Embeddings::Separate : Embeddings::Shared});
   Result<std::vector<HeldLayer>> layers =
       hold_layers(made.model_, find, first,
                   "GNMT of " + std::to_string(made.layers_) + " layers, " + std::to_string(made.hidden_) +

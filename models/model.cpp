@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include <numeric>
+
 #include "runtime/layers/adaptive_softmax.h"
 
 namespace millrace {
@@ -16,6 +18,21 @@ ModelOption image_size_option() {
 ModelOption dropout_option() {
   return recorded(
       number_option("dropout", -1, {-1, 0.999}, "Dropout probability; -1: as in the paper.", "P"));
+}
+
+ModelOption norm_option() {
+  return choice_option("norm", "batch", {"batch", "group", "instance"},
+                       "Normalisation after convolutions: over the microbatch, or over up to 32 groups of a "
+                       "sample's channels (arXiv 1803.08494), or each channel by itself (arXiv 1607.08022).");
+}
+
+LayerPtr norm_of(const ModelOptions& options, std::int64_t channels) {
+  constexpr std::int64_t kGroups = 32;
+  const std::string norm = options.text("norm");
+  if (norm == "instance") return instance_norm(channels);
+  if (norm == "batch") return batch_norm2d(channels);
+  const std::int64_t groups = std::gcd(kGroups, channels);
+  return group_norm(groups == channels && channels > 1 ? groups / 2 : groups, channels);
 }
 
 ModelOption heads_option(std::int64_t fallback) {

@@ -23,6 +23,10 @@ ModelOption classes_option();              ///< --classes: 0 leaves it to the mo
 ModelOption image_size_option();           ///< --image-size: 0 leaves it to the model
 ModelOption dropout_option();              ///< --dropout: -1 leaves it to the model
 std::vector<ModelOption> image_options();  ///< all three
+ModelOption norm_option();                 ///< --norm batch|group|instance
+/// What it says, for [B, channels, H, W]. 32 groups, or the most of its powers of two that divide the
+/// channels and leave several in a group.
+LayerPtr norm_of(const ModelOptions& options, std::int64_t channels);
 
 ModelOption heads_option(std::int64_t fallback);         ///< --heads
 ModelOption feed_forward_option(std::int64_t fallback);  ///< --feed-forward

@@ -73,9 +73,11 @@ bool transforms_features(const ModelOptions& options) {
 Result<LayeredModel> make_classifier(const ModelOptions& options) {
   const int classes = or_else(options, "classes", 16);
   const bool feature_transform = transforms_features(options);
-  LayeredModel model{.name = "pointnet_cls",
-                     .fields = {{.name = "points", .shape = {options.integer("points"), 3}},
-                                {.name = "target", .shape = {}, .dtype = at::kLong, .limit = classes}}};
+  LayeredModel model{
+      .name = "pointnet_cls",
+      .fields = {
+          {.name = "points", .shape = {options.integer("points"), 3}, .form = SampleForm::Points},
+          {.name = "target", .shape = {}, .dtype = at::kLong, .limit = classes, .form = SampleForm::Points}}};
   PointNetBuilder builder(model);
   builder.features(feature_transform);
   builder.step("", "fc1", 1, kGlobalFeatures, 512);
@@ -92,8 +94,12 @@ Result<LayeredModel> make_segmenter(const ModelOptions& options) {
   const bool feature_transform = transforms_features(options);
   const std::int64_t points = options.integer("points");
   LayeredModel model{.name = "pointnet_seg",
-                     .fields = {{.name = "points", .shape = {points, 3}},
-                                {.name = "labels", .shape = {points}, .dtype = at::kLong, .limit = parts}}};
+                     .fields = {{.name = "points", .shape = {points, 3}, .form = SampleForm::Points},
+                                {.name = "labels",
+                                 .shape = {points},
+                                 .dtype = at::kLong,
+                                 .limit = parts,
+                                 .form = SampleForm::Points}}};
   PointNetBuilder builder(model);
   builder.features(feature_transform);
   builder.chain().join("feat.concat", concat_global(), {builder.chain().last(), builder.points()});

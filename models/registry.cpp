@@ -22,7 +22,8 @@
   FILE(awd_lstm)                   \
   FILE(s2vt)                       \
   FILE(pointnet)                   \
-  FILE(dcgan)
+  FILE(dcgan)                      \
+  FILE(autoencoder)
 
 namespace millrace {
 

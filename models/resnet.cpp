@@ -16,7 +16,8 @@ struct ResNetForm {
 
 class ResNetBuilder {
  public:
-  ResNetBuilder(LayeredModel& model, const ResNetForm& form) : chain_(model), form_(form) {}
+  ResNetBuilder(LayeredModel& model, const ResNetForm& form, const ModelOptions& options)
+      : chain_(model), form_(form), options_(options) {}
 
   std::string conv_norm(const std::string& conv_name, const std::string& norm_name, ConvOptions options,
                         const std::string& input = {}) {
@@ -24,7 +25,7 @@ class ResNetBuilder {
     options.init = WeightInit::KaimingFanOut;
     const std::int64_t out = options.out;
     chain_.then(conv_name, conv2d(options), input);
-    return chain_.then(norm_name, batch_norm2d(out));
+    return chain_.then(norm_name, norm_of(options_, out));
   }
 
   /// Two 3x3 convolutions, or 1x1 - 3x3 - 1x1; the input is added to the result. `planes`: 64 in layer1.
@@ -64,6 +65,7 @@ class ResNetBuilder {
  private:
   Chain chain_;
   ResNetForm form_;
+  const ModelOptions& options_;
   std::int64_t channels_ = 64;
 };
 
@@ -74,7 +76,7 @@ Result<LayeredModel> make_resnet(const std::string& name, const ResNetForm& form
   const bool small = size <= 64;  // CIFAR: 3x3 stem without pooling
   const int classes = or_else(options, "classes", small ? 10 : 1000);
   LayeredModel model = classifier(name, {3, size, size}, classes);
-  ResNetBuilder b(model, form);
+  ResNetBuilder b(model, form, options);
   if (small)
     b.conv_norm("conv1", "bn1", {.in = 3, .out = 64, .kernel = 3, .padding = 1});
   else
@@ -108,9 +110,11 @@ std::vector<Model> resnet_models() {
       {"resnext101_32x4d", "101-layer " + resnext, {.blocks = {3, 4, 23, 3}, .groups = 32, .width = 4}},
       {"resnext101_32x8d", "101-layer " + resnext, {.blocks = {3, 4, 23, 3}, .groups = 32, .width = 8}},
   };
+  std::vector<ModelOption> model_options = image_options();
+  model_options.push_back(norm_option());
   std::vector<Model> models;
   for (const auto& [name, summary, form] : forms) {
-    models.push_back({{.name = name, .summary = summary, .options = image_options()},
+    models.push_back({{.name = name, .summary = summary, .options = model_options},
                       [name = name, form = form](const ModelOptions& options) {
                         return make_resnet(name, form, options);
                       }});

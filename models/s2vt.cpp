@@ -83,15 +83,18 @@ LayeredModel s2vt_model(const S2vtOptions& o) {
                      .shape = {dimension(0)},
                      .dtype = at::kLong,
                      .limit = o.vocabulary,
-                     .batch_dimension = 1};
+                     .batch_dimension = 1,
+                     .form = SampleForm::Captions};
   };
-  LayeredModel model{
-      .name = o.name,
-      .fields = {{.name = "frames", .shape = {dimension(0), o.frame_features}, .batch_dimension = 1},
-                 tokens("tokens"),
-                 tokens("labels")},
-      .dimensions = {{"length", o.nominal_length}},
-      .counts = {"tokens"}};
+  LayeredModel model{.name = o.name,
+                     .fields = {{.name = "frames",
+                                 .shape = {dimension(0), o.frame_features},
+                                 .batch_dimension = 1,
+                                 .form = SampleForm::Captions},
+                                tokens("tokens"),
+                                tokens("labels")},
+                     .dimensions = {{"length", o.nominal_length}},
+                     .counts = {"tokens"}};
   const std::string scores = S2vtBuilder(model, o).build();
   model.heads = {{"loss", token_cross_entropy_head({.ignored = 0}), {scores, "labels"}}};
   return model;

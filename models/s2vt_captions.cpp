@@ -86,7 +86,7 @@ Result<S2vtCaptioner> S2vtCaptioner::from(const WeightFiles& files) {
   const FindWeight find = finder_of(files);
   const std::string first = files.empty() ? "" : files.front()->path();
   const auto shape_of = [&](const char* name) {
-    const std::optional<FoundWeight> found = find(name);
+    const std::optional<FoundWeight> found = find({name});
     return found && found->shape.size() == 2 ? found->shape : Shape{0, 0};
   };
   const Shape frames = shape_of("embed_encoder.weight"), words = shape_of("embedding.weight"),

@@ -113,16 +113,20 @@ std::vector<Model> transformer_lm_models() {
 }
 
 LayeredModel transformer_lm_model(const TransformerLmOptions& o) {
-  LayeredModel model{
-      .name = o.name,
-      .fields = {{.name = "tokens", .shape = {dimension(0)}, .dtype = at::kLong, .limit = o.vocabulary},
-                 {.name = "labels",
-                  .shape = {dimension(0)},
-                  .dtype = at::kLong,
-                  .limit = o.vocabulary,
-                  .padding = kNoLabel}},
-      .dimensions = {{"length", o.nominal_length}},
-      .counts = {"tokens"}};
+  LayeredModel model{.name = o.name,
+                     .fields = {{.name = "tokens",
+                                 .shape = {dimension(0)},
+                                 .dtype = at::kLong,
+                                 .limit = o.vocabulary,
+                                 .form = SampleForm::RunningText},
+                                {.name = "labels",
+                                 .shape = {dimension(0)},
+                                 .dtype = at::kLong,
+                                 .limit = o.vocabulary,
+                                 .padding = kNoLabel,
+                                 .form = SampleForm::RunningText}},
+                     .dimensions = {{"length", o.nominal_length}},
+                     .counts = {"tokens"}};
   TransformerBuilder builder(model, o);
   builder.embed();
   for (std::int64_t i = 0; i < o.layers; ++i) builder.layer(i);

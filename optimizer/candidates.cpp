@@ -9,7 +9,7 @@ namespace {
 constexpr double kRounding = 1 - 1e-12;
 // The asynchronous step is a difference of two runs: its bound may be off by what a round varies.
 constexpr double kAsynchronousSlack = 0.9;
-constexpr double kMostActions = 5'000'000;  // of a whole search
+constexpr double kMostActions = 5'000'000;  // of a whole search, but for what parts of it have for themselves
 
 }  // namespace
 
@@ -26,6 +26,10 @@ Candidates::Candidates(CostModel& model, const PlannerOptions& options, Effort e
 
 void Candidates::allow(long actions) {
   allowed_ = std::min(total_, model_.simulated_actions() + looked_at_ + actions);
+}
+
+void Candidates::reserve(long actions) {
+  total_ = std::max(total_, model_.simulated_actions() + looked_at_ + actions);
 }
 
 bool Candidates::spent() {

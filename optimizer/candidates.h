@@ -17,6 +17,8 @@ class Candidates {
 
   /// From now on so many actions may be simulated, as long as all together stay below the total.
   void allow(long actions);
+  /// A part of the search that has so many by itself, whatever the parts before it used up of the total.
+  void reserve(long actions);
   /// Whether they are used up. The first plan that fits is always looked at.
   bool spent();
 

@@ -1,6 +1,7 @@
 #include "optimizer/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "runtime/schedule/simulate.h"
@@ -80,7 +81,7 @@ StatisticsSeconds statistics_seconds(const LayerGraph& graph, const std::vector<
 
 /// The shape with the updates that a plan of this kind has: PipeDream-2BW's follow each step.
 PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
-  if (kind == ScheduleKind::PipeDream2BW) shape.update_every = shape.microbatches;
+  if (updates_after_several(kind)) shape.update_every = shape.microbatches;
   return shape;
 }
 
@@ -96,13 +97,6 @@ std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
     }
   }
   return most;
-}
-
-/// Whether the weight gradients of the last microbatch have a pass of their own (in DualPipeV of most
-/// stages).
-bool splits_backwards(ScheduleKind kind) {
-  return kind == ScheduleKind::ZeroBubbleH1 || kind == ScheduleKind::ZeroBubbleH2 || is_v_shaped(kind) ||
-         kind == ScheduleKind::AutoOrder;
 }
 
 /// So many microbatches that a rank's stash has reached what it is in any longer step: every replica has more
@@ -205,6 +199,19 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
 }
 
 Bytes StageMemory::total() const {
+  // Whole numbers below 2^53 add and multiply exactly: only sums beyond that need care.
+  constexpr double kExact = 1LL << 52;
+  const auto owned = static_cast<double>(parameters);
+  const auto state = owned * rule_copies;
+  const double own_state = rule_shards == 1 ? state : std::ceil(state / rule_shards);
+  const double one = static_cast<double>(incoming) + (recompute ? 0.0 : static_cast<double>(saved));
+  const double sum =
+      ((owned + static_cast<double>(lowered)) * versions + owned + own_state + static_cast<double>(loaded)) *
+          arrays +
+      (recompute ? static_cast<double>(saved) * open_backwards : 0.0) +
+      2 * (static_cast<double>(incoming) + static_cast<double>(outgoing)) + static_cast<double>(workspace) +
+      std::max(one * stashed, one + static_cast<double>(reduced));
+  if (sum < kExact) return static_cast<Bytes>(sum);
   const Bytes weights =
       saturating_product(saturating_product(saturating_sum(parameters, lowered), versions), arrays);
   const Bytes kept = std::max(saturating_product(stash(), stashed), saturating_sum(stash(), reduced));
@@ -219,9 +226,9 @@ Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes) 
 
 Bytes StageMemory::once() const {
   const Bytes state = saturating_product(parameters, rule_copies);
-  const Bytes of_arrays = saturating_product(
-      saturating_sum(saturating_sum(parameters, state / rule_shards + (state % rule_shards != 0)), loaded),
-      arrays);
+  const Bytes own_state = rule_shards == 1 ? state : state / rule_shards + (state % rule_shards != 0);
+  const Bytes of_arrays =
+      saturating_product(saturating_sum(saturating_sum(parameters, own_state), loaded), arrays);
   const Bytes recomputed = recompute ? saturating_product(saved, open_backwards) : 0;
   const Bytes messages = saturating_product(saturating_sum(incoming, outgoing), 2);
   return saturating_sum(saturating_sum(of_arrays, recomputed), saturating_sum(messages, workspace));
@@ -392,7 +399,7 @@ double CostModel::exposed_reduce(const CutStage& stage, const Sheet& sheet, cons
   Bytes all = 0;
   for (int i : stage.nodes) all += graph_.nodes[i].parameter_bytes;
   if (options_.reduce == ReduceModel::Serial) return cost.seconds(all);
-  const bool split = splits_backwards(kind);
+  const bool split = traits_of(kind).splits_backward;
   double now = 0;
   double wire = 0;
   Bytes bucket = 0;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <numeric>
-#include <queue>
+#include <string_view>
 #include <unordered_set>
 
 namespace millrace {
@@ -11,6 +12,9 @@ namespace {
 
 // Sets that may be looked at for each state asked for: wide graphs are given up early.
 constexpr std::int64_t kMostStepsPerState = 64;
+// Tensors of all cuts of an order together; of more, only those from one layer to the next are known.
+constexpr std::int64_t kMostCrossings = 10'000'000;
+constexpr int kMostMessageStates = 1'000;  // whose messages are kept for each pair
 
 using Words = std::vector<std::uint64_t>;
 
@@ -152,6 +156,8 @@ CutSpace CutSpace::linear(const CostModel& model, std::vector<int> order) {
   }
   space.order_ = std::move(order);
   space.make_workspaces(model);
+  space.make_tensors(graph);
+  space.make_least_behind();
   const std::size_t layers = space.order_.size();
   std::vector<int> place(graph.nodes.size());
   for (std::size_t at = 0; at < layers; ++at) place[space.order_[at]] = static_cast<int>(at);
@@ -195,11 +201,124 @@ void CutSpace::make_workspaces(const CostModel& model) {
 
 // Layers behind one have freed what they saved when its backward comes.
 Bytes CutSpace::workspace(int a, int b) const {
-  if (workspaces_.empty() || a >= b) return 0;
+  if (a >= b) return 0;
+  if (!late_workspaces_.empty()) {
+    for (const auto& [bytes, place] : late_workspaces_[static_cast<std::size_t>(b)]) {
+      if (!holds(a, place)) return bytes;
+    }
+  }
+  if (workspaces_.empty()) return 0;
   const auto width = static_cast<unsigned>(b - a);
   const int level = std::bit_width(width) - 1;
   const std::vector<Bytes>& most = workspaces_[static_cast<std::size_t>(level)];
   return std::max<Bytes>(0, std::max(most[a], most[b - (1 << level)]) - saved_[b]);
+}
+
+/// What layers behind have saved is taken of the whole state, so that no stage before `b` needs less.
+void CutSpace::make_late_workspaces(const CostModel& model) {
+  std::vector<int> executed = order_;
+  model.sort_by_execution(executed);
+  const std::vector<LayerNode>& nodes = model.graph().nodes;
+  const bool any = std::ranges::any_of(nodes, [](const LayerNode& n) { return n.workspace_bytes > 0; });
+  if (!any || executed != order_) return;
+  for (int state = 0; state < states(); ++state) {
+    auto& late = late_workspaces_.emplace_back();
+    Bytes freed = 0;
+    for (int at = static_cast<int>(order_.size()); at-- > 0;) {
+      if (!holds(state, at)) continue;
+      const LayerNode& node = nodes[static_cast<std::size_t>(order_[static_cast<std::size_t>(at)])];
+      if (node.workspace_bytes > freed) late.emplace_back(node.workspace_bytes - freed, at);
+      freed += node.saved_bytes;
+    }
+    std::ranges::sort(late, std::greater<>());
+  }
+}
+
+void CutSpace::make_tensors(const LayerGraph& graph) {
+  std::vector<int> place(graph.nodes.size());
+  for (std::size_t at = 0; at < order_.size(); ++at)
+    place[static_cast<std::size_t>(order_[at])] = static_cast<int>(at);
+  std::map<std::pair<int, std::string_view>, std::size_t> known;
+  for (const LayerEdge& edge : graph.edges) {
+    const int producer = place[static_cast<std::size_t>(edge.producer)];
+    const auto [at, is_new] = known.try_emplace({producer, edge.tensor}, tensors_.size());
+    if (is_new) tensors_.push_back({producer, edge.bytes, {}});
+    Tensor& tensor = tensors_[at->second];
+    tensor.bytes = std::min(tensor.bytes, edge.bytes);
+    tensor.readers.push_back(place[static_cast<std::size_t>(edge.consumer)]);
+  }
+  for (Tensor& tensor : tensors_) std::ranges::sort(tensor.readers);
+  std::int64_t crossings = 0;
+  for (const Tensor& tensor : tensors_) crossings += tensor.readers.back() - tensor.producer;
+  if (is_linear() && crossings > kMostCrossings) return;
+  crossing_.resize(static_cast<std::size_t>(states()));
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const Tensor& tensor = tensors_[t];
+    if (is_linear()) {
+      for (int state = tensor.producer + 1; state <= tensor.readers.back(); ++state)
+        crossing_[static_cast<std::size_t>(state)].push_back(static_cast<int>(t));
+      continue;
+    }
+    for (int state = 0; state < states(); ++state) {
+      if (holds(state, tensor.producer) &&
+          !std::ranges::all_of(tensor.readers, [&](int reader) { return holds(state, reader); }))
+        crossing_[static_cast<std::size_t>(state)].push_back(static_cast<int>(t));
+    }
+  }
+}
+
+void CutSpace::make_least_behind() {
+  for (int b = 0; b < states(); ++b)
+    least_behind_.push_back({parameters_[b], lowered_[b], fields_[b], saved_[b]});
+  for (std::size_t b = least_behind_.size() - 1; b-- > 0;) {
+    for (Bytes LayerBytes::*bytes :
+         {&LayerBytes::parameters, &LayerBytes::lowered, &LayerBytes::fields, &LayerBytes::saved})
+      least_behind_[b].*bytes = std::min(least_behind_[b].*bytes, least_behind_[b + 1].*bytes);
+  }
+}
+
+void CutSpace::make_messages() {
+  if (states() > kMostMessageStates) return;
+  incoming_.assign(parameters_.size() * parameters_.size(), 0);
+  outgoing_ = incoming_;
+  for (int a = 0; a < states(); ++a) {
+    for (int b = a + 1; b < states(); ++b) {
+      if (!nested(a, b)) continue;
+      incoming_[place_of(a, b)] = incoming_of(a, b);
+      outgoing_[place_of(a, b)] = outgoing_of(a, b);
+    }
+  }
+}
+
+bool CutSpace::holds(int state, int place) const {
+  return is_linear() ? place < state
+                     : test(members_[static_cast<std::size_t>(state)], static_cast<std::size_t>(place));
+}
+
+Bytes CutSpace::incoming_of(int a, int b) const {
+  if (crossing_.empty()) return std::max<Bytes>(0, next_[static_cast<std::size_t>(a)]);
+  Bytes bytes = 0;
+  for (const int t : crossing_[static_cast<std::size_t>(a)]) {
+    const Tensor& tensor = tensors_[static_cast<std::size_t>(t)];
+    if (is_linear()) {
+      const auto next = std::ranges::lower_bound(tensor.readers, a);
+      if (*next < b) bytes += tensor.bytes;
+    } else if (std::ranges::any_of(tensor.readers,
+                                   [&](int reader) { return holds(b, reader) && !holds(a, reader); })) {
+      bytes += tensor.bytes;
+    }
+  }
+  return bytes;
+}
+
+Bytes CutSpace::outgoing_of(int a, int b) const {
+  if (crossing_.empty()) return std::max<Bytes>(0, next_[static_cast<std::size_t>(b)]);
+  Bytes bytes = 0;
+  for (const int t : crossing_[static_cast<std::size_t>(b)]) {
+    const Tensor& tensor = tensors_[static_cast<std::size_t>(t)];
+    if (!holds(a, tensor.producer)) bytes += tensor.bytes;
+  }
+  return bytes;
 }
 
 std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::vector<int>& order,
@@ -298,6 +417,9 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
     space.live_.push_back(live);
     space.members_.push_back(std::move(states[i]));
   }
+  space.make_tensors(graph);
+  space.make_least_behind();
+  space.make_late_workspaces(model);
   space.next_.assign(space.members_.size(), -1);
   space.inside_.assign(space.members_.size(), {});
   for (std::size_t a = 0; a < space.members_.size(); ++a) {
@@ -306,6 +428,7 @@ std::optional<CutSpace> CutSpace::complete(const CostModel& model, const std::ve
       space.inside_[a][b] = subset(space.members_[a], space.members_[b]);
     }
   }
+  space.make_messages();
   return space;
 }
 

@@ -4,19 +4,18 @@
 
 namespace millrace {
 
+double least_busy_if_it_may_fit(const StageBounds& bounds, const CutSpace& space, const Layout& layout, int s,
+                                int a, int b) {
+  const bool may_fit = bounds.fits(space, layout, s, a, b, StageBounds::Messages::None);
+  return may_fit ? bounds.least_busy(space, layout, s, a, b) : kInfinite;
+}
+
 void fill_bottlenecks(MinimaxTable& table, const StageBounds& bounds, const CostModel& model,
                       const CutSpace& space, const Layout& layout) {
-  using Messages = StageBounds::Messages;
   table.fill(
       space, layout.stages(), model.num_sheets() == 1,
-      [&](int s, int a, int b) {
-        return bounds.fits(space, layout, s, a, b) ? bounds.busy(space, layout, s, a, b) : kInfinite;
-      },
-      [&](int s, int a, int b) {
-        // Only a linear space needs what does not fit to stay so.
-        const bool may_fit = !space.is_linear() || bounds.fits(space, layout, s, a, b, Messages::None);
-        return may_fit ? bounds.least_busy(space, layout, s, a, b) : kInfinite;
-      });
+      [&](int s, int a, int b) { return bounds.busy_if_it_fits(space, layout, s, a, b); },
+      [&](int s, int a, int b) { return least_busy_if_it_may_fit(bounds, space, layout, s, a, b); });
 }
 
 bool EveryCutSearch::run(const CutSpace& space, const Layout& layout, long& places) {
@@ -54,18 +53,18 @@ void EveryCutSearch::descend(const CutSpace& space, const Layout& layout, int s,
     if (cut_short_) return;
     --places_;
     if (ordered && !worth(fill + bounds_.least_busy(space, layout, s, a, b))) break;
-    if (!space.nested(a, b)) continue;
-    if (!bounds_.fits(space, layout, s, a, b)) {
-      if (space.is_linear() && !bounds_.fits(space, layout, s, a, b, StageBounds::Messages::None)) break;
+    if (!space.nested(a, b) || !worth(table_.at(s + 1, b))) continue;
+    const double stage = bounds_.busy_if_it_fits(space, layout, s, a, b);
+    if (stage == kInfinite) {
+      if (!bounds_.fits(space, layout, s, a, b, StageBounds::Messages::None)) break;
       continue;
     }
-    const double stage = bounds_.busy(space, layout, s, a, b);
     const double own = asynchronous ? 0 : bounds_.reduce_and_update(space, layout, s, a, b);
     if (!worth(fill + stage + std::max(drain, own))) continue;
     double next_fill = 0;
     double next_drain = 0;
     // A split backward leaves the weight gradients for the drain.
-    const bool whole = layout.kind == ScheduleKind::OneFOneB || layout.kind == ScheduleKind::GPipe;
+    const bool whole = !traits_of(layout.kind).splits_backward && layout.chunks == 1;
     // A turn's fill and drain may pass beside the turns before and after it.
     if (!asynchronous && model_.graph().turns.empty() && space.next_bytes(b) >= 0) {
       const double hop = StageBounds::hop(layout, s, space.next_bytes(b));

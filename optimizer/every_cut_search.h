@@ -8,6 +8,10 @@
 
 namespace millrace {
 
+/// StageBounds::least_busy; infinite where the layers alone hold too much.
+double least_busy_if_it_may_fit(const StageBounds& bounds, const CutSpace& space, const Layout& layout, int s,
+                                int a, int b);
+
 /// Fills `table` with the least possible bottleneck of the stages that remain, among stages that fit.
 void fill_bottlenecks(MinimaxTable& table, const StageBounds& bounds, const CostModel& model,
                       const CutSpace& space, const Layout& layout);

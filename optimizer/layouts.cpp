@@ -8,6 +8,7 @@ namespace millrace {
 namespace {
 
 constexpr int kMostStageCounts = 24;
+constexpr int kEveryStageCount = 8;  // up to which none is left out
 constexpr std::size_t kMostHostOrders = 24;
 
 void compose(int ranks, int stages, std::vector<int>& replicas, std::vector<std::vector<int>>& result) {
@@ -38,12 +39,13 @@ void choose(int ranks, int stages, std::vector<std::vector<int>>& result) {
   result.insert(result.end(), picked.begin(), picked.end());
 }
 
-/// All numbers of stages, or 24 of them in growing steps, the largest included.
+/// All numbers of stages, or those up to 8 and more in growing steps, at most 24, the largest included.
 std::vector<int> stage_counts(int most) {
   std::vector<int> counts;
   for (int stages = 1; stages < most;) {
     counts.push_back(stages);
-    stages = most <= kMostStageCounts ? stages + 1 : std::max(stages + 1, stages * 3 / 2 / 2 * 2);
+    const bool next = most <= kMostStageCounts || stages < kEveryStageCount;
+    stages = next ? stages + 1 : std::max(stages + 1, stages * 3 / 2 / 2 * 2);
   }
   counts.push_back(most);
   return counts;
@@ -295,8 +297,8 @@ Result<Layout> make_layout(CostModel& model, const PlannerOptions& options, Sche
     layout.hops.push_back(links_between(cluster, layout.ranks[s], layout.ranks[s + 1]));
   if (layout.chunks > 1) share_stash(kind, shape, layout);
   // Fill and drain pass the whole of the earlier stages only where a backward is one action.
-  const bool fills = chain && model.graph().turns.empty() && layout.chunks == 1 &&
-                     (kind == ScheduleKind::OneFOneB || kind == ScheduleKind::GPipe);
+  const bool fills = chain && model.graph().turns.empty() && layout.chunks == 1 && !is_asynchronous(kind) &&
+                     !traits_of(kind).splits_backward;
   layout.floor_s = model.num_sheets() > 1 ? 0
                    : fills                ? compute_s / (1 - left)
                                           : compute_s / (rate / layout.chunks);
@@ -332,9 +334,9 @@ std::vector<std::vector<RankId>> chunked_ranks(ScheduleKind kind, int places, in
 std::vector<Layout> chunked_layouts(CostModel& model, const PlannerOptions& options,
                                     const std::vector<int>& microbatches, int ranks, int layers,
                                     double compute_s) {
-  std::vector<ScheduleKind> kinds{ScheduleKind::Interleaved, ScheduleKind::ZeroBubbleH1,
-                                  ScheduleKind::ZeroBubbleV, ScheduleKind::VHalf,
-                                  ScheduleKind::VMin,        ScheduleKind::DualPipeV};
+  std::vector<ScheduleKind> kinds = schedule_kinds([](const ScheduleTraits& row) {
+    return row.order == OrderSource::Rule && allows_chunks(row.kind) && !is_asynchronous(row.kind);
+  });
   if (options.schedule) std::erase_if(kinds, [&](ScheduleKind kind) { return kind != *options.schedule; });
   std::vector<Layout> layouts;
   const std::vector<std::vector<RankId>> orders = device_orders(model.cluster());

@@ -14,6 +14,11 @@ enum class Fullness {
   OfLimits,  ///< as a share of each rank's own limit
 };
 
+enum class Wanted {
+  Least,
+  AnyThatFits,  ///< the first that is found with a share of at most 1 (Fullness::OfLimits)
+};
+
 struct LeastMemory {
   Found plan;                ///< without stages: no layout has a plan
   double worst = kInfinite;  ///< bytes, or the share of a limit
@@ -26,6 +31,6 @@ struct LeastMemory {
 /// again with `worst` as the limit, and the same plan fits.
 LeastMemory least_memory(CostModel& model, const PlannerOptions& options, const std::vector<CutSpace>& spaces,
                          const std::vector<Layout>& layouts, const std::vector<Layout>& chunked,
-                         Fullness fullness);
+                         Fullness fullness, Wanted wanted = Wanted::Least);
 
 }  // namespace millrace

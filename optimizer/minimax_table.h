@@ -14,15 +14,15 @@ namespace millrace {
 /// worst stage. The value of a stage may be anything (seconds, bytes; infinite: not allowed), as long as
 /// `growing` says at most as much and never falls when layers are added at either end. Tensors that cross
 /// make memory rise and fall with the end of a stage, so that no search by halves over the values themselves
-/// is right: it is made over `growing`, and goes on outwards from there until that alone is no better than
-/// the best known.
+/// is right: it is made over `growing`, and goes on outwards from there until that alone, or what remains,
+/// is no better than the best known.
 class MinimaxTable {
  public:
   double least() const { return table_.empty() ? kNone : table_[0]; }
   double at(int s, int a) const { return table_[index(s, a)]; }
 
   /// `value(s, a, b)`, `growing(s, a, b)`: of stage s with the layers between the states. `ordered`: in a
-  /// space that is not linear, whether growing(s, a, b) never falls in b.
+  /// space that is not linear, whether growing(s, a, b) never falls in b, nested or not.
   template <class Value, class Growing>
   void fill(const CutSpace& space, int stages, bool ordered, Value&& value, Growing&& growing) {
     states_ = static_cast<std::size_t>(space.states());
@@ -31,19 +31,18 @@ class MinimaxTable {
     if (space.is_linear()) fill_relaxed(space.last(), stages, growing);
     const int last = space.last();
     for (int s = stages - 1; s >= 0; --s) {
+      if (!space.is_linear() && ordered && s + 1 < stages) fill_least_rests(s, last);
       for (int a = 0; a < (s == 0 ? 1 : last); ++a) {
         double& best = table_[index(s, a)];
         if (s + 1 == stages) {
           best = value(s, a, last);
         } else if (space.is_linear()) {
           best = scanned(s, a, last - (stages - s - 1), value, growing);
+        } else if (ordered) {
+          best = scanned_sets(space, s, a, last, value, growing);
         } else {
           for (int b = a + 1; b < last; ++b) {
-            if (!space.nested(a, b) || table_[index(s + 1, b)] >= best) continue;
-            if (growing(s, a, b) >= best) {
-              if (ordered) break;
-              continue;
-            }
+            if (table_[index(s + 1, b)] >= best || !space.nested(a, b) || growing(s, a, b) >= best) continue;
             best = std::min(best, std::max(value(s, a, b), table_[index(s + 1, b)]));
           }
         }
@@ -117,8 +116,34 @@ class MinimaxTable {
     return best;
   }
 
+  /// By b: the least of what remains behind b and the states before it.
+  void fill_least_rests(int s, int last) {
+    least_rest_.assign(static_cast<std::size_t>(last), kNone);
+    double least = kNone;
+    for (int b = 1; b < last; ++b)
+      least_rest_[static_cast<std::size_t>(b)] = least = std::min(least, table_[index(s + 1, b)]);
+  }
+
+  template <class Value, class Growing>
+  double scanned_sets(const CutSpace& space, int s, int a, int last, Value&& value, Growing&& growing) const {
+    const auto rest = [&](int b) { return least_rest_[static_cast<std::size_t>(b)]; };
+    double best = kNone;
+    const auto take = [&](int b) {
+      if (table_[index(s + 1, b)] < best && space.nested(a, b))
+        best = std::min(best, std::max(value(s, a, b), table_[index(s + 1, b)]));
+    };
+    int low = a + 1;
+    for (int high = last; low < high;) {
+      const int middle = low + (high - low) / 2;
+      growing(s, a, middle) >= rest(middle) ? high = middle : low = middle + 1;
+    }
+    for (int b = low; b < last && growing(s, a, b) < best; ++b) take(b);
+    for (int b = low - 1; b > a && rest(b) < best; --b) take(b);
+    return best;
+  }
+
   std::size_t states_ = 0;
-  std::vector<double> table_, relaxed_;
+  std::vector<double> table_, relaxed_, least_rest_;
   std::vector<int> meeting_;  // where a stage by itself is as much as the rest
 };
 

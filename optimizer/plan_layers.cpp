@@ -1,6 +1,7 @@
 // Our planner: antichain cuts with replication and placement, ranked by the simulated step. Every cut of a
 // space is a candidate; lower bounds leave only few to simulate (docs/planning.md).
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
 
@@ -24,8 +25,9 @@ namespace {
 constexpr double kGroupActions = 200'000;  // of its likeliest cuts; of moving these; and of all its cuts
 constexpr double kGroupPlaces = 300'000;   // partial cuts
 constexpr double kClimbActions = 1'000'000;
-constexpr double kChunkActions = 100'000;  // of a group with several stages per rank
-constexpr std::size_t kChunkLayouts = 16;  // of a group
+constexpr double kChunkActions = 100'000;      // of a group with several stages per rank
+constexpr double kChunkedActions = 1'000'000;  // of all these groups
+constexpr std::size_t kChunkLayouts = 16;      // of a group
 constexpr std::size_t kLikelyChunkCuts = 8;
 constexpr std::size_t kImprovedChunkCuts = 3;
 constexpr std::size_t kOrderedPlans =
@@ -73,7 +75,7 @@ class Search {
     if (layouts_.empty() && chunked_.empty()) return no_layout();
     make_spaces();
     if (effort_ == Effort::AnyPlan && candidates_.has_limits()) {
-      look_for_room();
+      look_for_room(Wanted::AnyThatFits);
     } else {
       search();
     }
@@ -89,9 +91,17 @@ class Search {
   bool nothing_fitted() const { return nothing_fitted_; }
   /// Then: what is needed at least.
   std::optional<LeastNeed> least_need() {
-    const LeastMemory least = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::Bytes);
-    if (least.plan.stages.empty()) return std::nullopt;
-    return LeastNeed{static_cast<Bytes>(least.worst), least.proved};
+    const Bytes limit = memory_limit(options_, cluster_, RankId(0));
+    bool same_limits = true;
+    for (int r = 1; r < cluster_.num_ranks(); ++r)
+      same_limits = same_limits && memory_limit(options_, cluster_, RankId(r)) == limit;
+    // Of equal limits the least share is of the least bytes.
+    if (!room_ || !same_limits)
+      room_ = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::Bytes);
+    if (room_->plan.stages.empty()) return std::nullopt;
+    const auto peaks = model_.peaks(room_->plan.kind, room_->plan.microbatches, room_->plan.stages);
+    if (!peaks) return std::nullopt;
+    return LeastNeed{std::ranges::max(*peaks), room_->proved};
   }
 
  private:
@@ -105,6 +115,7 @@ class Search {
     }
     if (!fits_at_all_) return;
     if (!every_cut_) {
+      candidates_.reserve(work(kGroupActions));
       candidates_.allow(work(kGroupActions));
       move_layers(candidates_, model_);
     }
@@ -113,13 +124,22 @@ class Search {
     if (candidates_.best().stages.empty()) look_for_room();
   }
 
+  /// Where each part of the search begins, by what they take of a long one.
+  enum Part : int { kTables = 0, kLikely = 40, kGroups = 50, kClimb = 75, kChunks = 85, kEnd = 100 };
+  void report(Part part, Part next, std::size_t done, std::size_t of) const {
+    if (!options_.progress) return;
+    const double share = static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(1, of));
+    options_.progress(
+        "plan", (static_cast<int>(part) + share * static_cast<int>(next - part)) / static_cast<int>(kEnd));
+  }
+
   long work(double count) const { return static_cast<long>(std::min(1e15, count * options_.effort)); }
 
   /// The plan that leaves most room. False: it does not fit, and so no candidate does.
-  bool look_for_room() {
-    const LeastMemory least = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits);
-    if (least.worst <= 1) candidates_.consider_always(least.plan);
-    return least.worst <= 1 || !least.proved;
+  bool look_for_room(Wanted wanted = Wanted::Least) {
+    room_ = least_memory(model_, options_, spaces_, layouts_, chunked_, Fullness::OfLimits, wanted);
+    if (room_->worst <= 1) candidates_.consider_always(room_->plan);
+    return room_->worst <= 1 || !room_->proved;
   }
 
   // ---- spaces and layouts
@@ -163,11 +183,15 @@ class Search {
   std::vector<ScheduleKind> kinds(std::size_t stages = 2) const {
     if (options_.chunks > 1) return {};
     if (chooses_schedule() && stages == 1) return {ScheduleKind::OneFOneB};
-    if (chooses_schedule())
-      return {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
-              ScheduleKind::ZeroBubbleH2};
+    if (chooses_schedule()) {
+      std::vector<ScheduleKind> kinds = schedule_kinds([](const ScheduleTraits& row) {
+        return row.order == OrderSource::Rule && !is_asynchronous(row.kind) && !needs_chunks(row.kind);
+      });
+      std::ranges::stable_partition(kinds, [](ScheduleKind kind) { return kind == ScheduleKind::OneFOneB; });
+      return kinds;
+    }
     const ScheduleKind kind = *options_.schedule;
-    if (is_v_shaped(kind) || kind == ScheduleKind::Interleaved) return {};
+    if (needs_chunks(kind)) return {};
     return {kind};
   }
 
@@ -255,7 +279,7 @@ class Search {
         tables = tables && static_cast<std::int64_t>(layout.stages()) * space.states() <= kMostTable;
       }
     }
-    return tables && work <= kMostTableWork;
+    return tables && work <= kMostTableWork * std::min(1.0, options_.effort);
   }
 
   // ---- every cut of every layout: tables, then branch and bound
@@ -296,8 +320,10 @@ class Search {
 
   void search_all() {
     std::vector<Open> open;
+    std::size_t tables = 0;
     for (const CutSpace& space : spaces_) {
       for (const Layout& layout : layouts_) {
+        report(kTables, kLikely, tables++, spaces_.size() * layouts_.size());
         fill_bottlenecks(table_, bounds_, model_, space, layout);
         const double bound = std::max(table_.least(), layout.floor_s);
         if (bound == kInfinite) continue;
@@ -306,13 +332,18 @@ class Search {
     }
     std::vector<Group> groups = grouped(std::move(open));
     std::map<const Group*, Open> likeliest;
-    for (Group& group : groups) likeliest[&group] = look_at_likely_cuts(group);
+    for (Group& group : groups) {
+      report(kLikely, kGroups, likeliest.size(), groups.size());
+      likeliest[&group] = look_at_likely_cuts(group);
+    }
     if (candidates_.best().stages.empty() && !look_for_room()) {
       fits_at_all_ = false;
       return;
     }
     every_layout_ = true;
+    std::size_t searched = 0;
     for (Group& group : groups) {
+      report(kGroups, kClimb, searched++, groups.size());
       if (const Open& likely = likeliest[&group]; likely.layout != nullptr) {
         candidates_.allow(work(kGroupActions));
         if (candidates_.worth(*likely.layout, likely.layout->floor_s))
@@ -324,9 +355,8 @@ class Search {
   }
 
   std::vector<int> balanced_cuts(const CutSpace& space, const Layout& layout) {
-    return table_.cuts(space, layout.stages(), [&](int s, int a, int b) {
-      return bounds_.fits(space, layout, s, a, b) ? bounds_.busy(space, layout, s, a, b) : kInfinite;
-    });
+    return table_.cuts(space, layout.stages(),
+                       [&](int s, int a, int b) { return bounds_.busy_if_it_fits(space, layout, s, a, b); });
   }
 
   /// The most balanced cut of each layout, and those that are so with their messages: a good plan early makes
@@ -372,13 +402,13 @@ class Search {
                               space.live_bytes(b));
     };
     const auto seconds = [&](int s, int a, int b) {
-      if (!bounds_.fits(space, layout, s, a, b)) return kInfinite;
       const double own =
-          bounds_.busy(space, layout, s, a, b) + bounds_.reduce_and_update(space, layout, s, a, b);
+          bounds_.busy_if_it_fits(space, layout, s, a, b) + bounds_.reduce_and_update(space, layout, s, a, b);
       return s + 1 < layout.stages() ? std::max(own, wire(s, b)) : own;
     };
-    table_.fill(space, layout.stages(), model_.num_sheets() == 1, seconds,
-                [&](int s, int a, int b) { return bounds_.least_busy(space, layout, s, a, b); });
+    table_.fill(space, layout.stages(), model_.num_sheets() == 1, seconds, [&](int s, int a, int b) {
+      return least_busy_if_it_may_fit(bounds_, space, layout, s, a, b);
+    });
     return table_.cuts(space, layout.stages(), seconds);
   }
 
@@ -408,27 +438,36 @@ class Search {
     return all;
   }
 
-  /// Where not every replication was a candidate: from the best one to its neighbours while that helps.
+  /// Where not every replication was a candidate: from the best one to its neighbours while that helps. All
+  /// are looked at before the cuts of any are searched, which may use up what is allowed: the likeliest
+  /// first.
   void climb_replications() {
     if (ranks_ <= kRanksForEveryReplication || options_.straight || candidates_.best().stages.empty()) return;
     EveryCutSearch search(candidates_, bounds_, model_);
+    candidates_.reserve(work(kClimbActions));
     candidates_.allow(work(kClimbActions));
     long places = work(kGroupPlaces);
     for (int round = 0; round < kMostClimbs; ++round) {
+      report(kClimb, kChunks, static_cast<std::size_t>(round), kMostClimbs);
       const Found start = candidates_.best();
       std::vector<RankId> devices;
       for (const CutStage& stage : start.stages)
         devices.insert(devices.end(), stage.ranks.begin(), stage.ranks.end());
+      std::deque<Layout> layouts;
+      std::vector<std::pair<double, Open>> likely;
       for (const std::vector<int>& replicas : neighbours_of(replicas_of(start.stages))) {
         if (!allowed(replicas)) continue;
-        const std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
+        std::optional<Layout> layout = layout_of(start.kind, start.microbatches, replicas, devices);
         if (!layout || !candidates_.worth(*layout, layout->floor_s)) continue;
+        layouts.push_back(std::move(*layout));
         for (const CutSpace& space : spaces_) {
-          Open tried{&*layout, &space, layout->floor_s, {}};
-          look_at(tried);
-          search.run(space, *layout, places);
+          Open tried{&layouts.back(), &space, layouts.back().floor_s, {}};
+          const double found = look_at(tried);
+          likely.push_back({found, std::move(tried)});
         }
       }
+      std::ranges::stable_sort(likely, {}, [](const auto& one) { return one.first; });
+      for (const auto& [found, open] : likely) search.run(*open.space, *open.layout, places);
       if (candidates_.best().per_microbatch >= start.per_microbatch) break;
     }
   }
@@ -440,7 +479,9 @@ class Search {
     add_free_replications();
     std::map<std::pair<ScheduleKind, int>, std::size_t> looked_at;
     std::vector<Open> open;
+    std::size_t tables = 0;
     for (const Layout& layout : layouts_) {
+      report(kTables, kLikely, tables++, layouts_.size());
       if (looked_at[{layout.kind, layout.stages()}]++ >= kFirstLayouts) continue;
       for (const CutSpace& space : spaces_) {
         if (!space.is_linear()) continue;
@@ -450,7 +491,9 @@ class Search {
       }
     }
     std::vector<Group> groups = grouped(std::move(open));
+    std::size_t searched = 0;
     for (const Group& group : groups) {
+      report(kLikely, kChunks, searched++, groups.size());
       candidates_.allow(work(kGroupActions));
       const Open* best = nullptr;
       double least = kInfinite;
@@ -501,9 +544,13 @@ class Search {
     for (const std::vector<CutSpace>* some : {&orders, &spaces_}) {
       for (const CutSpace& space : *some) spaces.push_back(&space);
     }
+    candidates_.reserve(work(kChunkedActions));
     std::vector<Open> open;
     for (const Layout& layout : chunked_) open.push_back({&layout, nullptr, layout.floor_s, {}});
-    for (const Group& group : grouped(std::move(open))) {
+    const std::vector<Group> groups = grouped(std::move(open));
+    std::size_t searched = 0;
+    for (const Group& group : groups) {
+      report(kChunks, kEnd, searched++, groups.size());
       candidates_.allow(work(kChunkActions));
       std::vector<std::pair<double, Open>> tried;
       std::size_t looked = 0;
@@ -546,6 +593,7 @@ class Search {
     std::stable_sort(found.begin(), found.end(), better);
     const bool asked = options_.schedule.has_value();
     if (asked) candidates_.forget_best();
+    candidates_.reserve(work(kGroupActions));
     candidates_.allow(work(kGroupActions));
     std::map<std::size_t, std::size_t> ordered;  // by number of stages
     for (Found& plan : found) {
@@ -680,6 +728,7 @@ class Search {
   std::vector<Layout> chunked_;
   MinimaxTable table_;
   std::vector<Found> other_;
+  std::optional<LeastMemory> room_;  ///< what look_for_room() found
 };
 
 Problems check_profiles(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options) {

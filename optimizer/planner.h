@@ -1,8 +1,10 @@
 // Cuts our own profiles into plans. LibTorch-free.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "optimizer/cost_model.h"
@@ -40,6 +42,8 @@ struct PlannerOptions {
   /// Graphs with at most this many sets of layers that a cut can separate are searched over all of them,
   /// wider ones over prefixes of some topological orders.
   int most_states = 2000;
+  /// Told now and then what is done and which part of it, from 0 to 1. May be empty.
+  std::function<void(std::string_view what, double part)> progress;
 };
 
 /// A plan that was simulated, and where its step goes.

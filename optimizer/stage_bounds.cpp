@@ -5,34 +5,44 @@
 #include "optimizer/found.h"
 
 namespace millrace {
-Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute,
-                          Messages messages) const {
+StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int s, int a, int b,
+                               Messages messages) const {
   const bool sure = messages == Messages::Sure;
+  const CutSpace::LayerBytes layers = sure ? space.bytes(a, b) : space.least_bytes(a, b);
+  const std::vector<RankId>& ranks = layout.ranks[static_cast<std::size_t>(s)];
   return StageMemory{
-      .parameters = space.parameters(a, b),
-      .lowered = space.lowered(a, b),
-      .loaded = options_.costs.loaded_ahead * space.fields(a, b),
-      .saved = space.saved(a, b),
-      .incoming = sure && s > 0 ? std::max<Bytes>(0, space.next_bytes(a)) : 0,
-      .outgoing = sure && s + 1 < layout.stages() ? std::max<Bytes>(0, space.next_bytes(b)) : 0,
-      .workspace = layout.chunks == 1 ? space.workspace(a, b) : 0,
+      .parameters = layers.parameters,
+      .lowered = layers.lowered,
+      .loaded = options_.costs.loaded_ahead * layers.fields,
+      .saved = layers.saved,
+      .incoming = sure && s > 0 ? space.incoming(a, b) : 0,
+      .outgoing = sure && s + 1 < layout.stages() ? space.outgoing(a, b) : 0,
+      .workspace = layout.chunks == 1 && (sure || space.is_linear()) ? space.workspace(a, b) : 0,
       .versions = layout.stash.versions[s],
       .stashed = layout.stash.microbatches[s],
       .rule_copies = options_.costs.rule_copies,
-      .rule_shards = options_.costs.shards_of(layout.ranks[s]),
+      .rule_shards = options_.costs.shards_of(ranks),
       .open_backwards = layout.stash.open_backwards[s],
-      .recompute = recompute,
       .arrays = options_.costs.arrays,
-      .reduced = reduced_bytes(space.parameters(a, b), layout.ranks[s].size(), options_.costs.bucket_bytes)}
-      .total();
+      .reduced =
+          ranks.size() < 2 ? 0 : reduced_bytes(layers.parameters, ranks.size(), options_.costs.bucket_bytes)};
+}
+
+Bytes StageBounds::memory(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute,
+                          Messages messages) const {
+  StageMemory held = parts(space, layout, s, a, b, messages);
+  held.recompute = recompute;
+  return held.total();
 }
 
 Bytes StageBounds::least_memory(const CutSpace& space, const Layout& layout, int s, int a, int b,
                                 Messages messages) const {
-  const bool recompute = options_.recompute != Recompute::Never;
-  const Bytes bytes = memory(space, layout, s, a, b, recompute, messages);
+  StageMemory held = parts(space, layout, s, a, b, messages);
+  held.recompute = options_.recompute != Recompute::Never;
+  const Bytes bytes = held.total();
   if (options_.recompute != Recompute::Auto) return bytes;
-  return std::min(bytes, memory(space, layout, s, a, b, false, messages));
+  held.recompute = false;
+  return std::min(bytes, held.total());
 }
 
 bool StageBounds::recomputes(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
@@ -47,9 +57,24 @@ bool StageBounds::fits(const CutSpace& space, const Layout& layout, int s, int a
   return limit == 0 || least_memory(space, layout, s, a, b, messages) <= limit;
 }
 
-double StageBounds::compute(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+double StageBounds::busy_if_it_fits(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+  const Bytes limit = layout.memory[s];
+  bool recompute = options_.recompute == Recompute::Always;
+  if (limit > 0) {
+    StageMemory held = parts(space, layout, s, a, b, Messages::Sure);
+    held.recompute = recompute;
+    if (held.total() > limit) {
+      if (options_.recompute != Recompute::Auto) return kInfinite;
+      held.recompute = recompute = true;
+      if (held.total() > limit) return kInfinite;
+    }
+  }
+  return layout.rounds[s] * compute(space, layout, s, a, b, recompute);
+}
+
+double StageBounds::compute(const CutSpace& space, const Layout& layout, int s, int a, int b,
+                            bool again) const {
   double slowest = 0;
-  const bool again = recomputes(space, layout, s, a, b);
   for (int sheet : layout.sheets[s]) {
     double seconds = space.compute_s(sheet, a, b);
     if (again) seconds += space.forward_s(sheet, a, b) - (b == space.last() ? model_.loss_s(sheet) : 0);

@@ -15,7 +15,7 @@ class StageBounds {
   // ---- bytes of a rank
   enum class Messages { Sure, None };  ///< tensors that cross in any case, or nothing of what crosses
   /// At least what a rank holds: messages that are not sure to cross are left out. On a chain it is what it
-  /// holds. Without messages it never falls when layers are added at either end.
+  /// holds. Without messages it never falls with a later `b`, nor in a linear space with an earlier `a`.
   Bytes memory(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute,
                Messages messages = Messages::Sure) const;
   /// The least of what the options allow: with or without recomputing.
@@ -26,10 +26,13 @@ class StageBounds {
             Messages messages = Messages::Sure) const;
 
   // ---- seconds
-  double compute(const CutSpace& space, const Layout& layout, int s, int a, int b) const;
+  double compute(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
+    return compute(space, layout, s, a, b, recomputes(space, layout, s, a, b));
+  }
   double busy(const CutSpace& space, const Layout& layout, int s, int a, int b) const {
     return layout.rounds[s] * compute(space, layout, s, a, b);
   }
+  double busy_if_it_fits(const CutSpace& space, const Layout& layout, int s, int a, int b) const;
   /// busy() if nothing is recomputed: never falls when layers are added, where the space is linear or has one
   /// kind of device.
   double least_busy(const CutSpace& space, const Layout& layout, int s, int a, int b) const;
@@ -40,6 +43,10 @@ class StageBounds {
   static double hop(const Layout& layout, int s, Bytes bytes);
 
  private:
+  StageMemory parts(const CutSpace& space, const Layout& layout, int s, int a, int b,
+                    Messages messages) const;
+  double compute(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute) const;
+
   const CostModel& model_;
   const PlannerOptions& options_;
 };

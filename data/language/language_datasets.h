@@ -1,4 +1,4 @@
-// Data sets of text: what each model over tokens reads. Fields are found by name.
+// Data sets of text: what each model over tokens reads. Fields of a form (SampleForm) are found by name.
 #pragma once
 
 #include "data/dataset.h"
@@ -83,8 +83,10 @@ Result<std::shared_ptr<const Dataset>> made_up_captions(std::int64_t size, const
 /// A test split is also called val or valid.
 std::vector<std::string> split_names(DataSplit split);
 
-/// The data set of a model over tokens for `--data`: see docs/language.md. Null where there is no such split.
+/// Whether the fields are of a form of text: what a model says, not what its fields are called.
 bool reads_text(const std::vector<FieldSpec>& fields);
+/// The data set of a model over tokens for `--data`: see docs/language.md. Null where there is no such split.
+/// Only where reads_text.
 Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options);
 
 }  // namespace millrace

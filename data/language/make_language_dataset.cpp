@@ -12,15 +12,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class TextKind { Translation, LanguageModel, Bert, Captions };
+/// A form of text and the fields that its data sets fill.
+struct TextForm {
+  SampleForm form;
+  std::vector<const char*> fields;
+};
 
-std::optional<TextKind> text_kind_of(const std::vector<FieldSpec>& fields) {
-  const auto has = [&](const char* name) { return field_index(fields, name) >= 0; };
-  if (has("source") && has("target") && has("labels")) return TextKind::Translation;
-  if (has("frames") && has("tokens") && has("labels")) return TextKind::Captions;
-  if (has("input_ids") && has("masked_positions")) return TextKind::Bert;
-  if (has("tokens") && has("labels") && fields.size() == 2) return TextKind::LanguageModel;
-  return std::nullopt;
+const TextForm* text_form_of(const std::vector<FieldSpec>& fields) {
+  static const std::vector<TextForm> forms{
+      {SampleForm::Translation, {"source", "target", "labels"}},
+      {SampleForm::RunningText, {"tokens", "labels"}},
+      {SampleForm::BertPairs,
+       {"input_ids", "token_type_ids", "masked_positions", "masked_labels", "next_sentence"}},
+      {SampleForm::Captions, {"frames", "tokens", "labels"}}};
+  if (fields.empty()) return nullptr;
+  const auto found = std::ranges::find(forms, fields[0].form, &TextForm::form);
+  return found == forms.end() ? nullptr : &*found;
 }
 
 constexpr std::int64_t kTrainSentences = 4096;
@@ -39,8 +46,8 @@ Result<std::optional<std::int64_t>> synthetic_size(const std::string& path, bool
   return std::optional(train ? size : std::max<std::int64_t>(1, size / 8));
 }
 
-TokenSourcePtr synthetic_text(TextKind kind, std::int64_t sentences, std::int64_t longest, std::int64_t first,
-                              const DatasetOptions& options, const char* side) {
+TokenSourcePtr synthetic_text(SampleForm form, std::int64_t sentences, std::int64_t longest,
+                              std::int64_t first, const DatasetOptions& options, const char* side) {
   const std::int64_t limit = options.fields[0].limit;
   return made_up_text({.sentences = sentences,
                        .shortest = std::min<std::int64_t>(longest, 3),
@@ -48,7 +55,7 @@ TokenSourcePtr synthetic_text(TextKind kind, std::int64_t sentences, std::int64_
                        .first = std::min(first, limit - 1),
                        .limit = limit,
                        .seed = derive_seed(options.seed, to_string(options.split) + side),
-                       .documents = kind == TextKind::Bert});
+                       .documents = form == SampleForm::BertPairs});
 }
 
 /// FOLDER/SPLIT[.LANGUAGE].tokens. Null: there is none.
@@ -104,11 +111,17 @@ std::vector<std::string> split_names(DataSplit split) {
 }
 
 bool reads_text(const std::vector<FieldSpec>& fields) {
-  return text_kind_of(fields).has_value();
+  return text_form_of(fields) != nullptr;
 }
 
 Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOptions& options) {
-  const TextKind kind = *text_kind_of(options.fields);
+  const TextForm& text_form = *text_form_of(options.fields);
+  const SampleForm form = text_form.form;
+  for (const char* name : text_form.fields) {
+    if (field_index(options.fields, name) < 0)
+      return Problem{"--data", std::string("the model says that it reads text, but has no field ") + name,
+                     "SampleForm names the fields of each form"};
+  }
   const bool train = options.split == DataSplit::Train;
   LanguageOptions language{.fields = options.fields,
                            .seed = options.seed,
@@ -116,25 +129,25 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
                            .length_buckets = options.length_buckets,
                            .random_windows = options.random_bptt};
   if (!options.dimensions.empty()) language.longest = options.dimensions[0].nominal;
-  if (options.length_buckets > 0 && kind != TextKind::Translation)
+  if (options.length_buckets > 0 && form != SampleForm::Translation)
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
-  if (options.random_bptt && kind != TextKind::LanguageModel)
+  if (options.random_bptt && form != SampleForm::RunningText)
     return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
   const Result<std::optional<std::int64_t>> synthetic = synthetic_size(options.path, train);
   if (!synthetic) return synthetic.problems();
-  if (kind == TextKind::Captions) {
+  if (form == SampleForm::Captions) {
     if (!*synthetic) return captions_in_folder(options.path, options.split, language);
     language.seed = derive_seed(options.seed, to_string(options.split));
     return made_up_captions(**synthetic, language);
   }
   const std::int64_t limit = options.fields[0].limit;
-  if (kind == TextKind::Translation) {
+  if (form == SampleForm::Translation) {
     constexpr std::int64_t kFirstWord = 4;
     if (*synthetic) {
       const std::int64_t longest =
           std::max<std::int64_t>(1, std::min<std::int64_t>(language.longest, 1 << 20) - 2);
-      return parallel_text(synthetic_text(kind, **synthetic, longest, kFirstWord, options, "source"),
-                           synthetic_text(kind, **synthetic, longest, kFirstWord, options, "target"),
+      return parallel_text(synthetic_text(form, **synthetic, longest, kFirstWord, options, "source"),
+                           synthetic_text(form, **synthetic, longest, kFirstWord, options, "target"),
                            language);
     }
     const Result<Languages> names = languages_of(options.path);
@@ -150,7 +163,7 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
     }
     return parallel_text(*source, *target, language);
   }
-  if (kind == TextKind::Bert && !*synthetic) {
+  if (form == SampleForm::BertPairs && !*synthetic) {
     for (const std::string& name : split_names(options.split)) {
       if (fs::exists(fs::path(options.path) / (name + ".tokens"))) break;
       if (const auto files = record_files(options.path, name); !files.empty())
@@ -159,21 +172,22 @@ Result<std::shared_ptr<const Dataset>> make_language_dataset(const DatasetOption
   }
   TokenSourcePtr text;
   if (*synthetic) {
-    const std::int64_t first = kind == TextKind::Bert ? bert_tokens(limit).first_word : 0;
-    text = synthetic_text(kind, **synthetic,
-                          kind == TextKind::Bert ? std::max<std::int64_t>(3, language.longest / 4) : 40,
-                          first, options, "");
+    const std::int64_t first = form == SampleForm::BertPairs ? bert_tokens(limit).first_word : 0;
+    text =
+        synthetic_text(form, **synthetic,
+                       form == SampleForm::BertPairs ? std::max<std::int64_t>(3, language.longest / 4) : 40,
+                       first, options, "");
   } else {
     const Result<TokenSourcePtr> file = split_file(options.path, options.split, "", limit);
     if (!file) return file.problems();
     if (!*file) return std::shared_ptr<const Dataset>();
     text = *file;
   }
-  if (kind == TextKind::Bert) {
+  if (form == SampleForm::BertPairs) {
     const Status fits = has_kind(*text, TokenKind::WordPiece, "BERT", "[CLS], [SEP] and [MASK]");
     if (!fits) return fits.problems();
   }
-  if (kind == TextKind::Bert) return bert_pairs(text, bert_tokens(limit), language);
+  if (form == SampleForm::BertPairs) return bert_pairs(text, bert_tokens(limit), language);
   return running_text(text, std::max<std::int64_t>(1, options.per_step), text->end(), language);
 }
 

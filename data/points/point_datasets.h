@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// "points", float32 [P, 3], and one of the two labels: what PointNet reads.
+/// A model of SampleForm::Points: "points", float32 [P, 3], and one of the two labels.
 bool reads_points(const std::vector<FieldSpec>& fields);
 
 /// ShapeNet-part as its own archive has it. `text` is FOLDER, or FOLDER,CATEGORY,... for some of its

@@ -96,9 +96,7 @@ class SyntheticPoints final : public Dataset {
 }  // namespace
 
 bool reads_points(const std::vector<FieldSpec>& fields) {
-  return fields.size() == 2 && fields[0].name == "points" && fields[0].shape.size() == 2 &&
-         fields[0].shape[0] > 0 && fields[0].shape[1] == 3 &&
-         (fields[1].name == "target" || fields[1].name == "labels");
+  return !fields.empty() && fields[0].form == SampleForm::Points;
 }
 
 void normalise_points_(const at::Tensor& points) {

@@ -63,10 +63,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(f.chunks, 0, 1024)},
       {.name = "schedule",
        .value = "KIND",
-       .help =
-           "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; without a "
-           "flush "
-           "pipedream, pipedream-vsync, pipedream-2bw (docs/schedules.md). With --plan: replaces the plan's.",
+       .help = names_of(named_kinds(false)) + "; without a flush " + names_of(named_kinds(true)) +
+               " (docs/schedules.md). With --plan: replaces the plan's.",
        .group = "Plan",
        .target = into::parsed(f.schedule, schedule_from, "1f1b")},
       {.name = "schedule-file",
@@ -313,12 +311,12 @@ CommandSpec train_spec(TrainFlags& f) {
        .target = into::integer(o.print_every, 1)},
       {.name = "trace-first",
        .value = "N",
-       .help = "First step of the trace window.",
+       .help = "First step that is traced.",
        .group = "Output",
        .target = into::integer(o.trace_first, 0)},
       {.name = "trace-steps",
        .value = "N",
-       .help = "Steps in the trace window.",
+       .help = "Steps that are traced: of a long run some early, some in its middle, some at its end.",
        .group = "Output",
        .target = into::integer(o.trace_count, 0, 1 << 20)},
       {.name = "autograd",
@@ -350,6 +348,10 @@ CommandSpec train_spec(TrainFlags& f) {
            "the same.",
        .group = "Job",
        .target = into::text(f.emulate_links)},
+      {.name = "cpp-frames",
+       .help = "Errors of LibTorch come with their C++ frames.",
+       .group = "Job",
+       .target = into::on(f.cpp_frames)},
       {.name = "dry-run",
        .help = "Check everything, print what would run, train nothing.",
        .group = "Job",

@@ -77,6 +77,7 @@ struct TrainFlags {
   std::chrono::milliseconds deadline{100'000};
   std::string emulate_links;  ///< file, or empty
   bool dry_run = false;
+  bool cpp_frames = false;
   OutputFormat format = OutputFormat::Text;
 };
 

@@ -22,8 +22,11 @@ bool parse_finite(std::string_view text, double& value) {
   return parse_whole(text, value) && std::isfinite(value);
 }
 
+/// Without an exponent: a range is for people.
 std::string shown(double number) {
-  return shortest_text(number);
+  char text[400];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, number, std::chars_format::fixed);
+  return error == std::errc{} ? std::string(text, end) : shortest_text(number);
 }
 std::string shown(std::int64_t number) {
   return std::to_string(number);

@@ -28,11 +28,15 @@ std::string with_dashes(std::string_view name) {
 
 std::optional<Problem> problem_of_value(const Flag& flag, const std::string& text) {
   if (flag.value.empty()) {
-    if (text != "true" && text != "false") return Problem{"", "'" + text + "' is not true or false", {}};
+    if (text != "true" && text != "false")
+      return Problem{"", "'" + text + "' is not true or false", "write true, or leave the key out"};
     return std::nullopt;
   }
-  if (text.empty()) return Problem{"", "is empty", {}};
-  return read_value(flag, {text});
+  const std::string advice = "write " + flag.value + ", or leave the key out";
+  if (text.empty()) return Problem{"", "is empty", advice};
+  std::optional<Problem> problem = read_value(flag, {text});
+  if (problem && problem->hint.empty()) problem->hint = advice;
+  return problem;
 }
 
 /// Builds a JobSpec from members that come one by one: first the file's, then those of --set.
@@ -245,9 +249,9 @@ class JobReader {
     const std::optional<std::string> text = scalar(key, value);
     if (!text) return;
     if (known == flags_.end()) return keep(others_, {name, *text, place(value), key});
-    if (const std::optional<Problem> wrong = problem_of_value(*known, *text)) {
-      problems_.push_back(
-          {place(value), key + ": " + wrong->what, wrong->hint.empty() ? known->help : wrong->hint});
+    const std::string& as_given = value.written().empty() ? *text : value.written();
+    if (const std::optional<Problem> wrong = problem_of_value(*known, as_given)) {
+      problems_.push_back({place(value), key + ": " + wrong->what, wrong->hint});
       return;
     }
     keep(values_, {name, *text, place(value), key});
@@ -269,7 +273,7 @@ class JobReader {
     const auto known = std::ranges::find(flags_, name, &Flag::name);
     for (std::size_t i = 1; i < texts.size() && known != flags_.end(); ++i) {
       if (const std::optional<Problem> wrong = problem_of_value(*known, texts[i]))
-        problems_.push_back({place(value.items()[i]), key + ": " + wrong->what, known->help});
+        problems_.push_back({place(value.items()[i]), key + ": " + wrong->what, wrong->hint});
     }
     flag(key, value.items().front());
     if (problems_.size() > before) return;
@@ -474,11 +478,11 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
                          const std::string& worker) {
   Problems problems;
   JobReader reader(source, problems, ask, worker);
+  const bool planned =
+      std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
+  const StagesFrom stages = planned ? StagesFrom::Plan : StagesFrom::ConfigFile;
   if (is_pipedream_job(json)) {
-    const bool planned =
-        std::any_of(overrides.begin(), overrides.end(), [](const JobOverride& o) { return o.key == "plan"; });
-    const Result<Json> converted =
-        convert_pipedream_job(json, source, planned ? StagesFrom::Plan : StagesFrom::ConfigFile);
+    const Result<Json> converted = convert_pipedream_job(json, source, stages);
     if (!converted) return converted.problems();
     reader.read(*converted);
   } else {
@@ -490,7 +494,7 @@ Result<JobSpec> job_from(const Json& json, const std::string& source,
     problems.push_back({source, "does not say which model to train", "add e.g. `model: mlp`"});
   }
   if (!problems.empty()) return problems;
-  job.notes = notes_on_pipedream_job(json);
+  job.notes = notes_on_pipedream_job(json, stages);
   return job;
 }
 

@@ -16,6 +16,7 @@
 #include "driver/launch/program_paths.h"
 #include "driver/launch/task_environment.h"
 #include "runtime/base/files.h"
+#include "runtime/base/numbers.h"
 #include "runtime/base/run_files.h"
 #include "runtime/base/run_folder.h"
 #include "runtime/base/text.h"
@@ -101,6 +102,7 @@ void remove_stale_files(const JobSpec& job) {
     if (entry.path().filename().string().starts_with(run_files::kStatus.prefix))
       fs::remove(entry.path(), ignored);
   }
+  remove_failures(newest_round(job.output_dir));
 }
 
 /// A fresh run does not write over an earlier one unless it was told to.
@@ -218,6 +220,29 @@ int awaited_rank(const LaunchOutcome& outcome, const JobSpec& job) {
   return at != outcome.first_failure && last.signal != 0 ? at : -1;
 }
 
+/// A rank that was killed, or failed before it was the run's, could not say so itself.
+void note_failure(const LaunchOutcome& outcome, const JobSpec& job) {
+  if (outcome.first_failure < 0) return;
+  const fs::path folder = newest_round(job.output_dir);
+  const int awaited = awaited_rank(outcome, job);
+  const RankExit& rank =
+      outcome.exits[static_cast<std::size_t>(awaited < 0 ? outcome.first_failure : awaited)];
+  std::error_code ignored;
+  if (fs::exists(folder / run_files::kFailure.of(rank.rank), ignored)) return;
+  const RankStatus place = status_of(job.output_dir, rank.rank);
+  std::string error = place.step == "-" ? "" : "step " + place.step + ", action " + place.action + ": ";
+  if (awaited < 0)
+    error += end_text(rank);
+  else
+    error += rank.was_suspended ? "suspended (SIGSTOP or a debugger)"
+                                : "it did not get on, and others waited for it";
+  for (const std::string& line : rank.last_lines) error += "; " + line;
+  write_failure(folder, {.rank = rank.rank,
+                         .step = number_of<std::int64_t>(place.step).value_or(-1),
+                         .exit_code = rank.exit_code(),
+                         .error = error});
+}
+
 std::string final_message(const LaunchOutcome& outcome, const JobSpec& job,
                           const std::string& resume_command) {
   if (outcome.first_failure >= 0) return failure_summary(outcome, job, resume_command);
@@ -322,6 +347,10 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
     return "rank " + std::to_string(exit.rank) +
            (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
   };
+  // Its message stands above, and there is no place in a run to tell of.
+  if (is_refusal(first) && place.step == "-")
+    return "\nmillrace launch: refused by " + name(first) + ", " + end_text(first) +
+           "; nothing was trained. Logs: " + (fs::path(job.output_dir) / "logs").string() + "\n";
   const std::string where = " at step " + place.step + ", action " + place.action;
   std::string text = "\nmillrace launch: " + name(shown);
   if (awaited < 0) {
@@ -359,6 +388,7 @@ Result<JobEnd> run_job(const JobSpec& job, const std::string& worker, const std:
   LaunchOutcome outcome = run_ranks(
       rank_processes(job, worker, store.path()),
       {.progress = [&] { return progress_of(job); }, .append_logs = job.find("resume") != nullptr}, clock);
+  note_failure(outcome, job);
   std::string message = final_message(outcome, job, resume_command);
   return JobEnd{std::move(outcome), std::move(message)};
 }

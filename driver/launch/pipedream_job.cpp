@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -211,6 +212,45 @@ class Converter {
   bool translates_ = false;
 };
 
+/// "stage 0: module 0; stage 1: modules 1, 2".
+std::string modules_by_stage(const PipeDreamConf& conf) {
+  std::map<int, std::vector<std::size_t>> modules;
+  for (std::size_t m = 0; m < conf.module_to_stage_map.size(); ++m)
+    modules[conf.module_to_stage_map[m]].push_back(m);
+  std::string text;
+  for (const auto& [stage, members] : modules) {
+    text += (text.empty() ? "stage " : "; stage ") + std::to_string(stage) +
+            (members.size() == 1 ? ": module " : ": modules ");
+    for (std::size_t i = 0; i < members.size(); ++i) text += (i ? ", " : "") + std::to_string(members[i]);
+  }
+  return text;
+}
+
+/// PipeDream's cut is in the code that its generator wrote, which nothing here reads.
+void add_notes_on_cut(const Json& json, StagesFrom stages, std::vector<std::string>& notes) {
+  const Json* path = json.find("config_file");
+  const Json* module = json.find("module");
+  if (!path || !path->is_string() || !module->is_string()) return;
+  const std::string& name = path->as_string();
+  if (stages == StagesFrom::Plan) {
+    notes.push_back("config_file " + name + " has no effect: the plan says the stages");
+    return;
+  }
+  const Result<std::string> text = read_file(name);
+  const Result<PipeDreamConf> conf =
+      text ? parse_pipedream_conf(*text, name) : Result<PipeDreamConf>(text.problems());
+  if (!conf || conf->stage_to_rank_map.size() < 2) return;
+  notes.push_back("the cut is another than PipeDream's. There the files of " + module->as_string() +
+                  " hold the layers of each module, and " + name + " says " + modules_by_stage(*conf) +
+                  ". Here each of the " + std::to_string(conf->stage_to_rank_map.size()) +
+                  " stages has an equal number of " + model_of(module->as_string()) +
+                  "'s layers; the log of rank 0 names them. For a cut of your own: --set plan=FILE, which "
+                  "`millrace plan` writes");
+  if (!conf->stage_to_depth_map.empty())
+    notes.push_back("stage_to_depth_map of " + name +
+                    " has no effect: the schedule says how many minibatches a stage has under way");
+}
+
 bool is_local(const std::string& host) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1";
 }
@@ -225,7 +265,7 @@ Result<Json> convert_pipedream_job(const Json& json, const std::string& source, 
   return Converter(json, source, stages).run();
 }
 
-std::vector<std::string> notes_on_pipedream_job(const Json& json) {
+std::vector<std::string> notes_on_pipedream_job(const Json& json, StagesFrom stages) {
   std::vector<std::string> notes;
   if (!is_pipedream_job(json)) return notes;
   std::set<std::string> hosts;
@@ -237,6 +277,7 @@ std::vector<std::string> notes_on_pipedream_job(const Json& json) {
   }
   if (!hosts.empty())
     notes.push_back("machines names " + *hosts.begin() + " and others: all ranks start on this host");
+  add_notes_on_cut(json, stages, notes);
   for (const char* key : kIgnored) {
     if (json.find(key)) notes.push_back(std::string(key) + " has no effect");
   }

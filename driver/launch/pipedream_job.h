@@ -1,5 +1,5 @@
 // PipeDream's driver YAML as one of our jobs: what carries over, what is refused, what is ignored
-// (docs/commands.md).
+// (docs/commands/launch.md).
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ enum class StagesFrom { ConfigFile, Plan };
 /// another model type, other numbers of machines and ranks.
 Result<Json> convert_pipedream_job(const Json& json, const std::string& source, StagesFrom stages);
 
-/// What the conversion leaves out, for people: one sentence each.
-std::vector<std::string> notes_on_pipedream_job(const Json& json);
+/// What the conversion leaves out, or has otherwise than PipeDream, for people. Reads config_file.
+std::vector<std::string> notes_on_pipedream_job(const Json& json, StagesFrom stages);
 
 }  // namespace millrace

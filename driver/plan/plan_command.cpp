@@ -1,6 +1,7 @@
 #include "driver/plan/plan_command.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -16,8 +17,10 @@
 #include "optimizer/pipedream_planner.h"
 #include "optimizer/plan_jobs.h"
 #include "optimizer/planner.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "runtime/base/progress_line.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/array_profiles.h"
 #include "runtime/plan/device_presets.h"
@@ -33,6 +36,8 @@ constexpr std::int64_t kMostRanks = 4096;
 constexpr std::int64_t kMostPlannedJobs = 1024;
 constexpr int kLeastMicrobatches = 4;
 constexpr double kWorthANote = 1.05;  // times less time a sample
+constexpr double kMoreEffort = 4;     // times as much, where a limit of it was met
+constexpr double kWorthAFlag = 0.01;  // of a step less
 constexpr char kOurs[] = "Our profiles";
 constexpr char kPipeDreams[] = "PipeDream profiles";
 
@@ -350,13 +355,42 @@ Problems choose_microbatches(const PlanFlags& flags, const LayerGraph& graph, in
   return {};
 }
 
-void note(const std::string& text) {
-  std::fprintf(stderr, "note: %s\n", text.c_str());
+/// What else would take less time within the same memory. A short search says so: the whole one, with that
+/// flag, finds no worse plan.
+void add_faster_ways(std::vector<std::string>& notes, const Plan& plan, const LayerGraph& graph,
+                     const ClusterSpec& cluster, const PlannerOptions& options) {
+  constexpr double kShort = 0.25;  // times the effort
+  bool bounded = options.memory_per_rank > 0;
+  for (int r = 0; r < cluster.num_ranks(); ++r) bounded = bounded || cluster.memory_of(RankId(r)) > 0;
+  if (!bounded) return;
+  struct Way {
+    bool possible;
+    const char* flag;
+    void (*change)(PlannerOptions&);
+  };
+  const Way ways[] = {
+      {options.recompute == Recompute::Never, "--recompute auto",
+       [](PlannerOptions& o) { o.recompute = Recompute::Auto; }},
+      {options.costs.rule_copies > 0 && !options.costs.share_rule_state, "--zero-1",
+       [](PlannerOptions& o) { o.costs.share_rule_state = true; }},
+  };
+  for (const Way& way : ways) {
+    if (!way.possible) continue;
+    PlannerOptions tried = options;
+    tried.effort *= kShort;
+    way.change(tried);
+    const Result<Plan> other = plan_layers(graph, cluster, tried);
+    if (!other || other->predicted_step_s > plan.predicted_step_s * (1 - kWorthAFlag)) continue;
+    notes.push_back("the limit of memory costs time: with " + std::string(way.flag) +
+                    printed(" %.3f ms or less instead of %.3f ms", other->predicted_step_s * 1e3,
+                            plan.predicted_step_s * 1e3));
+  }
 }
 
 /// What the user did not say and the answer depends on.
-void print_notes(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
-                 const ClusterSpec& cluster, const PlannerOptions& options) {
+std::vector<std::string> notes_on(const PlanFlags& flags, const Plan& plan, const LayerGraph& graph,
+                                  const ClusterSpec& cluster, const PlannerOptions& options) {
+  std::vector<std::string> notes;
   Bytes peak = 0;
   bool bounded = true;
   for (const PlanStage& stage : plan.stages) {
@@ -365,30 +399,55 @@ void print_notes(const PlanFlags& flags, const Plan& plan, const LayerGraph& gra
       bounded = bounded && (options.memory_per_rank > 0 || cluster.memory_of(rank) > 0);
   }
   if (!bounded) {
-    note("the memory of the ranks is not given, so nothing bounded this plan: its fullest rank needs " +
-         bytes_text(peak) + " (--memory, --device, or memory in the cluster file)");
+    notes.push_back(
+        "the memory of the ranks is not given, so nothing bounded this plan: its fullest rank needs " +
+        bytes_text(peak) + " (--memory, --device, or memory in the cluster file)");
   }
   const std::string samples = std::to_string(std::int64_t{plan.microbatches} * graph.microbatch);
   if (flags.microbatches == 0) {
-    note("a batch of " + samples +
-         " samples was chosen for the least time a sample; --batch SAMPLES fixes it, "
-         "which training usually needs");
+    notes.push_back("a batch of " + samples +
+                    " samples was chosen for the least time a sample; --batch SAMPLES fixes it, "
+                    "which training usually needs");
   }
+  add_faster_ways(notes, plan, graph, cluster, options);
   const int ranks = cluster.num_ranks();
-  if (plan.microbatches >= ranks || is_asynchronous(plan.schedule)) return;
+  if (plan.microbatches >= ranks || is_asynchronous(plan.schedule)) return notes;
   PlannerOptions wider = options;
   wider.microbatches = ranks;
   const Result<Plan> other = plan_layers(graph, cluster, wider);
-  if (!other) return;
+  if (!other) return notes;
   const double gain = plan.predicted_step_s / plan.microbatches / (other->predicted_step_s / ranks);
-  if (gain < kWorthANote) return;
+  if (gain < kWorthANote) return notes;
   const std::string count =
       std::to_string(plan.microbatches) + (plan.microbatches == 1 ? " microbatch" : " microbatches");
-  note(count + " for " + std::to_string(ranks) + " ranks keep them idle: " + std::to_string(ranks) +
-       " microbatches take " + printed("%.2f", gain) + " times less time a sample" +
-       (flags.batch ? "; for the same batch profile with a smaller --microbatch"
-                    : "; a batch of " + std::to_string(std::int64_t{ranks} * graph.microbatch)));
+  notes.push_back(count + " for " + std::to_string(ranks) +
+                  " ranks keep them idle: " + std::to_string(ranks) + " microbatches take " +
+                  printed("%.2f", gain) + " times less time a sample" +
+                  (flags.batch ? "; for the same batch profile with a smaller --microbatch"
+                               : "; a batch of " + std::to_string(std::int64_t{ranks} * graph.microbatch)));
+  return notes;
 }
+
+/// A line of how far a search is that takes more than a second. Not thread-safe.
+class PlanProgress {
+ public:
+  void show(std::string_view what, double part) {
+    if (what != what_) {
+      what_ = what;
+      line_.emplace(clock_, what_);
+    }
+    if (clock_.now() - start_ < std::chrono::seconds(1)) return;
+    line_->show(std::llround(part * 100), 100, "%");
+  }
+  /// Before anything is printed.
+  void clear() { line_.reset(), what_.clear(); }
+
+ private:
+  SteadyClock clock_;
+  const TimePoint start_ = clock_.now();
+  std::string what_;
+  std::optional<ProgressLine> line_;
+};
 
 /// The plan and its reasons; with --microbatches 0 the others are planned for the batch that was chosen, so
 /// that all are compared at one batch. With --steps from 2 on the step in a run of many decides.
@@ -440,7 +499,7 @@ int print_json(const PlanFlags& flags, const Plan& plan, Explanation&& explanati
 
 /// As many rounds of job arrays as it takes for --jobs.
 int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const ClusterSpec& cluster,
-                  PlannerOptions options) {
+                  PlannerOptions options, PlanProgress& progress) {
   constexpr std::size_t kShownWays = 8;
   const int jobs = *flags.jobs;
   if (!flags.rule_given && profile.rule_state_bytes > 0) {
@@ -451,6 +510,7 @@ int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const Clust
         static_cast<int>((profile.rule_state_bytes + parameters / 2) / std::max<Bytes>(1, parameters));
   }
   Result<JobsAnswer> answer = plan_jobs(profile, cluster, options, jobs);
+  progress.clear();
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
   JobsCandidate& best = answer->candidates.front();
   best.plan.predicted_spread = profile.measured.spread;
@@ -467,6 +527,7 @@ int plan_for_jobs(const PlanFlags& flags, const LayerGraph& profile, const Clust
     PlannerOptions without = options;
     without.memory_per_rank = 0;
     const Result<JobsAnswer> other = plan_jobs(profile, unlimited, without, jobs);
+    progress.clear();
     if (other && other->candidates.front().total_s < best.total_s) free = other->candidates.front();
   }
   if (flags.format == OutputFormat::Json)
@@ -506,15 +567,20 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
     return compare_plans(flags.compare, *graph, given ? std::optional(*cluster) : std::nullopt, options.costs,
                          flags.format);
   }
-  if (flags.jobs) return plan_for_jobs(flags, *graph, *cluster, options);
+  PlanProgress progress;
+  options.progress = [&](std::string_view what, double part) { progress.show(what, part); };
+  if (flags.jobs) return plan_for_jobs(flags, *graph, *cluster, options, progress);
   const Result<PlannerAnswer> answer = answer_of(flags, *graph, *cluster, options);
+  progress.clear();
   if (!answer) return exit_with(ExitCode::Usage, answer.problems());
   const Plan& plan = answer->plan;
   if (problems = write_files(flags, plan, *graph); !problems.empty())
     return exit_with(ExitCode::Usage, problems);
   std::vector<Sensitivity> changes;
   if (flags.explain) changes = sensitivity(*answer, *graph, *cluster, options);
-  print_notes(flags, plan, *graph, *cluster, options);
+  const std::vector<std::string> notes = notes_on(flags, plan, *graph, *cluster, options);
+  progress.clear();
+  for (const std::string& text : notes) std::fprintf(stderr, "note: %s\n", text.c_str());
   if (flags.format == OutputFormat::Json)
     return print_json(flags, plan, [&] { return explanation_json(*answer, changes); });
   print_table(plan, *graph, *cluster, options.costs);
@@ -524,6 +590,8 @@ int plan_for_layers(const PlanFlags& flags, Problems problems) {
     std::printf("runner-up: %s\n", comparison_text(*answer, answer->others.front()).c_str());
     if (const std::string lead = lead_text(*answer); !lead.empty()) std::printf("%s\n", lead.c_str());
   }
+  if (!answer->search.finished && !flags.explain)
+    std::printf("a work limit was met: --effort %g looks further\n", options.effort * kMoreEffort);
   return 0;
 }
 
@@ -609,9 +677,8 @@ CommandSpec spec_of(PlanFlags& f) {
        .target = into::text(f.from_run)},
       {.name = "schedule",
        .value = "KIND",
-       .help =
-           "gpipe, 1f1b, zb-h1, zb-h2, interleaved, zb-v, v-half, v-min, dualpipev, auto-order, pipedream, "
-           "pipedream-vsync, pipedream-2bw, or auto: the best one that flushes.",
+       .help = names_of(named_kinds(false)) + ", " + names_of(named_kinds(true)) +
+               ", or auto: the best one that flushes.",
        .group = kOurs,
        .target = into::parsed(o.schedule, planned_schedule, "auto")},
       {.name = "chunks",
@@ -622,8 +689,9 @@ CommandSpec spec_of(PlanFlags& f) {
        .target = into::integer(o.chunks, 0, 64)},
       {.name = "effort",
        .value = "X",
-       .help = "Times the work after which a search that is not done gives what it has found (--explain says "
-               "whether that was so).",
+       .help = "Work that the search may take, relative to the usual: 4 looks further, 0.1 is faster. The "
+               "plan's last "
+               "line says when a search met its limit.",
        .group = kOurs,
        .target = into::number(o.effort, 0.01, 1e6)},
       {.name = "recompute",

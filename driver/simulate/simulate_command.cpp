@@ -267,13 +267,6 @@ struct SweepRow {
   bool best = false;  ///< of its stages and microbatches
 };
 
-std::vector<ScheduleKind> all_kinds() {
-  std::vector<ScheduleKind> kinds;
-  for (int kind = 0; kind < static_cast<int>(ScheduleKind::Custom); ++kind)
-    kinds.push_back(static_cast<ScheduleKind>(kind));
-  return kinds;
-}
-
 SweepRow sweep_one(const SimulateFlags& flags, const Arguments& given, ScheduleKind kind, int stages,
                    int microbatches, Problems& problems) {
   SweepRow row{.kind = kind, .stages = stages, .microbatches = microbatches};
@@ -352,7 +345,10 @@ int sweep(const SimulateFlags& flags, const Arguments& given, Problems problems)
   for (const char* flag : {"draw", "print-schedule", "critical-path", "write-csv"}) {
     if (given.has(flag)) problems.push_back({long_name(flag), "shows one schedule", "leave out --sweep"});
   }
-  const std::vector<ScheduleKind> kinds = given.has("schedule") ? flags.schedules : all_kinds();
+  const std::vector<ScheduleKind> kinds =
+      given.has("schedule")
+          ? flags.schedules
+          : schedule_kinds([](const ScheduleTraits& row) { return row.order != OrderSource::File; });
   const std::vector<int> stages = given.has("stages") ? flags.stages : std::vector{4, 8};
   const std::vector<int> microbatches = given.has("microbatches") ? flags.microbatches : std::vector{8, 32};
   std::vector<SweepRow> rows;
@@ -424,8 +420,8 @@ CommandSpec spec_of(SimulateFlags& f) {
   spec.flags = {
       {.name = "schedule",
        .value = "KIND",
-       .help = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipev, auto-order; "
-               "asynchronous: pipedream, pipedream-vsync, pipedream-2bw (with --plan: the plan's).",
+       .help = names_of(named_kinds(false)) + "; asynchronous: " + names_of(named_kinds(true)) +
+               " (with --plan: the plan's).",
        .target = into::parsed(f.schedules, schedules_from, to_string(f.schedules.front()))},
       {.name = "schedule-file",
        .value = "FILE",

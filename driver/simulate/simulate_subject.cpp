@@ -67,13 +67,16 @@ int chunks_of(const SimulateFlags& flags, ScheduleKind kind, Problems& problems)
       problems.push_back({"--chunks",
                           to_string(kind) + " has " + std::to_string(chunks) +
                               (chunks == 1 ? " stage" : " stages") + " on each rank",
-                          chunks == 1 ? "for several: interleaved, zb-h1, auto-order" : "leave it out"});
+                          chunks == 1
+                              ? "for several: " + names_of(schedule_kinds([](const ScheduleTraits& row) {
+                                  return row.order != OrderSource::File && allows_chunks(row.kind) &&
+                                         !is_v_shaped(row.kind);
+                                }))
+                              : "leave it out"});
     return chunks;
   };
-  if (is_v_shaped(kind)) return takes(2);
-  if (kind == ScheduleKind::Interleaved) return given > 0 ? given : 2;
-  if (allows_chunks(kind)) return std::max(1, given);
-  return takes(1);
+  if (is_v_shaped(kind) || !allows_chunks(kind)) return takes(default_chunks(kind));
+  return given > 0 ? given : default_chunks(kind);
 }
 
 PipelineShape shape_from_flags(const SimulateFlags& flags, ScheduleKind kind, int stages, int microbatches,
@@ -91,7 +94,7 @@ PipelineShape shape_from_flags(const SimulateFlags& flags, ScheduleKind kind, in
     return interleaved_shape(stages, chunks, microbatches, replicas.front());
   }
   PipelineShape shape{.microbatches = microbatches};
-  if (kind == ScheduleKind::PipeDream2BW && flags.update_every) shape.update_every = *flags.update_every;
+  if (updates_after_several(kind) && flags.update_every) shape.update_every = *flags.update_every;
   int rank = 0;
   for (int r : replicas) {
     auto& ranks = shape.ranks_of_stage.emplace_back();

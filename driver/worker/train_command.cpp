@@ -21,6 +21,7 @@
 #include "driver/worker/worker_environment.h"
 #include "driver/worker/worker_options.h"
 #include "models/exported/exported_model.h"
+#include "runtime/base/failure_text.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/run_files.h"
@@ -150,6 +151,7 @@ Status check_outputs(const TrainFlags& spec, int rank) {
 }
 
 void use_threads(const TrainSpec& spec) {
+  show_cpp_frames(spec.cpp_frames);
   set_compute_threads(spec.threads, spec.deterministic,
                       spec.device == ComputeDevice::Cpu ? Missing::Refuse : Missing::Warn);
 }
@@ -327,8 +329,8 @@ ExitCode train_process(Rounds& rounds, const JobEnvironment& job, const Accelera
       const auto of_round = world.subgroup(ranks, run_files::kRounds.of(static_cast<int>(r)));
       return train_rank(round, *of_round, *device);
     });
-  } catch (const std::exception& error) {
-    world.abort(error.what());
+  } catch (...) {
+    world.abort(text_of_failure());
     throw;
   }
 }

@@ -65,6 +65,17 @@ Status one_vocabulary(const LayeredModel& model, const Dataset& train) {
                  "encode both with one vocabulary, or train with --embeddings separate"};
 }
 
+/// "no plan: stages of equal numbers of layers: stage 0: features.0 to features.4; ...".
+std::string cut_text(const Plan& plan) {
+  std::string text = "no plan: stages of equal numbers of layers";
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<std::string>& layers = plan.stages[s].layers;
+    text += (s ? "; stage " : ": stage ") + std::to_string(s) + ": " + layers.front();
+    if (layers.size() > 1) text += " to " + layers.back();
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<Datasets> open_datasets(const TrainSpec& spec, OpenDatasets& open) {
@@ -106,6 +117,7 @@ void log_notes(const TrainSpec& spec, const Datasets& sets) {
   }
   for (const std::string& note : notes) log_warning(note);
   for (const std::string& note : spec.plan_notes) log_warning(note);
+  if (spec.plan.empty() && spec.pipeline.stages.size() > 1) log_info(cut_text(spec.pipeline));
   if (!spec.apart.empty())
     log_info(std::to_string(spec.of_jobs.size()) + " jobs in as many arrays: " + spec.apart);
 }

@@ -20,7 +20,7 @@ namespace {
 Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
   const ScheduleKind kind = f.schedule.value_or(ScheduleKind::OneFOneB);
   int chunks = f.chunks;
-  if (chunks == 0) chunks = is_v_shaped(kind) || kind == ScheduleKind::Interleaved ? 2 : 1;
+  if (chunks == 0) chunks = default_chunks(kind);
   const Result<std::vector<int>> replicas = parse_replicas(f.replicas, f.stages);
   if (!replicas) return replicas.problems();
   const bool equal = std::ranges::count(*replicas, replicas->front()) == f.stages;
@@ -30,7 +30,7 @@ Result<Plan> plan_without_file(const TrainFlags& f, const LayeredModel& model) {
                            f.microbatches ? f.microbatches : 4, kind, chunks);
   if (!equal) set_replicas(plan, *replicas);
   // Two versions suffice if an update covers what is in flight.
-  if (f.microbatches == 0 && kind == ScheduleKind::PipeDream2BW)
+  if (f.microbatches == 0 && updates_after_several(kind))
     plan.microbatches = std::max(plan.microbatches, least_update_every(shape_of(plan)));
   return plan;
 }

@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <system_error>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include "driver/cli/command_support.h"
 #include "driver/launch/program_paths.h"
+#include "runtime/base/failure_text.h"
+#include "runtime/device/failures.h"
 #include "runtime/device/host_memory.h"
 
 namespace millrace {
@@ -55,9 +59,13 @@ int guarded(const std::function<int()>& body) {
     if (!error.hint().empty()) std::fprintf(stderr, "Hint: %s\n", error.hint().c_str());
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: out of memory\nHint: use a smaller --microbatch or more stages\n");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\nHint: %s\n", out_of_memory_text().c_str(), kLessMemory);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "error: the system refuses a thread or another resource: %s\nHint: %s\n",
+                 error.what(),
+                 "look at the limits of the shell (ulimit -a): -u processes, -v address space, -n files");
+  } catch (...) {
+    std::fprintf(stderr, "error: %s\n", text_of_failure().c_str());
   }
   return static_cast<int>(ExitCode::RunFailed);
 }

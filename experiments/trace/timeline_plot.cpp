@@ -1,6 +1,7 @@
 #include "experiments/trace/timeline_plot.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 
@@ -241,41 +242,68 @@ class TimelinePainter {
     end_panel(group.title, 3 * kLaneHeight, curves, 10);
   }
 
-  /// Columns of the same strength become one bar. What covers little of its column is pale, not thin: it
-  /// stays visible.
-  void bars(const std::vector<float>& busy, double y, double height, Ink colour) {
-    constexpr int kSteps = 6;
+  /// A column's height is the share of its time that calls cover, at least a hair: little is seen as little.
+  /// Columns of the same height become one bar.
+  void bars(const std::vector<float>& busy, double y, double height, const Ink& colour) {
+    constexpr int kSteps = 24;
+    constexpr double kHair = 1.3;  // a lonely call stays visible
     const double column = plot_width() / static_cast<double>(busy.size());
-    const auto strength = [&](float share) {
-      return share <= 0 ? 0
-                        : 1 + static_cast<int>(
-                                  std::min(1.0, std::sqrt(static_cast<double>(share))) * (kSteps - 1) + 0.5);
+    const auto level_of = [&](float share) {
+      return share <= 0 ? 0 : std::clamp(static_cast<int>(std::lround(share * kSteps)), 1, kSteps);
     };
     for (std::size_t c = 0; c < busy.size();) {
-      const int level = strength(busy[c]);
+      const int level = level_of(busy[c]);
       std::size_t end = c + 1;
-      while (end < busy.size() && strength(busy[end]) == level) ++end;
+      while (end < busy.size() && level_of(busy[end]) == level) ++end;
       if (level > 0) {
-        colour.opacity = 0.35 + 0.65 * (level - 1) / (kSteps - 1);
-        // A lonely thin bar would vanish if it were pale too.
-        const bool lonely =
-            end - c <= 2 && (c == 0 || busy[c - 1] <= 0) && (end == busy.size() || busy[end] <= 0);
-        if (lonely) colour.opacity = std::max(colour.opacity, 0.85);
-        canvas_->rectangle(kMarginLeft + column * static_cast<double>(c), y,
-                           column * static_cast<double>(end - c), height, colour);
+        const double high = std::max(kHair, height * level / kSteps);
+        canvas_->rectangle(kMarginLeft + column * static_cast<double>(c), y + height - high,
+                           std::max(kHair, column * static_cast<double>(end - c)), high, colour);
       }
       c = end;
     }
   }
 
+  /// Phases that share a column share its height. Ticks where phases start stand above the strip, and only
+  /// where they stand apart: many would hide what they point at.
   void paint_phases() {
+    constexpr double kTicksApart = 4;
+    const std::size_t columns = plot_columns(o_);
+    const double column = plot_width() / static_cast<double>(columns);
+    std::vector<std::array<double, std::size(kPhaseColours)>> shares(columns);
+    double last_tick = -INFINITY;
+    for (const PhaseSpan& span : p_.timeline->phases) {
+      if (span.end < p_.window.from || span.start > p_.window.to) continue;
+      const auto place = [&](std::int64_t time) {
+        return (x_of(std::clamp(time, p_.window.from, p_.window.to)) - kMarginLeft) / column;
+      };
+      const double from = place(span.start), to = place(span.end);
+      for (auto c = static_cast<std::size_t>(from); c < columns && static_cast<double>(c) < to; ++c) {
+        const auto left = static_cast<double>(c);
+        shares[c][static_cast<std::size_t>(span.phase)] += std::min(to, left + 1) - std::max(from, left);
+      }
+      const double x = kMarginLeft + from * column;
+      if (span.start < p_.window.from || x - last_tick < kTicksApart) continue;
+      canvas_->line(x, y_ - 5, x, y_, ink("#222222"), 0.8);
+      last_tick = x;
+    }
+    for (std::size_t c = 0; c < columns;) {
+      std::size_t end = c + 1;
+      while (end < columns && shares[end] == shares[c]) ++end;
+      double y = y_ + kPhaseHeight;
+      for (std::size_t p = 0; p < shares[c].size(); ++p) {
+        const double high = std::min(shares[c][p], 1.0) * kPhaseHeight;
+        if (!(high > 0)) continue;
+        y -= high;
+        canvas_->rectangle(kMarginLeft + column * static_cast<double>(c), y,
+                           column * static_cast<double>(end - c), high, ink(kPhaseColours[p]));
+      }
+      c = end;
+    }
     for (const PhaseSpan& span : p_.timeline->phases) {
       if (span.end < p_.window.from || span.start > p_.window.to) continue;
       const double x1 = x_of(std::max(span.start, p_.window.from)),
                    x2 = x_of(std::min(span.end, p_.window.to));
-      const Ink colour = ink(kPhaseColours[static_cast<std::size_t>(span.phase)]);
-      canvas_->rectangle(x1, y_, std::max(0.6, x2 - x1), kPhaseHeight, colour);
-      if (span.start >= p_.window.from) canvas_->line(x1, y_ - 5, x1, y_ + kPhaseHeight, ink("#222222"), 0.8);
       const std::string name = kPhaseNames[static_cast<std::size_t>(span.phase)];
       if (x2 - x1 > 6.2 * static_cast<double>(name.size()))
         canvas_->text((x1 + x2) / 2, y_ + kPhaseHeight / 2 + 3, name,

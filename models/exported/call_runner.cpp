@@ -1,6 +1,5 @@
 #include "models/exported/call_runner.h"
 
-#include <ATen/Context.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,14 +9,16 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
+#include "runtime/device/failures.h"
 #include "runtime/layers/dropout_mask.h"
+#include "runtime/layers/seeded_draws.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
@@ -140,18 +141,12 @@ std::optional<c10::IValue> constant_as(const ExportedArgument& argument, const c
   }
 }
 
-/// The generator that a device's operators draw from when they are given none is the process's: ranks that
-/// are threads take turns.
-std::mutex& default_generator_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
 }  // namespace
 
 struct CallRunner::Call {
   enum class Form { Plain, Dropout, Linear, Addmm, Convolution, Embedding };
   std::string name;
+  std::string module{};  ///< path of the module whose forward makes the call
   std::optional<c10::OperatorHandle> op;
   Form form = Form::Plain;
   std::vector<Operand> operands;                                ///< by the operator's arguments
@@ -160,8 +155,9 @@ struct CallRunner::Call {
   std::vector<char> output_is_list;
   bool without_gradient = false;
   bool draws = false;
-  std::vector<int> writes;       ///< places; in evaluation it is left out where one lies in a buffer
-  bool draws_bernoulli = false;  ///< in evaluation: the expected value
+  std::vector<int> writes;        ///< places; in evaluation it is left out where one lies in a buffer
+  bool draws_bernoulli = false;   ///< in evaluation: the expected value
+  bool normalises_batch = false;  ///< batch normalisation by the statistics of what it is given
   WeightPlaces weights;
   std::vector<int> read_last;
 };
@@ -208,9 +204,11 @@ class CallCompiler {
 
   Call compile(const FlatCall& call) {
     Call result{.name = call.name,
+                .module = call.modules.empty() ? "" : call.modules.back(),
                 .op = c10::Dispatcher::singleton().findSchema({call.op, call.overload}),
                 .without_gradient = call.without_gradient};
     const c10::FunctionSchema& schema = result.op->schema();
+    result.normalises_batch = normalises_batch(call);
     const std::size_t problems = problems_.size();
     std::size_t known = 0;
     for (const c10::Argument& formal : schema.arguments()) {
@@ -313,6 +311,11 @@ class CallCompiler {
   static bool is_zero(const Operand* operand) {
     return operand && operand->from == Operand::From::Constant && operand->constant.isDouble() &&
            operand->constant.toDouble() == 0;
+  }
+
+  static bool normalises_batch(const FlatCall& call) {
+    const ExportedArgument* training = call.op == "aten::batch_norm" ? call.argument("training") : nullptr;
+    return training && training->kind == ExportedArgument::Kind::Bool && training->codes.front() != 0;
   }
 
   void find_random(const FlatCall& call, Call& result) const {
@@ -436,7 +439,33 @@ at::Tensor dropped(const at::Tensor& input, double p, const CallPass& pass, cons
 
 }  // namespace
 
+/// "call conv2d_1 in encoder.conv (aten::conv2d) of [8, 3, 32, 32]: ".
+std::string CallRunner::place_of(const Call& call, const std::vector<at::Tensor>& values) {
+  std::string shapes;
+  const auto add = [&](int place) {
+    if (place < 0 || !values[static_cast<std::size_t>(place)].defined()) return;
+    shapes += (shapes.empty() ? "" : ", ") + text_of(values[static_cast<std::size_t>(place)].sizes().vec());
+  };
+  for (const Operand& operand : call.operands) {
+    if (operand.from == Operand::From::Place) add(operand.place);
+    for (int place : operand.places) add(place);
+  }
+  return "call " + call.name + (call.module.empty() ? "" : " in " + call.module) + " (" +
+         call.op->operator_name().name + ")" + (shapes.empty() ? "" : " of ") + shapes + ": ";
+}
+
 std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const CallPass& pass) const {
+  const Call* running = nullptr;
+  try {
+    return run_calls(values, pass, running);
+  } catch (...) {
+    if (!running) throw;
+    rethrow_with(place_of(*running, values));
+  }
+}
+
+std::vector<at::Tensor> CallRunner::run_calls(std::vector<at::Tensor>& values, const CallPass& pass,
+                                              const Call*& running) const {
   const at::Device device = values.empty() ? at::Device(at::kCPU) : values.front().device();
   values.resize(num_places_);
   std::vector<at::Tensor> buffers;  // which stay as they are in evaluation
@@ -448,6 +477,7 @@ std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const Ca
   const auto at_place = [&](int place) -> at::Tensor& { return values[static_cast<std::size_t>(place)]; };
   torch::jit::Stack stack;
   for (const Call& call : calls_) {
+    running = &call;
     at::AutoGradMode mode(at::GradMode::is_enabled() && !call.without_gradient);
     const auto finish = [&] {
       for (int place : call.read_last) at_place(place).reset();
@@ -535,10 +565,13 @@ std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const Ca
         continue;
       }
     }
+    if (call.normalises_batch && pass.training) {
+      const at::Tensor& x = stack.front().toTensor();
+      if (const std::string problem = problem_of_statistics(x.sizes(), x.size(1)); !problem.empty())
+        throw ConfigError(problem, kMoreValues);
+    }
     if (call.draws && pass.training) {
-      std::lock_guard lock(default_generator_mutex());
-      const at::Generator& generator = at::globalContext().defaultGenerator(device);
-      at::Generator(generator).set_current_seed(derive_seed(pass.random_seed, call.name));
+      const SeededDraws seeded(device, derive_seed(pass.random_seed, call.name));
       call.op->callBoxed(stack);
     } else {
       call.op->callBoxed(stack);
@@ -558,6 +591,7 @@ std::vector<at::Tensor> CallRunner::run(std::vector<at::Tensor> values, const Ca
     }
     finish();
   }
+  running = nullptr;
   std::vector<at::Tensor> result;
   for (int place : wanted_) result.push_back(at_place(place));
   return result;

@@ -48,6 +48,10 @@ class CallRunner {
   struct Call;
   friend class CallCompiler;
   CallRunner();
+  /// As run(); `running` is the call that is being run.
+  std::vector<at::Tensor> run_calls(std::vector<at::Tensor>& values, const CallPass& pass,
+                                    const Call*& running) const;
+  static std::string place_of(const Call& call, const std::vector<at::Tensor>& values);
   std::vector<Call> calls_;
   std::size_t num_places_ = 0;
   std::vector<int> wanted_;

@@ -46,6 +46,9 @@ class Json {
   std::int64_t as_int() const;
   double as_double() const;  ///< accepts Int too
   const std::string& as_string() const;
+  /// A number as the text had it ("1e9", "99999999999999999999"); empty if it was made in the program.
+  const std::string& written() const { return written_; }
+  void set_written(std::string text) { written_ = std::move(text); }
   const Array& items() const;
   Array& items();
   const Object& members() const;
@@ -69,7 +72,7 @@ class Json {
   bool bool_ = false;
   std::int64_t int_ = 0;
   double double_ = 0;
-  std::string string_;
+  std::string string_, written_;
   Array array_;
   Object object_;
   std::string where_;

@@ -27,9 +27,10 @@ struct RankFiles {
 
 namespace run_files {
 
-inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};   ///< a line for each step
-inline constexpr RankFiles kTrace{"trace.rank", ".json"};    ///< spans of some steps
-inline constexpr RankFiles kStatus{"status.rank", ".json"};  ///< what the rank does now
+inline constexpr RankFiles kSteps{"steps.rank", ".jsonl"};     ///< a line for each step
+inline constexpr RankFiles kTrace{"trace.rank", ".json"};      ///< spans of some steps
+inline constexpr RankFiles kStatus{"status.rank", ".json"};    ///< what the rank does now
+inline constexpr RankFiles kFailure{"failure.rank", ".json"};  ///< why the rank ended before its end
 /// Folders, each of a run by itself: the rounds in which jobs are trained (docs/fusion.md). "round1"
 inline constexpr RankFiles kRounds{"round", ""};
 inline constexpr const char* kPlan = "plan.json";

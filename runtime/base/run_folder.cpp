@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
@@ -177,6 +179,63 @@ Status check_unused(const fs::path& folder) {
                      " goes on from its checkpoint, --overwrite deletes it, or give another --output-dir"};
 }
 
+void write_failure(const fs::path& folder, const RunFailure& failure) {
+  const Json json = Json::object({{"format", "millrace-failure-1"},
+                                  {"rank", failure.rank},
+                                  {"step", failure.step},
+                                  {"exit_code", failure.exit_code},
+                                  {"error", failure.error},
+                                  {"hint", failure.hint}});
+  const Status written =
+      write_file_atomically(folder / run_files::kFailure.of(failure.rank), json.dump(1) + "\n");
+  if (!written) log_warning(to_string(written.problems()));
+}
+
+std::optional<RunFailure> failure_of(const fs::path& folder) {
+  using Order = std::tuple<bool, fs::file_time_type, int>;  // only lost its peer, when it was written, rank
+  Order first;
+  std::optional<RunFailure> root;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const auto rank = run_files::kFailure.rank_of(entry.path().filename().string());
+    const Result<Json> json = rank ? read_json(entry.path().string()) : Result<Json>(Problem{});
+    if (!rank || !json || !json->is_object()) continue;
+    const auto text = [&](const char* key) {
+      const Json* value = json->find(key);
+      return value && value->is_string() ? value->as_string() : std::string();
+    };
+    const auto number = [&](const char* key) {
+      const Json* value = json->find(key);
+      return value && value->kind() == Json::Kind::Int ? value->as_int() : -1;
+    };
+    RunFailure found{.rank = *rank,
+                     .step = number("step"),
+                     .exit_code = static_cast<int>(number("exit_code")),
+                     .error = text("error"),
+                     .hint = text("hint")};
+    std::error_code unknown;
+    const Order order(found.exit_code == static_cast<int>(ExitCode::Peer),
+                      fs::last_write_time(entry.path(), unknown), found.rank);
+    if (root && !(order < first)) continue;
+    first = order;
+    root = std::move(found);
+  }
+  return root;
+}
+
+void remove_failures(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::path& path : entries(folder, run_files::kFailure.prefix)) fs::remove(path, ignored);
+}
+
+bool is_locked(const fs::path& folder) {
+  const int fd = ::open((folder / run_files::kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return held;
+}
+
 void remove_unfinished(const fs::path& folder) {
   std::error_code ignored;
   for (const std::string_view prefix : std::initializer_list<std::string_view>{
@@ -203,7 +262,8 @@ Status remove_earlier_run(const fs::path& folder) {
   add(entries(folder / run_files::kCheckpoints, "latest"));
   add(entries(folder / run_files::kCheckpoints, "step-"));
   add(entries(folder / run_files::kCheckpoints, run_files::kAbandoned.prefix));
-  for (const RankFiles& files : {run_files::kSteps, run_files::kTrace, run_files::kStatus})
+  for (const RankFiles& files :
+       {run_files::kSteps, run_files::kTrace, run_files::kStatus, run_files::kFailure})
     add(entries(folder, files.prefix));
   doomed.push_back(folder / run_files::kSummary);
   doomed.push_back(folder / run_files::kJobs);

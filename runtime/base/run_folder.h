@@ -3,7 +3,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,22 @@ Status check_unused(const std::filesystem::path& folder);
 /// Deletes what a run writes (checkpoints, logs of steps, traces, status, summary, report) and nothing else;
 /// plan.json, schedule.csv, job.yaml and logs/ stay: they may be what the new run reads, and it writes them.
 Status remove_earlier_run(const std::filesystem::path& folder);
+
+/// Why a rank ended before the run did, for whoever reads the folder later. What cannot be written is lost.
+struct RunFailure {
+  int rank = 0;
+  std::int64_t step = -1;  ///< steps that were done; -1: not known
+  int exit_code = 0;       ///< 128+n: killed by signal n
+  std::string error, hint{};
+};
+void write_failure(const std::filesystem::path& folder, const RunFailure& failure);
+/// The one that explains the others: a rank that only lost its peer gives way to one that failed by itself;
+/// of equals the first to fail. Nothing: no rank has failed.
+std::optional<RunFailure> failure_of(const std::filesystem::path& folder);
+/// When a run takes the folder.
+void remove_failures(const std::filesystem::path& folder);
+/// Whether a run holds the lock now.
+bool is_locked(const std::filesystem::path& folder);
 
 /// Deletes what a process that was killed while it wrote one of these files left beside it (FILE.tmp.<pid>).
 /// By who holds the lock.

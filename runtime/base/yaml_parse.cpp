@@ -36,8 +36,11 @@ Json plain_scalar(const std::string& text) {
       return Json(integer);
     double number = 0;
     if (auto r = std::from_chars(begin, end, number);
-        r.ec == std::errc() && r.ptr == end && std::isfinite(number))
-      return Json(number);
+        r.ec == std::errc() && r.ptr == end && std::isfinite(number)) {
+      Json json(number);
+      json.set_written(text);
+      return json;
+    }
   }
   return Json(text);
 }

@@ -3,11 +3,14 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/checkpoint/checkpoint.h"
 
@@ -28,11 +31,6 @@ bool is_weight(const std::string& name) {
   return name.find('/') == std::string::npos;
 }
 
-const SafetensorsFile* file_of(const WeightFiles& files, const std::string& name) {
-  const auto found = std::ranges::find_if(files, [&](const auto* file) { return file->contains(name); });
-  return found == files.end() ? nullptr : *found;
-}
-
 /// "fc.weight" -> "fc.*".
 std::string layer_pattern(const std::string& name) {
   return name.substr(0, name.rfind('.')) + ".*";
@@ -42,29 +40,55 @@ bool counts_batches(const std::string& name) {
   return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
 }
 
+constexpr std::string_view kWrapper = "module.";
+
+/// How often all of `names` begin with "module."; 0 where there are none.
+std::size_t wrappers_of(const std::vector<std::string>& names) {
+  std::size_t all = names.empty() ? 0 : names.front().size();
+  for (const std::string& name : names) {
+    std::size_t mine = 0;
+    while (std::string_view(name).substr(mine * kWrapper.size()).starts_with(kWrapper)) ++mine;
+    all = std::min(all, mine);
+  }
+  return all;
+}
+
+std::vector<std::string> weights_in(const WeightFiles& files) {
+  std::vector<std::string> names;
+  for (const SafetensorsFile* file : files)
+    std::ranges::copy_if(file->names(), std::back_inserter(names), is_weight);
+  return names;
+}
+
 struct Wanted {
   Shape shape;
   at::ScalarType type = at::kFloat;
+  std::vector<WeightPlace> places{};  ///< in the files; of several names the model's own first
 };
 
-/// The tensors of a state_dict.
-struct StateDict {
-  std::map<std::string, Wanted> wanted;  ///< the owner's name for tied ones
-  std::set<std::string> aliases;         ///< names under which `wanted` may be there once more
+/// The tensors of a state_dict, by the owner's name for tied ones, and where files have them.
+using StateDict = std::map<std::string, Wanted>;
 
-  bool contains(const std::string& name) const { return wanted.contains(name) || aliases.contains(name); }
-};
-
-StateDict state_dict_of(const LayeredModel& model) {
+StateDict state_dict_of(const LayeredModel& model, const WeightFiles& files) {
   StateDict result;
+  std::map<std::string, std::vector<std::string>> names;
+  std::vector<std::string> own;
   for (const NamedLayer& layer : model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       if (layer.is_tied(spec)) continue;
       const at::ScalarType type = spec.is_counter                          ? at::kLong
                                   : spec.is_buffer && spec.value.defined() ? spec.value.scalar_type()
                                                                            : at::kFloat;
-      result.wanted[layer.parameter_name(spec)] = {spec.shape, type};
-      result.aliases.insert(spec.also.begin(), spec.also.end());
+      own.push_back(layer.parameter_name(spec));
+      names[own.back()] = names_of_weight(layer, spec);
+      result[own.back()] = {spec.shape, type};
+    }
+  }
+  const WeightNames find(files, own);
+  for (auto& [name, wanted] : result) {
+    for (const std::string& other : names[name]) {
+      if (other != name && result.contains(other)) continue;  // another weight's own
+      if (const auto place = find.find(other)) wanted.places.push_back(*place);
     }
   }
   return result;
@@ -79,46 +103,86 @@ void add_limited(Problems& problems, const Problems& more, const std::string& wh
 
 }  // namespace
 
+WeightNames::WeightNames(WeightFiles files, const std::vector<std::string>& own) : files_(std::move(files)) {
+  const std::size_t there = wrappers_of(weights_in(files_)), here = wrappers_of(own);
+  for (std::size_t i = here; i < there; ++i) before_ += kWrapper;
+}
+
+std::optional<WeightPlace> WeightNames::find(const std::string& name) const {
+  const std::string there = before_ + name;
+  const auto found = std::ranges::find_if(files_, [&](const auto* file) { return file->contains(there); });
+  if (found == files_.end()) return std::nullopt;
+  return WeightPlace{*found, there};
+}
+
+std::vector<std::string> names_of_weight(const NamedLayer& layer, const ParameterSpec& spec) {
+  std::vector<std::string> names{layer.parameter_name(spec)};
+  names.insert(names.end(), spec.also.begin(), spec.also.end());
+  ParameterSpec other = spec;
+  for (const std::string& name : spec.elsewhere) {
+    other.name = name;
+    names.push_back(layer.parameter_name(other));
+  }
+  return names;
+}
+
+at::Tensor read_weight(const std::vector<WeightPlace>& places) {
+  const WeightPlace& first = places.front();
+  at::Tensor value = first.file->tensor(first.name);
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    const at::Tensor other = places[i].file->tensor(places[i].name);
+    if (other.sizes() != value.sizes() || other.scalar_type() != value.scalar_type() ||
+        std::memcmp(other.const_data_ptr(), value.const_data_ptr(), value.nbytes()) != 0)
+      throw CheckpointError(first.file->path() + ": " + first.name + " and " + places[i].name +
+                                " are names of one weight, but their values differ",
+                            "leave out the name whose values are not meant");
+  }
+  return value;
+}
+
 Problems check_weights(const WeightFiles& files, const LayeredModel& model,
                        const std::vector<std::string>& left_out) {
   Problems missing, extra, unlike, unused;
   const std::string first = files.empty() ? "" : files.front()->path();
-  const StateDict ours = state_dict_of(model);
-  std::vector<std::string> in_files, in_model, not_ours;
-  for (const auto& [name, tensor] : ours.wanted) in_model.push_back(name);
-  for (const SafetensorsFile* file : files) {
-    for (const std::string& name : file->names()) {
-      if (!is_weight(name)) continue;
-      in_files.push_back(name);
-      if (!ours.contains(name)) not_ours.push_back(name);
-    }
+  const StateDict ours = state_dict_of(model, files);
+  std::vector<std::string> in_model, not_ours;
+  std::set<std::string> known;
+  for (const auto& [name, wanted] : ours) {
+    in_model.push_back(name);
+    for (const WeightPlace& place : wanted.places) known.insert(place.name);
   }
-  for (const auto& [name, tensor] : ours.wanted) {
+  const std::vector<std::string> in_files = weights_in(files);
+  std::ranges::copy_if(in_files, std::back_inserter(not_ours),
+                       [&](const std::string& name) { return !known.contains(name); });
+  for (const auto& [name, wanted] : ours) {
     if (counts_batches(name) || is_left_out(left_out, name)) continue;
-    const SafetensorsFile* file = file_of(files, name);
-    if (!file) {
+    if (wanted.places.empty()) {
       const auto near =
           missing.size() < kMostNamed ? nearest_name(name, not_ours) : std::optional<std::string>();
       missing.push_back({first, "has no tensor " + name,
                          near ? "it has " + *near
                               : "--init-from-ignore '" + layer_pattern(name) + "' starts it at random"});
-    } else if (file->type(name) != tensor.type) {
-      unlike.push_back({file->path(),
-                        name + " is of " + safetensors_name(file->type(name)) + ", the model's is of " +
-                            safetensors_name(tensor.type),
-                        std::string("write it as ") + safetensors_name(tensor.type)});
-    } else if (file->shape(name) != tensor.shape) {
-      std::ostringstream text;
-      text << name << " has shape " << c10::IntArrayRef(file->shape(name)) << ", the model has "
-           << c10::IntArrayRef(tensor.shape);
-      unlike.push_back({file->path(), text.str(),
-                        "--init-from-ignore '" + layer_pattern(name) +
-                            "' starts it at random (a classifier of other classes)"});
+    }
+    for (const auto& [file, there] : wanted.places) {
+      if (is_left_out(left_out, there)) continue;
+      if (file->type(there) != wanted.type) {
+        unlike.push_back({file->path(),
+                          there + " is of " + safetensors_name(file->type(there)) + ", the model's is of " +
+                              safetensors_name(wanted.type),
+                          std::string("write it as ") + safetensors_name(wanted.type)});
+      } else if (file->shape(there) != wanted.shape) {
+        std::ostringstream text;
+        text << there << " has shape " << c10::IntArrayRef(file->shape(there)) << ", the model has "
+             << c10::IntArrayRef(wanted.shape);
+        unlike.push_back({file->path(), text.str(),
+                          "--init-from-ignore '" + layer_pattern(name) +
+                              "' starts it at random (a classifier of other classes)"});
+      }
     }
   }
   for (const SafetensorsFile* file : files) {
     for (const std::string& name : file->names()) {
-      if (!is_weight(name) || counts_batches(name) || ours.contains(name) || is_left_out(left_out, name))
+      if (!is_weight(name) || counts_batches(name) || known.contains(name) || is_left_out(left_out, name))
         continue;
       extra.push_back({file->path(), "has " + name + ", which " + model.name + " has not",
                        "--init-from-ignore '" + layer_pattern(name) + "' leaves it out"});
@@ -140,16 +204,23 @@ Problems check_weights(const WeightFiles& files, const LayeredModel& model,
   return problems;
 }
 
-void load_weights(const WeightFiles& files, const std::vector<std::string>& left_out, ParameterStore& store) {
+void load_weights(const WeightFiles& files, const LayeredModel& model,
+                  const std::vector<std::string>& left_out, ParameterStore& store) {
+  const StateDict there = state_dict_of(model, files);
   const auto load = [&](const std::string& full_name, at::Tensor target) {
     const std::string name = full_name.substr(full_name.find('/') + 1);  // of a job array: without the job
     if (is_left_out(left_out, name)) return;
-    const SafetensorsFile* file = file_of(files, name);
-    if (!file) return;
+    const auto found = there.find(name);
+    if (found == there.end()) return;
+    std::vector<WeightPlace> places = found->second.places;
+    std::erase_if(places, [&](const WeightPlace& place) { return is_left_out(left_out, place.name); });
+    if (places.empty()) return;
+    const auto& [file, first] = places.front();
     // check_weights holds all else; another writer's counter may be of any form, or not be there.
-    if (counts_batches(name) && (file->shape(name) != target.sizes().vec() || file->type(name) != at::kLong))
+    if (counts_batches(name) &&
+        (file->shape(first) != target.sizes().vec() || file->type(first) != at::kLong))
       return;
-    target.copy_(file->tensor(name));
+    target.copy_(read_weight(places));
   };
   for (auto& [name, tensor] : stage_weights(store)) load(name, tensor);
   for (const TiedUse& use : store.tied()) {

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/failure_text.h"
 #include "runtime/base/log.h"
 
 namespace millrace {
@@ -40,8 +41,8 @@ class Work {
       return {};
     } catch (const Error& error) {
       return error.what() + (error.hint().empty() ? "" : ". Hint: " + error.hint());
-    } catch (const std::exception& error) {
-      return *error.what() ? error.what() : "unknown failure";
+    } catch (...) {
+      return text_of_failure();
     }
   }
 

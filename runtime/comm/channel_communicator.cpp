@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -152,16 +153,51 @@ class DirectReduce final : public Pending {
   std::vector<std::unique_ptr<Pending>> sends_;
 };
 
+/// The groups of this rank on one channel. Their numbers stand in the tags of their messages, and a number is
+/// 15 bits of the hash of a name: two groups of one number would take each other's messages, and are refused.
+/// Thread-safe.
+class GroupNumbers {
+ public:
+  static constexpr std::uint64_t kWholeJob = 0;
+
+  /// Throws ConfigError if another group that is still there has the number of `name` below `parent`.
+  std::uint64_t take(std::uint64_t parent, const std::string& name) {
+    const std::uint64_t number = 1 + derive_seed(parent, name) % ((std::uint64_t{1} << 15) - 1);
+    const std::lock_guard lock(mutex_);
+    const auto [found, is_new] = taken_.emplace(number, name);
+    if (!is_new)
+      throw ConfigError("groups of ranks " + found->second + " and " + name + " have the same number",
+                        "cut the model into another number of stages");
+    return number;
+  }
+  void give_back(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    taken_.erase(number);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::string> taken_;
+};
+
 class ChannelCommunicator final : public Communicator {
  public:
-  ChannelCommunicator(std::shared_ptr<Channel> channel, std::vector<int> members, std::uint64_t group)
-      : channel_(std::move(channel)), members_(std::move(members)), group_(group) {
+  ChannelCommunicator(std::shared_ptr<Channel> channel, std::vector<int> members, std::uint64_t group,
+                      std::shared_ptr<GroupNumbers> numbers)
+      : channel_(std::move(channel)),
+        members_(std::move(members)),
+        group_(group),
+        numbers_(std::move(numbers)) {
     const auto found = std::ranges::find(members_, channel_->rank());
     MILLRACE_CHECK(found != members_.end(), "rank " << channel_->rank() << " is not a member of this group");
     rank_ = static_cast<int>(found - members_.begin());
     const std::vector<int> hosts = channel_->hosts();
     for (int member : members_) hosts_.push_back(hosts.empty() ? 0 : hosts[static_cast<std::size_t>(member)]);
   }
+
+  ~ChannelCommunicator() override { numbers_->give_back(group_); }
+  ChannelCommunicator(const ChannelCommunicator&) = delete;
+  ChannelCommunicator& operator=(const ChannelCommunicator&) = delete;
 
   RankId rank() const override { return RankId(rank_); }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -212,9 +248,8 @@ class ChannelCommunicator final : public Communicator {
   std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) override {
     std::vector<int> members;
     for (RankId rank : ranks) members.push_back(members_.at(static_cast<std::size_t>(rank.value)));
-    // 15 bits of the name's hash; 0 is the whole job's.
-    const std::uint64_t group = 1 + derive_seed(group_, name) % ((std::uint64_t{1} << 15) - 1);
-    return std::make_unique<ChannelCommunicator>(channel_, std::move(members), group);
+    const std::uint64_t group = numbers_->take(group_, name);
+    return std::make_unique<ChannelCommunicator>(channel_, std::move(members), group, numbers_);
   }
 
   void abort(const std::string& reason) noexcept override { channel_->abort(reason); }
@@ -299,6 +334,7 @@ class ChannelCommunicator final : public Communicator {
   std::vector<int> members_;
   std::vector<int> hosts_;  // by member
   std::uint64_t group_;
+  std::shared_ptr<GroupNumbers> numbers_;
   int rank_ = 0;
   std::uint64_t collectives_ = 0;
   std::shared_ptr<Worker> worker_;
@@ -334,7 +370,8 @@ std::shared_ptr<Channel> decorated(std::shared_ptr<Channel> channel,
 std::unique_ptr<Communicator> make_channel_communicator(std::shared_ptr<Channel> channel) {
   std::vector<int> members;
   for (int r = 0; r < channel->size(); ++r) members.push_back(r);
-  return std::make_unique<ChannelCommunicator>(std::move(channel), std::move(members), 0);
+  return std::make_unique<ChannelCommunicator>(std::move(channel), std::move(members),
+                                               GroupNumbers::kWholeJob, std::make_shared<GroupNumbers>());
 }
 
 std::string wait_message(int rank, const Transfer& t, const Clock& clock, TimePoint start,

@@ -64,7 +64,8 @@ class Communicator {
   virtual void barrier() = 0;
 
   /// A communicator of some ranks (ascending), ranks renumbered 0..n-1 in that order. Collective over the
-  /// *members* only; `name` is the same on all of them and used once.
+  /// *members* only; `name` is the same on all of them and used once. Throws ConfigError if the name's number
+  /// is that of another group of this rank that is still there.
   virtual std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks,
                                                  const std::string& name) = 0;
 

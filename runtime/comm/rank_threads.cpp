@@ -4,6 +4,8 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/failure_text.h"
+
 namespace millrace {
 
 void run_as_threads(const std::vector<std::unique_ptr<Communicator>>& communicators,
@@ -16,12 +18,12 @@ void run_as_threads(const std::vector<std::unique_ptr<Communicator>>& communicat
       threads.emplace_back([&, c = communicator.get()] {
         try {
           body(*c);
-        } catch (const std::exception& error) {
+        } catch (...) {
           {
             std::lock_guard lock(mutex);
             if (!first) first = std::current_exception();
           }
-          c->abort(error.what());
+          c->abort(text_of_failure());
         }
       });
     }

@@ -14,6 +14,9 @@
 #include <new>
 #include <vector>
 
+#include "runtime/base/error.h"
+#include "runtime/device/failures.h"
+
 namespace millrace {
 namespace {
 
@@ -95,12 +98,28 @@ class HostAllocator final : public c10::Allocator {
     }
     void* block = std::aligned_alloc(kAlignment, kAlignment + class_bytes(index));
     if (!block) {
-      std::lock_guard lock(mutex_);
-      memory_.live -= bytes;
-      throw std::bad_alloc();
+      free_all_kept();
+      block = std::aligned_alloc(kAlignment, kAlignment + class_bytes(index));
+    }
+    if (!block) {
+      {
+        std::lock_guard lock(mutex_);
+        memory_.live -= bytes;
+      }
+      throw OutOfMemory(out_of_memory_text(class_bytes(index)), kLessMemory);
     }
     new (block) Header{index, bytes};
     return static_cast<char*>(block) + kAlignment;
+  }
+
+  /// Blocks that no tensor has go back to the system.
+  void free_all_kept() {
+    std::lock_guard lock(mutex_);
+    for (auto& blocks : free_) {
+      for (void* data : blocks) std::free(static_cast<char*>(data) - kAlignment);
+      blocks.clear();
+    }
+    memory_.cached = 0;
   }
 
   static void release(void* data) {

@@ -21,6 +21,7 @@ class AdaptiveLogSoftmax final : public ForwardLayer {
     ends_.push_back(o_.classes);
   }
   std::string kind() const override { return "adaptive_log_softmax"; }
+  bool draws() const override { return false; }
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs{weight("head.weight", ends_[0] + std::ssize(o_.cutoffs), o_.in)};
     for (std::size_t i = 0; i < o_.cutoffs.size(); ++i) {

@@ -22,6 +22,9 @@ class AutogradLayer final : public Layer {
   std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
     return layer_->outputs(inputs);
   }
+  std::string training_problem(std::span<const Shape> inputs) const override {
+    return layer_->training_problem(inputs);
+  }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {

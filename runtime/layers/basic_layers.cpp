@@ -15,6 +15,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
+#include <ATen/ops/max_unpool2d.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_batch_norm.h>
@@ -137,19 +138,21 @@ class Linear final : public Layer {
   std::vector<ParameterSpec> specs_;
 };
 
-/// Two dimensions; subclasses say what parameters and shapes there are.
+/// One or two dimensions; subclasses say what parameters and shapes there are.
 class Convolution : public Layer {
  public:
   CastPolicy cast_policy() const override { return CastPolicy::Lower; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
-    if (saved) saved->tensors = {inputs[0], p[0]};
-    return call_.forward(inputs[0], p[0], call_.bias ? p[1] : at::Tensor(), groups_);
+    const at::Tensor x = call_.padded(inputs[0]);
+    if (saved) saved->tensors = {x, p[0]};
+    return call_.forward(x, p[0], call_.bias ? p[1] : at::Tensor(), groups_);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
                                          std::span<const bool> needs) const override {
     if (!needs[0]) return {at::Tensor()};
-    return {std::get<0>(call_.gradients(grad, saved.tensors[0], p[0], groups_, {true, false, false}))};
+    return {call_.unpadded(
+        std::get<0>(call_.gradients(grad, saved.tensors[0], p[0], groups_, {true, false, false})))};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
     auto [input, weight, bias] =
@@ -170,39 +173,65 @@ class Convolution : public Layer {
   std::int64_t groups_;
 };
 
-class Conv2d final : public Convolution {
+/// conv1d and conv2d.
+class PlainConvolution final : public Convolution {
  public:
-  explicit Conv2d(const ConvOptions& options) : Convolution(options), o_(options) {}
-  std::string kind() const override { return "conv2d"; }
+  PlainConvolution(const ConvOptions& options, std::size_t dimensions)
+      : Convolution(options), o_(options), dimensions_(dimensions) {}
+  std::string kind() const override { return dimensions_ == 1 ? "conv1d" : "conv2d"; }
   bool like(const Layer& other) const override {
-    const ConvOptions& o = static_cast<const Conv2d&>(other).o_;
-    return o_.in == o.in && o_.out == o.out && same(o_.kernel, o.kernel) && o_.stride == o.stride &&
-           same(o_.padding, o.padding) && o_.bias == o.bias && o_.groups == o.groups;
+    const auto& that = static_cast<const PlainConvolution&>(other);
+    const ConvOptions& o = that.o_;
+    return dimensions_ == that.dimensions_ && o_.in == o.in && o_.out == o.out && same(o_.kernel, o.kernel) &&
+           o_.stride == o.stride && same(o_.padding, o.padding) && o_.bias == o.bias &&
+           o_.groups == o.groups && o_.dilation == o.dilation && o_.padding_mode == o.padding_mode;
   }
-  LayerPtr over_jobs(std::int64_t) const override { return conv2d_over_jobs(o_); }
+  LayerPtr over_jobs(std::int64_t) const override { return conv_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
     // Fans as torch.nn.init has them: of the weight's own shape, so fan_out knows nothing of groups.
-    const std::int64_t area = o_.kernel.height * o_.kernel.width, in = o_.in / o_.groups;
-    return weight_and_bias({o_.out, in, o_.kernel.height, o_.kernel.width}, in * area, o_.out * area, o_.out,
-                           o_.bias, o_.init, o_.deviation);
+    Shape shape{o_.out, o_.in / o_.groups};
+    std::int64_t area = 1;
+    for (const std::int64_t size : by_dimension(o_.kernel)) {
+      shape.push_back(size);
+      area *= size;
+    }
+    return weight_and_bias(shape, shape[1] * area, o_.out * area, o_.out, o_.bias, o_.init, o_.deviation);
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     const Shape& x = inputs[0];
-    if (x.size() != 4 || x[1] != o_.in)
-      throw_bad_shape("conv2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
-    const std::int64_t height = x[2] + 2 * o_.padding.height - o_.kernel.height;
-    const std::int64_t width = x[3] + 2 * o_.padding.width - o_.kernel.width;
-    if (height < 0 || width < 0) {
-      throw_bad_shape("conv2d", x,
-                      "at least " + std::to_string(o_.kernel.height) + " x " +
-                          std::to_string(o_.kernel.width) + " pixels with padding");
+    if (x.size() != dimensions_ + 2 || x[1] != o_.in)
+      throw_bad_shape(kind(), x, "[B, " + std::to_string(o_.in) + (dimensions_ == 1 ? ", L]" : ", H, W]"));
+    const Shape kernel = by_dimension(o_.kernel), padding = by_dimension(o_.padding);
+    Shape shape{x[0], o_.out};
+    for (std::size_t d = 0; d < dimensions_; ++d) {
+      const std::int64_t size = x[d + 2], extent = o_.dilation * (kernel[d] - 1) + 1;
+      // There is a pixel once around (circular), or behind the edge (reflect).
+      const std::int64_t most = o_.padding_mode == PaddingMode::Circular  ? size
+                                : o_.padding_mode == PaddingMode::Reflect ? size - 1
+                                                                          : padding[d];
+      if (size < 1 || padding[d] > most || size + 2 * padding[d] < extent)
+        throw_bad_shape(kind(), x,
+                        "at least " + text_of(extents()) +
+                            " pixels with padding, and more than what is read "
+                            "beyond an edge");
+      shape.push_back((size + 2 * padding[d] - extent) / o_.stride + 1);
     }
-    return {x[0], o_.out, height / o_.stride + 1, width / o_.stride + 1};
+    return shape;
   }
 
  private:
   static bool same(const Extent2& a, const Extent2& b) { return a.height == b.height && a.width == b.width; }
+  Shape by_dimension(const Extent2& of) const {
+    return dimensions_ == 1 ? Shape{of.width} : Shape{of.height, of.width};
+  }
+  /// Of the kernel with the pixels between its elements.
+  Shape extents() const {
+    Shape all = by_dimension(o_.kernel);
+    for (std::int64_t& size : all) size = o_.dilation * (size - 1) + 1;
+    return all;
+  }
   ConvOptions o_;
+  std::size_t dimensions_;
 };
 
 class ConvTranspose2d final : public Convolution {
@@ -216,7 +245,7 @@ class ConvTranspose2d final : public Convolution {
     const ConvTranspose2dOptions& o = static_cast<const ConvTranspose2d&>(other).o_;
     return o_.in == o.in && o_.out == o.out && o_.kernel == o.kernel && o_.stride == o.stride &&
            o_.padding == o.padding && o_.output_padding == o.output_padding && o_.bias == o.bias &&
-           o_.groups == o.groups;
+           o_.groups == o.groups && o_.dilation == o.dilation;
   }
   LayerPtr over_jobs(std::int64_t) const override { return conv_transpose2d_over_jobs(o_); }
   std::vector<ParameterSpec> parameters() const override {
@@ -230,7 +259,7 @@ class ConvTranspose2d final : public Convolution {
     if (x.size() != 4 || x[1] != o_.in)
       throw_bad_shape("conv_transpose2d", x, "[B, " + std::to_string(o_.in) + ", H, W]");
     const auto size = [&](std::int64_t n) {
-      return (n - 1) * o_.stride - 2 * o_.padding + o_.kernel + o_.output_padding;
+      return (n - 1) * o_.stride - 2 * o_.padding + o_.dilation * (o_.kernel - 1) + 1 + o_.output_padding;
     };
     if (size(x[2]) < 1 || size(x[3]) < 1)
       throw_bad_shape("conv_transpose2d", x, "an image that padding leaves some of");
@@ -277,11 +306,15 @@ class BatchNorm final : public Layer {
       throw_bad_shape("batch_norm2d", x, "[B, " + std::to_string(channels_) + ", H, W]");
     return x;
   }
+  std::string training_problem(std::span<const Shape> inputs) const override {
+    return problem_of_statistics(inputs[0], channels_);
+  }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
     const at::Tensor x = as_kernel_takes(inputs[0]);
     if (context.training && context.replicas)
       return forward_together(x, p, buffers, *context.replicas, saved).reshape(inputs[0].sizes());
+    if (context.training) require_statistics(x.sizes(), channels_);
     auto [output, mean, inverse] = at::native_batch_norm(x, p[0], p[1], buffers[0], buffers[1],
                                                          context.training, o_.momentum, o_.epsilon);
     if (context.training) buffers[2].add_(1);
@@ -487,11 +520,21 @@ class Tanh final : public Elementwise {
   }
 };
 
+/// What is dropped together.
+enum class Dropped { Elements, Channels };
+
 class Dropout final : public Elementwise {
  public:
-  explicit Dropout(double p) : p_(p) {}
-  std::string kind() const override { return "dropout"; }
-  bool like(const Layer& other) const override { return p_ == static_cast<const Dropout&>(other).p_; }
+  Dropout(double p, Dropped dropped) : p_(p), channels_(dropped == Dropped::Channels) {}
+  std::string kind() const override { return channels_ ? "dropout2d" : "dropout"; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    if (channels_ && inputs[0].size() < 3) throw_bad_shape("dropout2d", inputs[0], "[B, C, ...]");
+    return inputs[0];
+  }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const Dropout&>(other);
+    return p_ == o.p_ && channels_ == o.channels_;
+  }
   bool draws() const override { return p_ > 0; }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext& context, Saved* saved) const override {
@@ -499,7 +542,9 @@ class Dropout final : public Elementwise {
       if (saved) saved->tensors.clear();
       return inputs[0];
     }
-    const at::Tensor mask = dropout_mask(inputs[0], p_, context);
+    at::Tensor like = inputs[0];
+    for (std::int64_t d = 2; channels_ && d < like.dim(); ++d) like = like.narrow(d, 0, 1);
+    const at::Tensor mask = dropout_mask(like, p_, context);
     if (saved) saved->tensors = {mask};
     return at::mul(inputs[0], mask);
   }
@@ -510,9 +555,10 @@ class Dropout final : public Elementwise {
 
  private:
   double p_;
+  bool channels_;
 };
 
-class MaxPool2d final : public Layer {
+class MaxPool2d : public Layer {
  public:
   MaxPool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last)
       : kernel_(kernel), stride_(stride), padding_(padding), ceil_(last == LastWindow::Kept) {}
@@ -539,8 +585,7 @@ class MaxPool2d final : public Layer {
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
-    auto [output, indices] = at::max_pool2d_with_indices(inputs[0], {kernel_, kernel_}, {stride_, stride_},
-                                                         {padding_, padding_}, {1, 1}, ceil_);
+    auto [output, indices] = found_in(inputs[0]);
     if (saved) saved->tensors = {inputs[0], indices};
     return output;
   }
@@ -551,9 +596,65 @@ class MaxPool2d final : public Layer {
                                                  saved.tensors[1])};
   }
 
+ protected:
+  /// What the windows hold at most, and where.
+  std::tuple<at::Tensor, at::Tensor> found_in(const at::Tensor& x) const {
+    return at::max_pool2d_with_indices(x, {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_},
+                                       {1, 1}, ceil_);
+  }
+
  private:
   std::int64_t kernel_, stride_, padding_;
   bool ceil_;
+};
+
+class MaxPool2dIndices final : public MaxPool2d {
+ public:
+  using MaxPool2d::MaxPool2d;
+  std::string kind() const override { return "max_pool2d_indices"; }
+  std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const override {
+    const Shape shapes[] = {inputs[0].shape};
+    return {{.shape = output_shape(shapes), .dtype = at::kLong, .differentiable = false}};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->tensors.clear();
+    return std::get<1>(found_in(inputs[0]));
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor&, std::span<const at::Tensor>, Saved&,
+                                         std::span<const bool>) const override {
+    return {at::Tensor()};
+  }
+};
+
+class MaxUnpool2d final : public Layer {
+ public:
+  MaxUnpool2d(std::int64_t height, std::int64_t width) : height_(height), width_(width) {}
+  std::string kind() const override { return "max_unpool2d"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Promote; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const MaxUnpool2d&>(other);
+    return height_ == o.height_ && width_ == o.width_;
+  }
+  bool folds() const override { return true; }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    if (inputs.size() != 2 || inputs[0].size() != 4 || inputs[1] != inputs[0])
+      throw_bad_shape("max_unpool2d", inputs.back(), "values [B, C, H, W] and indices of the same shape");
+    return {inputs[0][0], inputs[0][1], height_, width_};
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->tensors = {inputs[1]};
+    return at::max_unpool2d(inputs[0], inputs[1], {height_, width_});
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor>, Saved& saved,
+                                         std::span<const bool>) const override {
+    const at::Tensor& indices = saved.tensors[0];
+    return {grad.flatten(2).gather(2, indices.flatten(2)).view(indices.sizes()), at::Tensor()};
+  }
+
+ private:
+  std::int64_t height_, width_;
 };
 
 class AdaptiveAvgPool2d final : public Layer {
@@ -648,7 +749,10 @@ LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial,
            .kind = ParameterKind::Bias}});
 }
 LayerPtr conv2d(const ConvOptions& options) {
-  return std::make_shared<Conv2d>(options);
+  return std::make_shared<PlainConvolution>(options, 2);
+}
+LayerPtr conv1d(const ConvOptions& options) {
+  return std::make_shared<PlainConvolution>(options, 1);
 }
 LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options) {
   return std::make_shared<ConvTranspose2d>(options);
@@ -671,11 +775,20 @@ LayerPtr tanh_layer() {
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last) {
   return std::make_shared<MaxPool2d>(kernel, stride, padding, last);
 }
+LayerPtr max_pool2d_indices(std::int64_t kernel, std::int64_t stride, std::int64_t padding, LastWindow last) {
+  return std::make_shared<MaxPool2dIndices>(kernel, stride, padding, last);
+}
+LayerPtr max_unpool2d(std::int64_t height, std::int64_t width) {
+  return std::make_shared<MaxUnpool2d>(height, width);
+}
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width) {
   return std::make_shared<AdaptiveAvgPool2d>(height, width);
 }
 LayerPtr dropout(double p) {
-  return std::make_shared<Dropout>(p);
+  return std::make_shared<Dropout>(p, Dropped::Elements);
+}
+LayerPtr dropout2d(double p) {
+  return std::make_shared<Dropout>(p, Dropped::Channels);
 }
 LayerPtr flatten() {
   return std::make_shared<Flatten>();

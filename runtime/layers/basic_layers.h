@@ -29,6 +29,10 @@ struct Extent2 {
   Extent2(std::int64_t h, std::int64_t w) : height(h), width(w) {}
 };
 
+/// What a convolution reads beyond the edges: zeros, or the image mirrored without its edge, its edge again,
+/// or the other side (torch's padding_mode).
+enum class PaddingMode { Zeros, Reflect, Replicate, Circular };
+
 struct ConvOptions {
   std::int64_t in = 1, out = 1;
   Extent2 kernel = 3;
@@ -36,8 +40,10 @@ struct ConvOptions {
   Extent2 padding = 0;
   bool bias = true;
   WeightInit init = WeightInit::PyTorch;
-  std::int64_t groups = 1;  ///< divides `in` and `out`; `in` of them: depthwise
-  double deviation = 0;     ///< of WeightInit::Normal
+  std::int64_t groups = 1;    ///< divides `in` and `out`; `in` of them: depthwise
+  double deviation = 0;       ///< of WeightInit::Normal
+  std::int64_t dilation = 1;  ///< pixels from one element of the kernel to the next
+  PaddingMode padding_mode = PaddingMode::Zeros;
 };
 /// Initial values of the caller's.
 struct InitialValues {
@@ -52,6 +58,9 @@ LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial,
                 std::string bias);
 
 LayerPtr conv2d(const ConvOptions& options);  ///< [B, in, H, W] -> [B, out, H', W']
+/// [B, in, L] -> [B, out, L']. Reads the widths of `kernel` and `padding`; the weight is [out, in / groups,
+/// width].
+LayerPtr conv1d(const ConvOptions& options);
 
 struct BatchNormOptions {
   double momentum = 0.1;  ///< share of the new microbatch in the running statistics
@@ -71,9 +80,18 @@ LayerPtr tanh_layer();
 enum class LastWindow { LeftOut, Kept };
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                     LastWindow last = LastWindow::LeftOut);
+/// Where max_pool2d of the same input and numbers found each of its values: int64 [B, C, H', W'], counted in
+/// the plane [H, W] (torch's return_indices). A layer beside the pooling itself; no gradient flows through
+/// it.
+LayerPtr max_pool2d_indices(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
+                            LastWindow last = LastWindow::LeftOut);
+/// Values [B, C, H', W'], indices as max_pool2d_indices gives them -> [B, C, height, width]: each value in
+/// its place, zeros elsewhere; of values in one place the last.
+LayerPtr max_unpool2d(std::int64_t height, std::int64_t width);
 LayerPtr adaptive_avg_pool2d(std::int64_t height, std::int64_t width);
-LayerPtr dropout(double p);  ///< mask from CallContext::random_seed alone
-LayerPtr flatten();          ///< [B, ...] -> [B, F]
-LayerPtr add();              ///< two inputs of one shape
+LayerPtr dropout(double p);    ///< mask from CallContext::random_seed alone
+LayerPtr dropout2d(double p);  ///< [B, C, ...] with whole channels of a sample dropped (torch's Dropout2d)
+LayerPtr flatten();            ///< [B, ...] -> [B, F]
+LayerPtr add();                ///< two inputs of one shape
 
 }  // namespace millrace

@@ -18,10 +18,15 @@ struct ConvolutionCall {
 
   std::int64_t stride;
   Extent2 padding;
-  std::int64_t output_padding = 0;
+  std::int64_t output_padding = 0, dilation = 1;
+  PaddingMode mode = PaddingMode::Zeros;
   bool transposed, bias;
 
-  /// input [N, C, H, W]; weight as torch.nn.Conv2d or ConvTranspose2d has it; bias [O], read if `bias`.
+  /// input [N, C, (H,) W] with the edges that `mode` says, and the gradient of what was padded so. Both give
+  /// their argument where it says zeros, which forward() adds itself.
+  at::Tensor padded(const at::Tensor& input) const;
+  at::Tensor unpadded(const at::Tensor& grad) const;
+  /// input as padded() made it; weight as torch.nn has it; bias [O], read if `bias`.
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias_values,
                      std::int64_t groups) const;
   /// Of input, weight and bias, where `mask` asks for them: undefined elsewhere.

@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/layers/autograd_layer.h"
+#include "runtime/layers/seeded_draws.h"
 
 namespace millrace {
 namespace {
@@ -11,10 +12,11 @@ class Computed final : public Layer {
  public:
   explicit Computed(const ForwardLayer& layer) : layer_(layer) {}
   std::string kind() const override { return layer_.kind(); }
+  bool draws() const override { return layer_.draws(); }
   Shape output_shape(std::span<const Shape> inputs) const override { return layer_.output_shape(inputs); }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                      std::span<at::Tensor> buffers, const CallContext& context, Saved*) const override {
-    return layer_.compute(inputs, parameters, buffers, context);
+    return layer_.computed(inputs, parameters, buffers, context);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor&, std::span<const at::Tensor>, Saved&,
                                          std::span<const bool>) const override {
@@ -34,7 +36,15 @@ at::Tensor ForwardLayer::forward(std::span<const at::Tensor> inputs, std::span<c
                                  std::span<at::Tensor> buffers, const CallContext& context,
                                  Saved* saved) const {
   return saved ? recorded_->forward(inputs, parameters, buffers, context, saved)
-               : compute(inputs, parameters, buffers, context);
+               : computed(inputs, parameters, buffers, context);
+}
+
+at::Tensor ForwardLayer::computed(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                                  std::span<at::Tensor> buffers, const CallContext& context) const {
+  if (!draws()) return compute(inputs, parameters, buffers, context);
+  const at::Tensor& on = inputs.empty() ? parameters.front() : inputs.front();
+  const SeededDraws seeded(on.device(), context.random_seed);
+  return compute(inputs, parameters, buffers, context);
 }
 
 std::vector<at::Tensor> ForwardLayer::backward_input(const at::Tensor& grad_output,

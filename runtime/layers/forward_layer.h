@@ -5,20 +5,31 @@
 
 namespace millrace {
 
-/// What a subclass writes is `kind`, `output_shape`, `compute`, and `parameters` where it has some. Its
-/// gradients are those of through_autograd, at the same cost: it holds what the graph holds, and the
-/// parameters' gradients come with the input's and wait.
+/// A subclass writes `kind`, `output_shape`, `compute`, and `parameters` where it has some. Its gradients are
+/// those of through_autograd, at the same cost: it holds what the graph holds, and the parameters' gradients
+/// come with the input's and wait.
+///
+/// `compute` may draw random numbers (torch::randn_like, dropout). They follow from the run's seed,
+/// the layer's name and the microbatch's position: the same with every plan and when a stage recomputes. One
+/// thread of a process runs such a layer at a time. Override draws() with false where nothing is drawn: that
+/// saves a few microseconds a call, and ranks that are threads do not wait for each other.
 class ForwardLayer : public Layer {
  public:
   ForwardLayer();
   ForwardLayer(const ForwardLayer&) = delete;
   ForwardLayer& operator=(const ForwardLayer&) = delete;
 
+  bool draws() const override { return true; }
+
   /// The output, by differentiable operations. `parameters`: trainable ones in order of parameters();
   /// `buffers`: the others, written in place where `context.training`; what is returned then does not depend
   /// on them, or a stage that recomputes would return something else. Thread-safe: no state but its options.
   virtual at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
                              std::span<at::Tensor> buffers, const CallContext& context) const = 0;
+
+  /// compute(), which draws from the engine's stream.
+  at::Tensor computed(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,
+                      std::span<at::Tensor> buffers, const CallContext& context) const;
 
  private:
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> parameters,

@@ -1,5 +1,8 @@
 #include "runtime/layers/image_layers.h"
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/_prelu_kernel.h>
+#include <ATen/ops/_prelu_kernel_backward.h>
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/avg_pool2d_backward.h>
 #include <ATen/ops/cat.h>
@@ -12,7 +15,10 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sum.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/layers/group_normalisation.h"
+#include "runtime/layers/job_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -122,6 +128,103 @@ class ScaleChannels final : public Layer {
   }
 };
 
+/// Of one job; of many, every tensor begins with the jobs.
+class PRelu final : public Layer {
+ public:
+  enum class Of { Job, Jobs };
+  PRelu(std::int64_t parameters, double initial, Of of)
+      : parameters_(parameters), initial_(initial), first_(of == Of::Jobs ? 1 : 0) {}
+  std::string kind() const override { return "prelu"; }
+  bool like(const Layer& other) const override {
+    return parameters_ == static_cast<const PRelu&>(other).parameters_;
+  }
+  LayerPtr over_jobs(std::int64_t) const override {
+    return std::make_shared<PRelu>(parameters_, initial_, Of::Jobs);
+  }
+  std::vector<ParameterSpec> parameters() const override {
+    return {{.name = "weight", .shape = {parameters_}, .init = Init::Constant, .a = initial_}};
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    const Shape& x = inputs[0];
+    if (x.size() < 2 || (parameters_ != 1 && x[1] != parameters_))
+      throw_bad_shape("prelu", x, "[B, " + (parameters_ == 1 ? "C" : std::to_string(parameters_)) + ", ...]");
+    return x;
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    if (saved) saved->tensors = {inputs[0]};
+    return at::_prelu_kernel(inputs[0], by_channel(p[0], inputs[0]));
+  }
+  /// One kernel gives both gradients; the weight's waits in `saved`.
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool>) const override {
+    const at::Tensor weight = by_channel(p[0], grad);
+    auto [of_input, of_weight] = at::_prelu_kernel_backward(grad, saved.tensors[0], weight);
+    saved.tensors = {at::sum_to(std::move(of_weight), weight.sizes())};
+    return {of_input};
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    grads[0].add_(saved.tensors[0].view(grads[0].sizes()));
+  }
+
+ private:
+  /// [1, C or 1, 1, ...], with the jobs before it where there are any.
+  at::Tensor by_channel(const at::Tensor& weight, const at::Tensor& x) const {
+    Shape shape(static_cast<std::size_t>(x.dim()), 1);
+    if (first_ == 1) shape[0] = weight.size(0);
+    shape[first_ + 1] = parameters_;
+    return weight.reshape(shape);
+  }
+  std::int64_t parameters_;
+  double initial_;
+  std::size_t first_;  ///< dimension of the samples
+};
+
+class GroupNorm final : public Layer {
+ public:
+  GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options)
+      : groups_(groups), channels_(channels), o_(options) {
+    MILLRACE_CHECK(groups > 0 && channels % groups == 0, channels << " channels in " << groups << " groups");
+  }
+  std::string kind() const override { return groups_ == channels_ ? "instance_norm" : "group_norm"; }
+  CastPolicy cast_policy() const override { return CastPolicy::Float32; }
+  bool like(const Layer& other) const override {
+    const auto& o = static_cast<const GroupNorm&>(other);
+    return groups_ == o.groups_ && channels_ == o.channels_ && o_.epsilon == o.o_.epsilon &&
+           o_.affine == o.o_.affine;
+  }
+  LayerPtr over_jobs(std::int64_t) const override { return group_norm_over_jobs(groups_, o_.epsilon); }
+  std::vector<ParameterSpec> parameters() const override {
+    if (!o_.affine) return {};
+    return {{.name = "weight", .shape = {channels_}, .init = Init::Ones, .kind = ParameterKind::Norm},
+            {.name = "bias", .shape = {channels_}, .kind = ParameterKind::Norm}};
+  }
+  Shape output_shape(std::span<const Shape> inputs) const override {
+    const Shape& x = inputs[0];
+    if (x.size() < 2 || x[1] != channels_)
+      throw_bad_shape(kind(), x, "[B, " + std::to_string(channels_) + ", ...]");
+    std::int64_t elements = channels_ / groups_;
+    for (std::size_t d = 2; d < x.size(); ++d) elements *= x[d];
+    if (elements < 2) throw_bad_shape(kind(), x, "more than one element to normalise over in each group");
+    return x;
+  }
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    return normalise_groups(inputs[0], p, groups_, o_.epsilon, saved);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    return {group_gradients(grad, p, groups_, saved, needs[0])};
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    for (std::size_t i = 0; i < grads.size(); ++i) grads[i].add_(saved.tensors[i]);
+  }
+
+ private:
+  std::int64_t groups_, channels_;
+  GroupNormOptions o_;
+};
+
 /// y = f(x) with f'(x) known from x alone.
 template <class Function>
 class Activation final : public Layer {
@@ -176,6 +279,15 @@ LayerPtr concat() {
 }
 LayerPtr scale_channels() {
   return std::make_shared<ScaleChannels>();
+}
+LayerPtr prelu(std::int64_t parameters, double initial) {
+  return std::make_shared<PRelu>(parameters, initial, PRelu::Of::Job);
+}
+LayerPtr group_norm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options) {
+  return std::make_shared<GroupNorm>(groups, channels, options);
+}
+LayerPtr instance_norm(std::int64_t channels, const GroupNormOptions& options) {
+  return group_norm(channels, channels, options);
 }
 LayerPtr relu6() {
   return std::make_shared<Activation<Relu6>>();

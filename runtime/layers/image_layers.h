@@ -16,6 +16,21 @@ LayerPtr concat();  ///< [B, C1, ...], [B, C2, ...], ... -> [B, C1 + C2 + ..., .
 /// [B, C, H, W] times a factor for each channel [B, C, 1, 1] (squeeze and excitation, arXiv 1709.01507).
 LayerPtr scale_channels();
 
+/// max(x, 0) + weight min(x, 0), x [B, C, ...]. Parameter weight [parameters], 1 for all channels or one for
+/// each (torch.nn.PReLU, arXiv 1502.01852).
+LayerPtr prelu(std::int64_t parameters = 1, double initial = 0.25);
+
+struct GroupNormOptions {
+  double epsilon = 1e-5;
+  bool affine = true;  ///< parameters weight and bias [C]
+};
+/// [B, C, ...] normalised over the elements of each sample's `groups` groups of channels (torch.nn.GroupNorm,
+/// arXiv 1803.08494). Groups divide the channels.
+LayerPtr group_norm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
+/// Each channel of a sample by itself, without parameters and running statistics unless they are asked for,
+/// as torch.nn.InstanceNorm (arXiv 1607.08022).
+LayerPtr instance_norm(std::int64_t channels, const GroupNormOptions& options = {.affine = false});
+
 LayerPtr relu6();         ///< min(max(x, 0), 6)
 LayerPtr hard_sigmoid();  ///< relu6(x + 3) / 6 (MobileNetV3, arXiv 1905.02244)
 LayerPtr hard_swish();    ///< x times that

@@ -242,6 +242,10 @@ class JobLayer : public MultiLayer {
     return all;
   }
 
+  std::string training_problem(std::span<const Shape> inputs) const override {
+    return jobs_.front()->training_problem(inputs.first(inputs.size() / jobs_.size()));
+  }
+
   bool takes_together() const override { return kernel_ != nullptr; }
 
   std::vector<at::Tensor> forward_all(std::span<const at::Tensor> inputs,

@@ -14,6 +14,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/layers/convolution.h"
+#include "runtime/layers/group_normalisation.h"
 #include "runtime/layers/linear_kernels.h"
 
 namespace millrace {
@@ -77,13 +78,14 @@ class ConvolutionOfJobs final : public Kernel, public OneCall {
  public:
   template <typename Options>
   explicit ConvolutionOfJobs(const Options& options) : call_(options), groups_(options.groups) {}
-  std::string kind() const override { return call_.transposed ? "conv_transpose2d" : "conv2d"; }
+  std::string kind() const override { return call_.transposed ? "conv_transpose2d" : "convolution"; }
 
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
                      const CallContext&, Saved* saved) const override {
     const std::int64_t jobs = inputs[0].size(0);
     const bool shared = jobs > 1 && inputs[0].stride(0) == 0 && groups_ == 1 && !call_.transposed;
-    const at::Tensor x = shared ? inputs[0].select(0, 0).contiguous() : channels_of_jobs(inputs[0]);
+    const at::Tensor x =
+        call_.padded(shared ? inputs[0].select(0, 0).contiguous() : channels_of_jobs(inputs[0]));
     const std::int64_t groups = shared ? 1 : jobs * groups_;
     if (saved) {
       saved->tensors = {x};
@@ -97,7 +99,9 @@ class ConvolutionOfJobs final : public Kernel, public OneCall {
     if (!needs[0]) return {at::Tensor()};
     const std::int64_t jobs = saved.numbers[0];
     MILLRACE_CHECK(saved.numbers[1] > 1 || jobs == 1, "a gradient for what the jobs share");
-    return {apart(std::get<0>(gradients(grad, saved, side_by_side(p[0]), {true, false, false})), jobs)};
+    const at::Tensor of_padded =
+        std::get<0>(gradients(grad, saved, side_by_side(p[0]), {true, false, false}));
+    return {apart(call_.unpadded(of_padded), jobs)};
   }
   void backward_weight(const at::Tensor& grad, Saved& saved, std::span<at::Tensor> grads) const override {
     const at::Tensor shape =
@@ -170,6 +174,7 @@ class BatchNormOfJobs final : public Kernel, public OneCall {
                      std::span<at::Tensor> buffers, const CallContext& context, Saved* saved) const override {
     const at::Tensor x = side_by_side(inputs[0]), weight = p[0].reshape({-1}), bias = p[1].reshape({-1});
     const at::Tensor running_mean = buffers[0].reshape({-1}), running_var = buffers[1].reshape({-1});
+    if (context.training) require_statistics(x.sizes(), x.size(1));
     auto [output, mean, inverse] = at::native_batch_norm(x, weight, bias, running_mean, running_var,
                                                          context.training, o_.momentum, o_.epsilon);
     if (context.training) {
@@ -204,6 +209,40 @@ class BatchNormOfJobs final : public Kernel, public OneCall {
   }
   BatchNormOptions o_;
   bool rows_;
+};
+
+/// B times as many groups of B times as many channels.
+class GroupNormOfJobs final : public Kernel, public OneCall {
+ public:
+  GroupNormOfJobs(std::int64_t groups, double epsilon) : groups_(groups), epsilon_(epsilon) {}
+  std::string kind() const override { return "group_norm"; }
+
+  at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
+                     const CallContext&, Saved* saved) const override {
+    const std::int64_t jobs = inputs[0].size(0);
+    return apart(
+        normalise_groups(channels_of_jobs(inputs[0]), side_by_side(p), jobs * groups_, epsilon_, saved),
+        jobs);
+  }
+  std::vector<at::Tensor> backward_input(const at::Tensor& grad, std::span<const at::Tensor> p, Saved& saved,
+                                         std::span<const bool> needs) const override {
+    const std::int64_t jobs = grad.size(0);
+    const at::Tensor input =
+        group_gradients(channels_of_jobs(grad), side_by_side(p), jobs * groups_, saved, needs[0]);
+    return {input.defined() ? apart(input, jobs) : input};
+  }
+  void backward_weight(const at::Tensor&, Saved& saved, std::span<at::Tensor> grads) const override {
+    for (std::size_t i = 0; i < grads.size(); ++i) grads[i].add_(saved.tensors[i].view(grads[i].sizes()));
+  }
+
+ private:
+  static std::vector<at::Tensor> side_by_side(std::span<const at::Tensor> p) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& one : p) all.push_back(one.reshape({-1}));
+    return all;
+  }
+  std::int64_t groups_;
+  double epsilon_;
 };
 
 /// Normalised without weight and bias, which are then each job's.
@@ -261,11 +300,14 @@ class LearnedPositionsOfJobs final : public Kernel {
 LayerPtr linear_over_jobs() {
   return std::make_shared<LinearOfJobs>();
 }
-LayerPtr conv2d_over_jobs(const ConvOptions& options) {
+LayerPtr conv_over_jobs(const ConvOptions& options) {
   return std::make_shared<ConvolutionOfJobs>(options);
 }
 LayerPtr batch_norm_over_jobs(const BatchNormOptions& options, bool rows) {
   return std::make_shared<BatchNormOfJobs>(options, rows);
+}
+LayerPtr group_norm_over_jobs(std::int64_t groups, double epsilon) {
+  return std::make_shared<GroupNormOfJobs>(groups, epsilon);
 }
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon) {
   return std::make_shared<LayerNormOfJobs>(features, epsilon);

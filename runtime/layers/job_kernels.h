@@ -12,10 +12,12 @@ class OneCall {
   virtual ~OneCall() = default;
 };
 
-LayerPtr linear_over_jobs();  ///< [B, N, ..., I] -> [B, N, ..., O], batched products
-LayerPtr conv2d_over_jobs(const ConvOptions& options);  ///< one convolution with B times as many channels
+LayerPtr linear_over_jobs();                          ///< [B, N, ..., I] -> [B, N, ..., O], batched products
+LayerPtr conv_over_jobs(const ConvOptions& options);  ///< one convolution with B times as many channels
 /// Channels of all jobs side by side; of `rows` they are the last dimension.
 LayerPtr batch_norm_over_jobs(const BatchNormOptions& options, bool rows);
+/// `groups` of one job.
+LayerPtr group_norm_over_jobs(std::int64_t groups, double epsilon);
 LayerPtr layer_norm_over_jobs(std::int64_t features, double epsilon);
 LayerPtr learned_positions_over_jobs();
 LayerPtr conv_transpose2d_over_jobs(const ConvTranspose2dOptions& options);  ///< B times the groups

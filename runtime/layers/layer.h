@@ -52,6 +52,8 @@ struct ParameterSpec {
   std::vector<std::string> also{};
   int job = -1;     ///< whose it is in a job array; its name is then "job<b>/" and the job's own name for it
   double mean = 0;  ///< of Init::Normal
+  /// Names below its layer that it has in the state_dict of another program, instead of `name` or besides.
+  std::vector<std::string> elsewhere{};
 };
 
 /// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the
@@ -115,6 +117,9 @@ class Layer {
   /// Of every output; throws as output_shape. By default one output, of the first floating input's dtype
   /// (float32 where there is none), differentiable where a parameter or a differentiable input acts on it.
   virtual std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const;
+  /// Says why inputs of these shapes cannot be trained on, though they can be evaluated: batch normalisation
+  /// needs two values of each channel. Empty: they can.
+  virtual std::string training_problem(std::span<const Shape> /*inputs*/) const { return {}; }
 
   /// `parameters`: trainable ones in order of parameters(); `buffers`: the buffers in order.
   /// `saved` is nullptr in evaluation: nothing is kept then.

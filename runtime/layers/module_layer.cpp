@@ -1,6 +1,5 @@
 #include "runtime/layers/module_layer.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -12,37 +11,10 @@
 
 #include "runtime/base/check.h"
 #include "runtime/layers/recorded.h"
+#include "runtime/layers/seeded_draws.h"
 
 namespace millrace {
 namespace {
-
-/// Of LibTorch's default generators, which all threads share.
-std::mutex& generator_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-/// While it lives, what is drawn on `device` by default follows from `seed`, and nobody else draws.
-class SeededDraws {
- public:
-  SeededDraws(at::Device device, std::uint64_t seed)
-      : lock_(generator_mutex()), generator_(at::globalContext().defaultGenerator(device)) {
-    const std::lock_guard inner(generator_.mutex());
-    before_ = generator_.get_state();
-    generator_.set_current_seed(seed);
-  }
-  ~SeededDraws() {
-    const std::lock_guard inner(generator_.mutex());
-    generator_.set_state(before_);
-  }
-  SeededDraws(const SeededDraws&) = delete;
-  SeededDraws& operator=(const SeededDraws&) = delete;
-
- private:
-  std::lock_guard<std::mutex> lock_;
-  at::Generator generator_;
-  at::Tensor before_;
-};
 
 /// What is not trained (requires_grad false) is described, and given, as a buffer.
 struct Instance {
@@ -196,7 +168,7 @@ class ModuleLayer final : public Layer {
   }
 
   at::Tensor call(Instance& instance, std::span<const at::Tensor> inputs, const CallContext& context) const {
-    if (!options_.draws || !context.training) return instance.made.forward(inputs);
+    if (!options_.draws) return instance.made.forward(inputs);
     const SeededDraws seeded(inputs.front().device(), context.random_seed);
     return instance.made.forward(inputs);
   }

@@ -355,6 +355,10 @@ class BidirectionalLstm final : public Layer {
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = lstm_parameters(o_, "");
     for (ParameterSpec& spec : lstm_parameters(o_, "_reverse")) specs.push_back(std::move(spec));
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string one_direction = specs[i % kWeights].name;
+      specs[i].elsewhere = {"bidir." + specs[i].name, (i < kWeights ? "layer1." : "layer2.") + one_direction};
+    }
     return specs;
   }
   Shape output_shape(std::span<const Shape> inputs) const override {

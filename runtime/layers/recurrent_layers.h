@@ -30,7 +30,8 @@ LayerPtr carried_lstm(const CarriedLstmOptions& options);
 /// [T, B, I], tokens int64 [T, B] -> [T, B, 2H]: an LSTM over each sentence, and one over each sentence read
 /// from its last token back, side by side. A sentence ends where the `padding` tokens begin; outputs there
 /// are zero, and what the input holds there does not matter: torch's LSTM over packed sequences. Parameters
-/// as lstm's, then the same with "_reverse".
+/// as lstm's, then the same with "_reverse"; PipeDream's EmuBidirLSTM (profiler/translation/seq2seq/models)
+/// has them below "bidir", and once more as two LSTMs of one direction, "layer1" and "layer2".
 LayerPtr bidirectional_lstm(const LstmOptions& options, std::int64_t padding = 0);
 
 /// What an LSTM hands from a step to the next, for R rows that go on by themselves: h and c, [R, H] each.

@@ -21,4 +21,20 @@ inline std::string text_of(const Shape& shape) {
   throw ConfigError(layer + " got input " + text_of(found) + ", expected " + expected);
 }
 
+/// Says that a normalisation in training has one value for each of its `groups` means, whose variance is 0;
+/// empty: it has more. PyTorch refuses the same ("Expected more than 1 value per channel when training").
+inline std::string problem_of_statistics(c10::IntArrayRef input, std::int64_t groups) {
+  if (c10::multiply_integers(input) > groups) return {};
+  return "normalises input " + text_of(input.vec()) + " in training, with one value for each mean";
+}
+
+inline constexpr const char* kMoreValues =
+    "give a larger microbatch or larger inputs (--microbatch, --image-size)";
+
+/// Throws ConfigError where problem_of_statistics() finds one.
+inline void require_statistics(c10::IntArrayRef input, std::int64_t groups) {
+  if (const std::string problem = problem_of_statistics(input, groups); !problem.empty())
+    throw ConfigError(problem, kMoreValues);
+}
+
 }  // namespace millrace

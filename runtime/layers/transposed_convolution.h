@@ -12,10 +12,12 @@ struct ConvTranspose2dOptions {
   bool bias = true;
   std::int64_t groups = 1;  ///< divides `in` and `out`
   WeightInit init = WeightInit::PyTorch;
-  double deviation = 0;  ///< of WeightInit::Normal
+  double deviation = 0;       ///< of WeightInit::Normal
+  std::int64_t dilation = 1;  ///< pixels from one element of the kernel to the next
 };
-/// [B, in, H, W] -> [B, out, H', W'], H' = (H - 1) stride - 2 padding + kernel + output_padding. Parameters
-/// weight [in, out / groups, kernel, kernel] and bias [out], as torch.nn.ConvTranspose2d.
+/// [B, in, H, W] -> [B, out, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + 1 +
+/// output_padding. Parameters weight [in, out / groups, kernel, kernel] and bias [out], as
+/// torch.nn.ConvTranspose2d.
 LayerPtr conv_transpose2d(const ConvTranspose2dOptions& options);
 
 }  // namespace millrace

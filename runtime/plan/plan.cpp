@@ -13,16 +13,6 @@ namespace millrace {
 namespace {
 
 constexpr const char* kFormat = "millrace-plan-1";
-const std::vector<std::string> kSchedules{
-    "gpipe",  "1f1b",  "pipedream", "interleaved",     "zb-h1",         "zb-h2",      "zb-v",
-    "v-half", "v-min", "dualpipev", "pipedream-vsync", "pipedream-2bw", "auto-order", "custom"};
-
-std::string schedule_names() {
-  std::string names;
-  for (const std::string& name : kSchedules) names += (names.empty() ? "" : ", ") + name;
-  return names;
-}
-
 PlanStage stage_from(const Json& json, Problems& problems) {
   ObjectReader in(json, problems);
   PlanStage stage{.layers = in.strings("layers"),
@@ -95,43 +85,12 @@ Json to_json_value(const PlannedFor& planned) {
   return json;
 }
 
-}  // namespace
-
-std::string to_string(ScheduleKind kind) {
-  return kSchedules[static_cast<std::size_t>(kind)];
-}
-bool is_asynchronous(ScheduleKind kind) {
-  return kind == ScheduleKind::PipeDream || kind == ScheduleKind::PipeDreamVSync ||
-         kind == ScheduleKind::PipeDream2BW;
-}
-bool updates_after_each(ScheduleKind kind) {
-  return kind == ScheduleKind::PipeDream || kind == ScheduleKind::PipeDreamVSync;
-}
-bool is_v_shaped(ScheduleKind kind) {
-  return kind == ScheduleKind::ZeroBubbleV || kind == ScheduleKind::VHalf || kind == ScheduleKind::VMin ||
-         kind == ScheduleKind::DualPipeV;
-}
-bool allows_chunks(ScheduleKind kind) {
-  return is_v_shaped(kind) || kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZeroBubbleH1 ||
-         kind == ScheduleKind::AutoOrder || kind == ScheduleKind::Custom;
-}
-
-namespace {
-
 /// What plan files call it: "flush" ends a step with one version of the weights, "stash" keeps several.
 const char* versions_of(ScheduleKind kind) {
   return is_asynchronous(kind) ? "stash" : "flush";
 }
 
 }  // namespace
-
-Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where) {
-  const auto found = std::ranges::find(kSchedules, text);
-  if (found != kSchedules.end()) return static_cast<ScheduleKind>(found - kSchedules.begin());
-  const auto near = nearest_name(text, kSchedules);
-  return Problem{where, "unknown schedule '" + std::string(text) + "'",
-                 near ? "did you mean '" + *near + "'?" : "one of: " + schedule_names()};
-}
 
 int Plan::num_ranks() const {
   std::set<RankId> ranks;

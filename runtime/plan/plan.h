@@ -9,34 +9,9 @@
 #include "runtime/base/units.h"
 #include "runtime/plan/cluster_spec.h"
 #include "runtime/plan/layer_graph.h"
+#include "runtime/plan/schedule_kinds.h"
 
 namespace millrace {
-
-/// docs/schedules.md says what each is, what it costs and where it comes from.
-enum class ScheduleKind {
-  GPipe,
-  OneFOneB,
-  PipeDream,       ///< asynchronous, an update after each backward
-  Interleaved,     ///< 1F1B over several stages per rank, stage s on place s mod p
-  ZeroBubbleH1,    ///< backward split in two, memory of 1F1B; chunks as Interleaved
-  ZeroBubbleH2,    ///< twice the memory, idle only at both ends
-  ZeroBubbleV,     ///< stages r and 2p-1-r on one rank, memory of 1F1B
-  VHalf,           ///< as ZeroBubbleV with half the memory
-  VMin,            ///< with a third
-  DualPipeV,       ///< as ZeroBubbleV, forwards beside backwards
-  PipeDreamVSync,  ///< PipeDream; a microbatch sees the same version in all stages
-  PipeDream2BW,    ///< asynchronous, an update every k microbatches, two versions
-  AutoOrder,       ///< ordered from measured costs (list_schedule)
-  Custom,          ///< read from a file; flushing
-};
-bool is_asynchronous(ScheduleKind kind);     ///< updates while microbatches are in flight
-bool updates_after_each(ScheduleKind kind);  ///< of the asynchronous ones: PipeDream's, not 2BW
-bool allows_chunks(ScheduleKind kind);       ///< a rank may hold several stages
-
-/// "gpipe", "1f1b", "pipedream", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipev",
-/// "pipedream-vsync", "pipedream-2bw", "auto-order", "custom".
-std::string to_string(ScheduleKind kind);
-Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where);
 
 /// One stage: a set of layers (by name, in execution order) held by each rank of `ranks` (replicas).
 struct PlanStage {
@@ -136,6 +111,5 @@ OtherThanPlanned compare(const PlannedFor& planned, const PlannedFor& run);
 /// schedule wants it: along a V (chunks 2) or round and round.
 Plan uniform_plan(const std::string& model, const std::vector<std::string>& layers, int stages, int replicas,
                   int microbatches, ScheduleKind schedule, int chunks = 1);
-bool is_v_shaped(ScheduleKind kind);  ///< stages r and 2p-1-r share a rank
 
 }  // namespace millrace

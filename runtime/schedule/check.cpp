@@ -139,7 +139,7 @@ class Checker {
   }
   /// Microbatches of all replicas that one update of the stage covers (asynchronous).
   int per_update(StageId stage) const {
-    if (schedule_.kind != ScheduleKind::PipeDream2BW) return shape_.replicas(stage);
+    if (!updates_after_several(schedule_.kind)) return shape_.replicas(stage);
     return shape_.update_every > 0 ? shape_.update_every : least_update_every(shape_);
   }
 

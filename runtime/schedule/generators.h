@@ -45,6 +45,54 @@ std::vector<Order> v_half(int places, int chunks, int microbatches);         // 
 std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
 std::vector<Order> dual_pipe_v(int places, int chunks, int microbatches);    // v_schedules.cpp
 
+/// What a bound of a rank's stash depends on.
+struct StashShape {
+  int places = 1;        ///< p
+  int chunks = 1;        ///< stages of the rank
+  int first = 0;         ///< its first stage
+  int microbatches = 1;  ///< of its replica
+  int warm_up = 0;       ///< Place's, of the first stage
+  int most_warm_up = 0;
+
+  int round() const { return rounds_of(places, microbatches)[0]; }  ///< microbatches of the longest round
+};
+
+/// How a kind is generated: rank by rank, or all places of one replica at once.
+struct Generator {
+  ScheduleKind kind;
+  Order (*one_stage)(const Place&) = nullptr;
+  std::vector<Order> (*chunks)(int places, int chunks, int microbatches) = nullptr;
+  /// Most (stage, microbatch) pairs that a rank keeps at a time; null: all of its step.
+  int (*most_stashed)(const StashShape&) = nullptr;
+};
+
+inline int one_more_than_warm_up(const StashShape& s) {
+  return s.warm_up + 1;
+}
+
+/// Every kind whose order follows from a rule.
+inline constexpr Generator kGenerators[] = {
+    {ScheduleKind::GPipe, gpipe, nullptr, nullptr},
+    {ScheduleKind::OneFOneB, one_f_one_b, nullptr, one_more_than_warm_up},
+    {ScheduleKind::PipeDream, asynchronous, nullptr, one_more_than_warm_up},
+    {ScheduleKind::PipeDreamVSync, asynchronous, nullptr, one_more_than_warm_up},
+    {ScheduleKind::PipeDream2BW, asynchronous, nullptr, one_more_than_warm_up},
+    {ScheduleKind::Interleaved, nullptr, interleaved,
+     [](const StashShape& s) {
+       return (s.chunks - 1) * s.round() + (s.chunks > 1 ? 2 : 1) * (s.places - 1 - s.first) + 1;
+     }},
+    {ScheduleKind::ZeroBubbleH1, zero_bubble_h1, interleaved_h1,
+     [](const StashShape& s) {
+       return s.chunks == 1 ? s.most_warm_up + 1 : (s.chunks - 1) * s.round() + s.places;
+     }},
+    {ScheduleKind::ZeroBubbleH2, zero_bubble_h2, nullptr,
+     [](const StashShape& s) { return 2 * s.most_warm_up + 1; }},
+    {ScheduleKind::ZeroBubbleV, nullptr, zero_bubble_v, [](const StashShape& s) { return 2 * s.places; }},
+    {ScheduleKind::VHalf, nullptr, v_half, [](const StashShape& s) { return s.places + 2; }},
+    {ScheduleKind::VMin, nullptr, v_min, [](const StashShape& s) { return 2 * (s.places + 4) / 3; }},
+    {ScheduleKind::DualPipeV, nullptr, dual_pipe_v, [](const StashShape& s) { return 2 * s.places + 1; }},
+};
+
 /// Ends a flushing step: Reduce (unless the order has it already) and Update of each stage, in stage order
 /// (the same on all replicas: a reduce waits for all of them). lower.cpp
 void finish_step(const PipelineShape& shape, Order& order);

@@ -297,11 +297,6 @@ std::vector<std::vector<int>> caps(const PipelineShape& shape, const std::vector
   return all;
 }
 
-const ScheduleKind kFixed[] = {
-    ScheduleKind::GPipe,        ScheduleKind::OneFOneB,     ScheduleKind::Interleaved,
-    ScheduleKind::ZeroBubbleH1, ScheduleKind::ZeroBubbleH2, ScheduleKind::ZeroBubbleV,
-    ScheduleKind::VHalf,        ScheduleKind::VMin,         ScheduleKind::DualPipeV};
-
 }  // namespace
 
 std::vector<Order> place_weights(const std::vector<Order>& orders, const PipelineShape& shape,
@@ -328,7 +323,9 @@ Result<Schedule> list_schedule(const PipelineShape& shape, const ScheduleCosts& 
          {}});
   if (!problems.empty()) return problems;
   Best best(shape, costs, cap);
-  for (ScheduleKind kind : kFixed) {
+  const std::vector<ScheduleKind> by_rule = schedule_kinds(
+      [](const ScheduleTraits& row) { return row.order == OrderSource::Rule && !is_asynchronous(row.kind); });
+  for (ScheduleKind kind : by_rule) {
     Result<Schedule> fixed = make_schedule(kind, shape);
     if (!fixed) continue;
     best.offer(*fixed);

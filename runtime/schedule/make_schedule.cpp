@@ -1,4 +1,4 @@
-// The table of schedules: from a shape to each rank's computations.
+// From a shape to each rank's computations, by the generators of the table.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -8,28 +8,6 @@
 
 namespace millrace {
 namespace {
-
-/// How a schedule is generated: rank by rank, or all places of one replica at once.
-struct Generator {
-  ScheduleKind kind;
-  Order (*one_stage)(const Place&) = nullptr;
-  std::vector<Order> (*chunks)(int places, int chunks, int microbatches) = nullptr;
-};
-
-const Generator kGenerators[] = {
-    {ScheduleKind::GPipe, gpipe, nullptr},
-    {ScheduleKind::OneFOneB, one_f_one_b, nullptr},
-    {ScheduleKind::ZeroBubbleH1, zero_bubble_h1, interleaved_h1},
-    {ScheduleKind::ZeroBubbleH2, zero_bubble_h2, nullptr},
-    {ScheduleKind::Interleaved, nullptr, interleaved},
-    {ScheduleKind::ZeroBubbleV, nullptr, zero_bubble_v},
-    {ScheduleKind::VHalf, nullptr, v_half},
-    {ScheduleKind::VMin, nullptr, v_min},
-    {ScheduleKind::DualPipeV, nullptr, dual_pipe_v},
-    {ScheduleKind::PipeDream, asynchronous, nullptr},
-    {ScheduleKind::PipeDreamVSync, asynchronous, nullptr},
-    {ScheduleKind::PipeDream2BW, asynchronous, nullptr},
-};
 
 std::string name(int stage) {
   return "stage " + std::to_string(stage);
@@ -112,7 +90,7 @@ Problems asynchronous_problems(ScheduleKind kind, const PipelineShape& shape) {
                 "minibatches do not divide among replicas: ", shape.microbatches);
   if (kind == ScheduleKind::PipeDreamVSync && !equal_replicas(shape))
     problems.push_back({"", "vertical sync needs as many replicas in each stage", "use pipedream"});
-  if (kind != ScheduleKind::PipeDream2BW || !problems.empty()) return problems;
+  if (!updates_after_several(kind) || !problems.empty()) return problems;
   const int least = least_update_every(shape), every = shape.update_every > 0 ? shape.update_every : least;
   if (every < least)
     problems.push_back(
@@ -160,7 +138,7 @@ int own_count(int microbatches, int replica, int replicas) {
 
 std::vector<Order> by_stage(const Generator& generator, const PipelineShape& shape) {
   std::vector<Order> ranks(static_cast<std::size_t>(shape.num_ranks()));
-  const bool batches = generator.kind == ScheduleKind::PipeDream2BW;
+  const bool batches = updates_after_several(generator.kind);
   const int every = !batches ? 0 : shape.update_every > 0 ? shape.update_every : least_update_every(shape);
   for (int s = 0; s < shape.num_stages(); ++s) {
     const int replicas = shape.replicas(StageId(s));
@@ -215,6 +193,28 @@ Result<Schedule> buffered_schedule(ScheduleKind kind, const PipelineShape& shape
 }
 
 }  // namespace
+
+int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank) {
+  int chunks = 0, first = -1;
+  for (int s = shape.num_stages(); s-- > 0;) {
+    const auto& ranks = shape.ranks_of_stage[s];
+    if (std::ranges::find(ranks, rank) != ranks.end()) ++chunks, first = s;
+  }
+  if (first < 0) return 0;
+  const auto& ranks = shape.ranks_of_stage[first];
+  const int replicas = static_cast<int>(ranks.size());
+  const int replica = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+  const StashShape stash{.places = std::max(1, shape.num_stages() / chunks),
+                         .chunks = chunks,
+                         .first = first,
+                         .microbatches = own_count(shape.microbatches, replica, replicas),
+                         .warm_up = warm_up_of(shape, StageId(first)),
+                         .most_warm_up = most_warm_up(shape)};
+  const int all = stash.microbatches * chunks;
+  const auto* generator = std::ranges::find(kGenerators, kind, &Generator::kind);
+  const bool bounded = generator != std::end(kGenerators) && generator->most_stashed;
+  return bounded ? std::min(all, generator->most_stashed(stash)) : all;
+}
 
 Result<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape, Transport transport) {
   Result<Schedule> schedule = buffered_schedule(kind, shape);

@@ -45,7 +45,10 @@ class Averages {
     for (std::size_t r = 0; r < spans.size(); ++r) {
       auto& mine = spans_.emplace_back();
       for (const Span& span : spans[r])
-        if (is_action(span.kind) && span.stage >= 0 && span.stage < plan.num_stages()) mine.push_back(span);
+        if (span.kind == SpanKind::Eval || span.kind == SpanKind::Checkpoint)
+          pauses_.insert(span.step);
+        else if (is_action(span.kind) && span.stage >= 0 && span.stage < plan.num_stages())
+          mine.push_back(span);
       std::stable_sort(mine.begin(), mine.end(),
                        [](const Span& a, const Span& b) { return a.start < b.start; });
       auto& of_mine = message_of_.emplace_back(mine.size());
@@ -63,7 +66,8 @@ class Averages {
   Result<MeasuredCosts> run() {
     if (Problems problems = find_steps(); !problems.empty()) return problems;
     for (std::size_t r = 0; r < spans_.size(); ++r) walk(static_cast<int>(r));
-    MeasuredCosts result{.steps = static_cast<int>(last_ - first_)};
+    MeasuredCosts result;
+    for (const Stretch& one : stretches_) result.steps += static_cast<int>(one.last - one.first);
     add_reduces();
     for (std::size_t s = 0; s < whole_.size(); ++s) {
       if (whole_[s].forward.count == 0 || whole_[s].backward.count + whole_[s].input.count == 0)
@@ -81,16 +85,20 @@ class Averages {
     }
     for (const Mean& waited : transfers_) result.costs.transfer.push_back(waited.value());
     for (const Early& early : early_)
-      each_.seconds[early.which] = std::min(result.costs.transfer[early.link], early.at_most);
+      each_[early.stretch].seconds[early.which] = std::min(result.costs.transfer[early.link], early.at_most);
     for (std::size_t r = 0; r < spans_.size(); ++r) {
-      const double begin = static_cast<double>(ends_[r].at(first_)),
-                   end = static_cast<double>(ends_[r].at(last_));
-      result.step_s =
-          std::max(result.step_s, (end - begin) * kNanosecond / static_cast<double>(last_ - first_));
-      each_.start.push_back(begin * kNanosecond);
+      double seconds = 0;
+      for (std::size_t s = 0; s < stretches_.size(); ++s) {
+        const std::int64_t begin = ends_[r].at(stretches_[s].first), end = ends_[r].at(stretches_[s].last);
+        seconds += static_cast<double>(end - begin) * kNanosecond;
+        each_[s].start.push_back(static_cast<double>(begin) * kNanosecond);
+      }
+      result.step_s = std::max(result.step_s, seconds / result.steps);
     }
-    const double earliest = *std::ranges::min_element(each_.start);
-    for (double& start : each_.start) start -= earliest;
+    for (ActionTimes& each : each_) {
+      const double earliest = *std::ranges::min_element(each.start);
+      for (double& start : each.start) start -= earliest;
+    }
     result.each = std::move(each_);
     return result;
   }
@@ -105,8 +113,13 @@ class Averages {
                                                : weight;
     }
   };
+  /// Traced steps without a gap: those after `first` are averaged, up to `last`.
+  struct Stretch {
+    std::int64_t first, last;
+  };
   /// A message that nobody waited for: how long it took is not known.
   struct Early {
+    std::size_t stretch;
     ActionTimes::Which which;
     std::size_t link;
     double at_most;
@@ -119,7 +132,7 @@ class Averages {
     costs.backward_weight.push_back(split ? stage.weight.value() : stage.backward.value() / 2);
   }
 
-  /// The first step and the last that every rank has whole; ends_ of each.
+  /// Stretches of steps that every rank has whole; ends_ of each.
   Problems find_steps() {
     std::set<std::int64_t> common;
     for (std::size_t r = 0; r < spans_.size(); ++r) {
@@ -135,22 +148,41 @@ class Averages {
       common = std::move(mine);
       ends_.push_back(std::move(ends));
     }
-    if (common.size() < 3)
-      return {{"", "fewer than three steps were traced on every rank", "train with --trace-steps 10"}};
-    first_ = *common.begin();
-    last_ = *common.rbegin();
-    each_.first = INT64_MAX;
+    for (auto step = common.begin(); step != common.end(); ++step) {
+      const bool goes_on = !stretches_.empty() && stretches_.back().last + 1 == *step &&
+                           !pauses_.contains(stretches_.back().last);
+      if (goes_on)
+        stretches_.back().last = *step;
+      else
+        stretches_.push_back({*step, *step});
+    }
+    std::erase_if(stretches_, [](const Stretch& one) { return one.first == one.last; });
+    std::int64_t averaged = 0;
+    for (const Stretch& one : stretches_) averaged += one.last - one.first;
+    if (averaged < 2)
+      return {
+          {"", "fewer than three steps in a row were traced on every rank", "train with --trace-steps 10"}};
+    for (const Stretch& one : stretches_)
+      each_.push_back({.steps = static_cast<int>(one.last - one.first), .first = INT64_MAX});
     for (const auto& spans : spans_)
       for (const Span& span : spans)
-        if (span.kind == SpanKind::Forward && counts(span))
-          each_.first = std::min(each_.first, span.microbatch);
+        if (const auto at = stretch_of(span); at && span.kind == SpanKind::Forward)
+          each_[*at].first = std::min(each_[*at].first, span.microbatch);
     return {};
   }
 
-  bool counts(const Span& span) const { return span.step > first_ && span.step <= last_; }
+  /// In which stretch it is averaged.
+  std::optional<std::size_t> stretch_of(const Span& span) const {
+    for (std::size_t s = 0; s < stretches_.size(); ++s)
+      if (span.step > stretches_[s].first && span.step <= stretches_[s].last) return s;
+    return std::nullopt;
+  }
+  bool counts(const Span& span) const { return stretch_of(span).has_value(); }
 
-  double& own(int rank, SpanKind kind, int stage, int receiver, std::int64_t microbatch) {
-    return each_.seconds[{rank, kind, stage, receiver, microbatch - each_.first}];
+  /// Of a span that counts, or of the sender's action that it took.
+  double& own(const Span& span, int rank, SpanKind kind, int stage, int receiver) {
+    ActionTimes& each = each_[*stretch_of(span)];
+    return each.seconds[{rank, kind, stage, receiver, span.microbatch - each.first}];
   }
 
   std::optional<std::size_t> link_between(int stage, int other) const {
@@ -183,6 +215,13 @@ class Averages {
     std::map<std::int32_t, std::int64_t> arrivals;  // of the newest message that was waited for, by sender
     for (std::size_t i = 0; i < spans.size(); ++i) {
       const Span& span = spans[i];
+      if (std::ranges::find(stretches_, span.step, &Stretch::first) != stretches_.end() &&
+          (i == 0 || spans[i - 1].step != span.step)) {
+        before = span.start;  // what lies before it was not traced
+        pending = 0;
+        last = nullptr;
+        arrivals.clear();
+      }
       const Sent* const message = message_of_[static_cast<std::size_t>(rank)][i];
       const double seconds = static_cast<double>(span.end - before) * kNanosecond;
       const auto stage = static_cast<std::size_t>(span.stage);
@@ -191,7 +230,7 @@ class Averages {
         if (counts(span)) {
           last = &whole_[stage].of(span.kind);
           last->add(seconds + pending);
-          last_own = &own(rank, span.kind, span.stage, -1, span.microbatch);
+          last_own = &own(span, rank, span.kind, span.stage, -1);
           *last_own = seconds + pending;
           alone_[stage].of(span.kind).add(static_cast<double>(span.end - span.start) * kNanosecond);
         }
@@ -210,13 +249,14 @@ class Averages {
           busy = span.end;
           if (counts(span)) {
             transfers_[link].add(transfer);
-            own(span.peer, SpanKind::Send, message->stage, span.stage, span.microbatch) = transfer;
+            own(span, span.peer, SpanKind::Send, message->stage, span.stage) = transfer;
           }
         } else if (message != nullptr) {
           pending += seconds;
-          if (counts(span))
+          if (const auto at = stretch_of(span))
             early_.push_back(
-                {{span.peer, SpanKind::Send, message->stage, span.stage, span.microbatch - each_.first},
+                {*at,
+                 {span.peer, SpanKind::Send, message->stage, span.stage, span.microbatch - each_[*at].first},
                  link,
                  static_cast<double>(before - message->end) * kNanosecond});
         }
@@ -227,7 +267,7 @@ class Averages {
       } else if (span.kind == SpanKind::Update) {
         if (counts(span)) {
           updates_[stage].add(seconds);
-          own(rank, span.kind, span.stage, -1, span.microbatch) = seconds;
+          own(span, rank, span.kind, span.stage, -1) = seconds;
         }
       } else if (span.kind == SpanKind::Reduce) {
         if (counts(span)) reducing_[{span.stage, span.step}].push_back({rank, span});
@@ -261,8 +301,7 @@ class Averages {
       }
       const double seconds = static_cast<double>(std::max<std::int64_t>(0, end - start)) * kNanosecond;
       reduces_[static_cast<std::size_t>(which.first)].add(seconds);
-      for (const auto& [rank, span] : replicas)
-        own(rank, span.kind, span.stage, -1, span.microbatch) = seconds;
+      for (const auto& [rank, span] : replicas) own(span, rank, span.kind, span.stage, -1) = seconds;
     }
   }
 
@@ -274,13 +313,14 @@ class Averages {
   std::map<std::pair<int, std::int64_t>, std::vector<std::pair<int, Span>>> reducing_;  // by stage and step
   std::map<std::int64_t, std::map<int, double>> agreeing_;  // seconds by step and rank: with all others
   std::vector<Early> early_;
-  ActionTimes each_;
+  std::vector<ActionTimes> each_;  // by stretch
+  std::set<std::int64_t> pauses_;  // steps after which the ranks did something else
+  std::vector<Stretch> stretches_;
   std::vector<std::vector<Span>> spans_;
   std::vector<std::map<std::int64_t, std::int64_t>> ends_;  // by rank: of each step
   std::deque<Sent> sent_;
   Messages messages_;
   std::vector<std::vector<Sent*>> message_of_;  // by rank and span: that it sends or waits for, or null
-  std::int64_t first_ = 0, last_ = 0;
 };
 
 /// Whether a step ends in several updates of a stage, as those of models do that are trained in turns.
@@ -289,6 +329,56 @@ bool updates_again(const std::vector<Span>& spans) {
   return std::ranges::any_of(spans, [&](const Span& span) {
     return span.kind == SpanKind::Update && !seen.emplace(span.step, span.stage, span.microbatch).second;
   });
+}
+
+/// Steps without a gap once more: seconds of one of them.
+Result<double> replayed_stretch(const Plan& plan, const PipelineShape& shape, const ScheduleCosts& costs,
+                                const ActionTimes& each, const std::optional<ScheduleFile>& file) {
+  PipelineShape run = shape;
+  SimulationOptions options{.peaks = false};
+  // The averaged steps are microbatches [from, from + count) of the run that is simulated, where `of_step`
+  // are of a step; `traced` of them were, as a step is rounded up to whole turns.
+  std::int64_t from = 0, of_step = updates_after_each(plan.schedule) ? 1 : plan.microbatches * plan.arrays;
+  const std::int64_t traced = of_step;
+  if (is_asynchronous(plan.schedule)) {
+    // The messages of microbatches before and after cross the borders: they take the mean times.
+    const std::int64_t turn = turn_of(shape), fill = filling_of(shape);
+    from = fill + each.first % turn;
+    run.microbatches = static_cast<int>((from + each.steps * of_step + turn - 1) / turn * turn + fill);
+  }
+  Result<Schedule> schedule = schedule_of(plan, run, Transport::Buffered, file);
+  if (!schedule) return schedule.problems();
+  if (!is_asynchronous(plan.schedule)) {
+    *schedule = repeat_steps(*schedule, run, each.steps);
+    of_step = run.microbatches / each.steps;
+    options.start = each.start;
+  }
+  const auto in_steps = [&](const Action& a) {
+    return a.microbatch.value >= from && a.microbatch.value < from + each.steps * of_step;
+  };
+  for (std::size_t r = 0; r < schedule->ranks.size(); ++r) {
+    auto& own = options.own_seconds.emplace_back();
+    for (const Action& a : schedule->ranks[r]) {
+      const std::int64_t after = a.microbatch.value - from;
+      const auto found = in_steps(a) ? each.seconds.find({static_cast<int>(r), span_kind(a.op), a.stage.value,
+                                                          is_send(a.op) ? a.peer_stage.value : -1,
+                                                          after / of_step * traced + after % of_step})
+                                     : each.seconds.end();
+      own.push_back(found == each.seconds.end() ? -1 : found->second);
+    }
+  }
+  const Simulation simulation = simulate(*schedule, run, costs, options);
+  double step_s = 0;
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+    double begin = r < options.start.size() ? options.start[r] : 0, end = 0;
+    for (const TimedAction& timed : simulation.ranks[r]) {
+      if (timed.action.op != Op::Update) continue;
+      if (timed.action.microbatch.value < from) begin = std::max(begin, timed.end);
+      if (in_steps(timed.action)) end = std::max(end, timed.end);
+    }
+    step_s = std::max(step_s, (end - begin) / each.steps);
+  }
+  return step_s;
 }
 
 }  // namespace
@@ -330,52 +420,13 @@ Result<double> simulated_step(const Plan& plan, const PipelineShape& shape, cons
 
 Result<double> replayed_step(const Plan& plan, const PipelineShape& shape, const MeasuredCosts& measured,
                              const std::optional<ScheduleFile>& file) {
-  const ActionTimes& each = measured.each;
-  PipelineShape run = shape;
-  SimulationOptions options{.peaks = false};
-  // The averaged steps are microbatches [from, from + count) of the run that is simulated, where `of_step`
-  // are of a step; `traced` of them were, as a step is rounded up to whole turns.
-  std::int64_t from = 0, of_step = updates_after_each(plan.schedule) ? 1 : plan.microbatches * plan.arrays;
-  const std::int64_t traced = of_step;
-  if (is_asynchronous(plan.schedule)) {
-    // The messages of microbatches before and after cross the borders: they take the mean times.
-    const std::int64_t turn = turn_of(shape), fill = filling_of(shape);
-    from = fill + each.first % turn;
-    run.microbatches = static_cast<int>((from + measured.steps * of_step + turn - 1) / turn * turn + fill);
+  double seconds = 0;
+  for (const ActionTimes& each : measured.each) {
+    const Result<double> step_s = replayed_stretch(plan, shape, measured.costs, each, file);
+    if (!step_s) return step_s;
+    seconds += *step_s * each.steps;
   }
-  Result<Schedule> schedule = schedule_of(plan, run, Transport::Buffered, file);
-  if (!schedule) return schedule.problems();
-  if (!is_asynchronous(plan.schedule)) {
-    *schedule = repeat_steps(*schedule, run, measured.steps);
-    of_step = run.microbatches / measured.steps;
-    options.start = each.start;
-  }
-  const auto in_steps = [&](const Action& a) {
-    return a.microbatch.value >= from && a.microbatch.value < from + measured.steps * of_step;
-  };
-  for (std::size_t r = 0; r < schedule->ranks.size(); ++r) {
-    auto& own = options.own_seconds.emplace_back();
-    for (const Action& a : schedule->ranks[r]) {
-      const std::int64_t after = a.microbatch.value - from;
-      const auto found = in_steps(a) ? each.seconds.find({static_cast<int>(r), span_kind(a.op), a.stage.value,
-                                                          is_send(a.op) ? a.peer_stage.value : -1,
-                                                          after / of_step * traced + after % of_step})
-                                     : each.seconds.end();
-      own.push_back(found == each.seconds.end() ? -1 : found->second);
-    }
-  }
-  const Simulation simulation = simulate(*schedule, run, measured.costs, options);
-  double step_s = 0;
-  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
-    double begin = r < options.start.size() ? options.start[r] : 0, end = 0;
-    for (const TimedAction& timed : simulation.ranks[r]) {
-      if (timed.action.op != Op::Update) continue;
-      if (timed.action.microbatch.value < from) begin = std::max(begin, timed.end);
-      if (in_steps(timed.action)) end = std::max(end, timed.end);
-    }
-    step_s = std::max(step_s, (end - begin) / measured.steps);
-  }
-  return step_s;
+  return seconds / measured.steps;
 }
 
 }  // namespace millrace

@@ -14,17 +14,19 @@
 
 namespace millrace {
 
-/// Seconds of single actions of the averaged steps.
+/// Seconds of single actions of averaged steps that follow each other without a pause.
 struct ActionTimes {
   /// Rank, kind, stage, the receiver's stage (Send: the message's transfer; else -1), microbatch from the
   /// first averaged one on.
   using Which = std::tuple<int, SpanKind, int, int, std::int64_t>;
   std::map<Which, double> seconds;
+  int steps = 0;
   std::int64_t first = 0;     ///< microbatch of the run that is 0 in `seconds`
   std::vector<double> start;  ///< by rank: when it begins the first averaged step, from the earliest on
 };
 
-/// Means over the traced steps but the first (which warms up, and gives the start of the second).
+/// Means over the traced steps. The first step of each stretch without a gap (steps that were not traced, an
+/// evaluation, a checkpoint) is left out: it warms up, and gives the start of the second.
 struct MeasuredCosts {
   /// Seconds by stage and by link, of one microbatch. A computation has what its rank did for it besides: the
   /// batch, messages that were there already, handing its own message over, and the time between two actions.
@@ -37,7 +39,7 @@ struct MeasuredCosts {
   bool split_backwards = false;
   double step_s = 0;  ///< of the same steps, of the rank that took longest; asynchronous: of a minibatch
   int steps = 0;      ///< that were averaged
-  ActionTimes each;
+  std::vector<ActionTimes> each;  ///< by stretch
 };
 
 /// `spans_by_rank` of the ranks of `plan`, on one clock (one host). Problem: fewer than three traced steps,

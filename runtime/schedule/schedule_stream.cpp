@@ -13,7 +13,7 @@ namespace {
 using Lists = std::vector<std::vector<Action>>;
 
 std::int64_t period_of(ScheduleKind kind, const PipelineShape& shape) {
-  if (kind == ScheduleKind::PipeDream2BW)
+  if (updates_after_several(kind))
     return shape.update_every > 0 ? shape.update_every : least_update_every(shape);
   return shape.round();
 }
@@ -167,7 +167,7 @@ std::vector<Action> ScheduleStream::under_way(RankId rank, std::int64_t cut) con
 }
 
 VersionRule version_rule(ScheduleKind kind, const PipelineShape& shape, StageId stage) {
-  if (kind == ScheduleKind::PipeDream2BW) return {.per_version = period_of(kind, shape), .lag = 1};
+  if (updates_after_several(kind)) return {.per_version = period_of(kind, shape), .lag = 1};
   return {.per_version = shape.replicas(stage),
           .lag = warm_up_of(shape, kind == ScheduleKind::PipeDreamVSync ? StageId(0) : stage)};
 }

@@ -137,7 +137,7 @@ PipelineShape shape_of(const Plan& plan, int microbatches) {
   }
   for (const PlanStage& stage : plan.stages) shape.ranks_of_stage.push_back(stage.ranks);
   for (const PlanCrossing& crossing : plan.crossings) shape.links.push_back({crossing.from, crossing.to});
-  if (plan.schedule == ScheduleKind::PipeDream2BW) shape.update_every = plan.microbatches;
+  if (updates_after_several(plan.schedule)) shape.update_every = plan.microbatches;
   return shape;
 }
 

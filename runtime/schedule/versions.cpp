@@ -8,14 +8,6 @@
 namespace millrace {
 namespace {
 
-/// Microbatches of the replica that `rank` is in `stage`.
-int own_microbatches(const PipelineShape& shape, StageId stage, RankId rank) {
-  const auto& ranks = shape.ranks_of_stage[static_cast<std::size_t>(stage.value)];
-  const int replica = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
-  const int replicas = static_cast<int>(ranks.size());
-  return (shape.microbatches - replica + replicas - 1) / replicas;
-}
-
 /// Live versions of one stage on one rank.
 class LiveVersions {
  public:
@@ -85,7 +77,7 @@ std::vector<std::int64_t> forward_versions(const Schedule& schedule, const Pipel
   const int every = shape.update_every > 0 ? shape.update_every : least_update_every(shape);
   for (std::size_t i = 0; i < versions.size(); ++i) {
     if (schedule.kind == ScheduleKind::PipeDreamVSync) versions[i] = versions[i % microbatches];
-    if (schedule.kind == ScheduleKind::PipeDream2BW)
+    if (updates_after_several(schedule.kind))
       versions[i] = std::max<std::int64_t>(0, static_cast<std::int64_t>(i % microbatches) / every - 1);
   }
   return versions;
@@ -142,43 +134,6 @@ int version_limit(ScheduleKind kind, const PipelineShape& shape, StageId stage) 
       return 2;
     default:
       return 1;
-  }
-}
-
-int stash_limit(ScheduleKind kind, const PipelineShape& shape, RankId rank) {
-  int chunks = 0, first = -1;
-  for (int s = shape.num_stages(); s-- > 0;) {
-    const auto& ranks = shape.ranks_of_stage[static_cast<std::size_t>(s)];
-    if (std::ranges::find(ranks, rank) != ranks.end()) ++chunks, first = s;
-  }
-  if (first < 0) return 0;
-  const StageId stage(first);
-  const int own = own_microbatches(shape, stage, rank), p = std::max(1, shape.num_stages() / chunks);
-  const int warm_up = warm_up_of(shape, stage), most = most_warm_up(shape);
-  const int round = rounds_of(p, own)[0];
-  int limit = own * chunks;
-  switch (kind) {
-    case ScheduleKind::OneFOneB:
-    case ScheduleKind::PipeDream:
-    case ScheduleKind::PipeDreamVSync:
-    case ScheduleKind::PipeDream2BW:
-      return std::min(limit, warm_up + 1);
-    case ScheduleKind::Interleaved:
-      return std::min(limit, (chunks - 1) * round + (chunks > 1 ? 2 : 1) * (p - 1 - first) + 1);
-    case ScheduleKind::ZeroBubbleH1:
-      return std::min(limit, chunks == 1 ? most + 1 : (chunks - 1) * round + p);
-    case ScheduleKind::ZeroBubbleH2:
-      return std::min(limit, 2 * most + 1);
-    case ScheduleKind::ZeroBubbleV:
-      return std::min(limit, 2 * p);
-    case ScheduleKind::VHalf:
-      return std::min(limit, p + 2);
-    case ScheduleKind::VMin:
-      return std::min(limit, 2 * (p + 4) / 3);
-    case ScheduleKind::DualPipeV:
-      return std::min(limit, 2 * p + 1);
-    default:
-      return limit;
   }
 }
 

@@ -8,6 +8,8 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "runtime/device/failures.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 
@@ -63,6 +65,32 @@ void LayerRunner::add_gradients(LayerSlot& slot, const HeadStep& head, std::vect
     if (head.needs[k]) add_gradient(slot, head.inputs[k], head.use, std::move(grads[k]));
   }
 }
+
+namespace {
+std::span<const bool> bools(const std::vector<char>& flags) {
+  return {reinterpret_cast<const bool*>(flags.data()), flags.size()};
+}
+
+/// Runs a call of a layer. A failure names the layer, its kind, the call and the shapes of what it was given.
+template <class Call>
+auto named(const LayerStep& step, const char* call, const std::vector<at::Tensor>& given, Call&& run) {
+  try {
+    return run();
+  } catch (...) {
+    std::string shapes;
+    for (const at::Tensor& tensor : given)
+      shapes += (shapes.empty() ? "" : ", ") + (tensor.defined() ? text_of(tensor.sizes().vec()) : "none");
+    rethrow_with("layer " + step.named->name + " (" + step.layer->kind() + "), " + call + " of " + shapes +
+                 ": ");
+  }
+}
+
+std::vector<at::Tensor> gradients_of_inputs(const LayerStep& step, const std::vector<at::Tensor>& grads,
+                                            std::span<const at::Tensor> parameters, Saved& saved) {
+  return step.multi ? step.multi->backward_input_all(grads, parameters, saved, bools(step.needs))
+                    : step.layer->backward_input(grads[0], parameters, saved, bools(step.needs));
+}
+}  // namespace
 
 /// Where a layer's weight gradients go: into the store's, or, of parameters in a lower precision, into zeros
 /// of that precision (`own`), which add_sums() adds to the store's.
@@ -124,12 +152,14 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     before(Phase::Forward, i);
     cast_inputs(step, inputs);
     if (!step.carrying && !step.multi) {
-      slot.values[static_cast<std::size_t>(step.outputs[0])] =
-          step.layer->forward(inputs, parameters, buffers, context, saved);
+      slot.values[static_cast<std::size_t>(step.outputs[0])] = named(step, "forward", inputs, [&] {
+        return step.layer->forward(inputs, parameters, buffers, context, saved);
+      });
     } else {
-      std::vector<at::Tensor> outputs =
-          step.carrying ? forward_carrying(slot, i, inputs, context, saved, version, run)
-                        : step.multi->forward_all(inputs, parameters, buffers, context, saved);
+      std::vector<at::Tensor> outputs = named(step, "forward", inputs, [&] {
+        return step.carrying ? forward_carrying(slot, i, inputs, context, saved, version, run)
+                             : step.multi->forward_all(inputs, parameters, buffers, context, saved);
+      });
       MILLRACE_CHECK(outputs.size() == step.outputs.size(), "layer " << step.named->name);
       for (std::size_t k = 0; k < outputs.size(); ++k)
         slot.values[static_cast<std::size_t>(step.outputs[k])] = std::move(outputs[k]);
@@ -186,18 +216,6 @@ void LayerRunner::spread(LayerSlot& slot, const LayerStep& step, std::vector<at:
   }
 }
 
-namespace {
-std::span<const bool> bools(const std::vector<char>& flags) {
-  return {reinterpret_cast<const bool*>(flags.data()), flags.size()};
-}
-
-std::vector<at::Tensor> gradients_of_inputs(const LayerStep& step, const std::vector<at::Tensor>& grads,
-                                            std::span<const at::Tensor> parameters, Saved& saved) {
-  return step.multi ? step.multi->backward_input_all(grads, parameters, saved, bools(step.needs))
-                    : step.layer->backward_input(grads[0], parameters, saved, bools(step.needs));
-}
-}  // namespace
-
 void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) {
   const LayerStep& step = program_.steps[i];
   std::vector<at::Tensor> grads;
@@ -206,9 +224,11 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
   Saved& saved = slot.saved[i];
   std::vector<at::Tensor> inputs;
   before(Phase::BackwardInput, i);
-  if (step.frozen) {
-    inputs = gradients_of_inputs(step, grads, parameters, saved);
-  } else {
+  named(step, "backward", grads, [&] {
+    if (step.frozen) {
+      inputs = gradients_of_inputs(step, grads, parameters, saved);
+      return;
+    }
     std::vector<at::Tensor> own;
     const std::span<at::Tensor> sums = sums_for(i, own);
     if (!step.multi) {
@@ -218,7 +238,7 @@ void LayerRunner::joint_step(LayerSlot& slot, VersionId version, std::size_t i) 
       step.multi->backward_weight_all(grads, saved, sums);
     }
     add_sums(i, own);
-  }
+  });
   after(Phase::BackwardInput, i);
   saved = {};
   spread(slot, step, inputs);
@@ -243,7 +263,9 @@ void LayerRunner::input_step(LayerSlot& slot, VersionId version, std::size_t i) 
   if (!take_gradients(slot, step, grads)) return;
   const auto parameters = store_.parameters(version, static_cast<int>(i));
   before(Phase::BackwardInput, i);
-  std::vector<at::Tensor> inputs = gradients_of_inputs(step, grads, parameters, slot.saved[i]);
+  std::vector<at::Tensor> inputs = named(step, "backward to its inputs", grads, [&] {
+    return gradients_of_inputs(step, grads, parameters, slot.saved[i]);
+  });
   after(Phase::BackwardInput, i);
   if (step.has_parameters)
     slot.output_gradients[i] = std::move(grads);
@@ -257,13 +279,15 @@ void LayerRunner::weight_step(LayerSlot& slot, std::size_t i) {
   if (grads.empty()) return;
   const LayerStep& step = program_.steps[i];
   before(Phase::BackwardWeight, i);
-  std::vector<at::Tensor> own;
-  const std::span<at::Tensor> sums = sums_for(i, own);
-  if (step.multi)
-    step.multi->backward_weight_all(grads, slot.saved[i], sums);
-  else
-    step.layer->backward_weight(grads[0], slot.saved[i], sums);
-  add_sums(i, own);
+  named(step, "backward to its weights", grads, [&] {
+    std::vector<at::Tensor> own;
+    const std::span<at::Tensor> sums = sums_for(i, own);
+    if (step.multi)
+      step.multi->backward_weight_all(grads, slot.saved[i], sums);
+    else
+      step.layer->backward_weight(grads[0], slot.saved[i], sums);
+    add_sums(i, own);
+  });
   after(Phase::BackwardWeight, i);
   grads.clear();
   slot.saved[i] = {};

@@ -20,6 +20,17 @@ constexpr std::int64_t dimension(int d) {
   return -1 - d;
 }
 
+/// What samples are, where data sets make them by rules of their own (docs/data.md, docs/language.md).
+enum class SampleForm {
+  Tensors,      ///< any, of the fields' shapes and types
+  Translation,  ///< pairs of sentences: fields source, target, labels
+  RunningText,  ///< fields tokens, labels
+  BertPairs,    ///< pairs of segments: input_ids, token_type_ids, masked_positions, masked_labels,
+                ///< next_sentence
+  Captions,     ///< of videos: fields frames, tokens, labels
+  Points,       ///< clouds: fields points and target or labels
+};
+
 /// A tensor of the batch. Layers and heads read it by name, like the output of a layer; every stage that
 /// reads it loads it itself.
 struct FieldSpec {
@@ -29,6 +40,7 @@ struct FieldSpec {
   std::int64_t limit = 0;    ///< integers: values lie in [0, limit); 0: no bound
   std::int64_t padding = 0;  ///< fills a sample that is shorter than the longest of its microbatch
   int batch_dimension = 0;   ///< where the samples stand in the batch's tensor: 1 for time-major [T, B]
+  SampleForm form = SampleForm::Tensors;  ///< of all fields of a model, and so of its samples
 };
 
 /// Of the field's tensor in a microbatch.

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "runtime/base/error.h"
+#include "runtime/layers/shape_errors.h"
 
 namespace millrace {
 namespace {
@@ -263,6 +264,23 @@ std::vector<Shape> tensor_shapes(const StageLayout& layout, const BatchExtent& e
   std::vector<Shape> shapes;
   for (TensorSpec& spec : infer_specs(layout, extent)) shapes.push_back(std::move(spec.shape));
   return shapes;
+}
+
+void require_trainable(const StageLayout& layout, const std::vector<char>& joined) {
+  std::string first;
+  int problems = 0;
+  for (std::size_t l = 0; l < layout.reads.size(); ++l) {
+    if (joined[static_cast<std::size_t>(layout.stage_of_layer[l])]) continue;
+    std::vector<Shape> inputs;
+    for (int tensor : layout.reads[l])
+      inputs.push_back(layout.tensors[static_cast<std::size_t>(tensor)].spec.shape);
+    const NamedLayer& named = layout.model.layers[l];
+    const std::string problem = named.layer->training_problem(inputs);
+    if (problem.empty() || ++problems > 1) continue;
+    first = "model " + layout.model.name + ", layer " + named.name + ": " + problem;
+  }
+  if (problems > 1) first += "; so do " + std::to_string(problems - 1) + " more layers";
+  if (problems > 0) throw ConfigError(first, kMoreValues);
 }
 
 const std::vector<Shape>& ShapeCache::of(const BatchExtent& extent) {

@@ -41,6 +41,16 @@ std::vector<Span> SpanRing::spans() const {
   return result;
 }
 
+std::vector<Span> SpanRing::spans_from(std::int64_t step) const {
+  const std::uint64_t oldest = next_ - std::min<std::uint64_t>(next_, ring_.size());
+  std::uint64_t first = next_;
+  while (first > oldest && ring_[(first - 1) % ring_.size()].step >= step) --first;
+  std::vector<Span> result;
+  result.reserve(next_ - first);
+  for (std::uint64_t i = first; i < next_; ++i) result.push_back(ring_[i % ring_.size()]);
+  return result;
+}
+
 std::string to_chrome_trace(const std::vector<std::vector<Span>>& spans_by_rank) {
   std::int64_t origin = INT64_MAX;
   for (const auto& spans : spans_by_rank) {

@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/Exception.h>
-
 #include "runtime/base/error.h"
+#include "runtime/device/failures.h"
 
 namespace millrace {
 namespace {
@@ -47,8 +46,6 @@ double& seconds_of(StepTimes& times, Op op) {
       return times.wait;
     case Op::Reduce:
       return times.all_reduce;
-    case Op::Update:
-      return times.update;
     default:
       return times.backward;
   }
@@ -158,20 +155,32 @@ void RankRunner::feed(const Action& forward) {
 }
 
 /// Where the norm of all stages is needed, a span of its own: nobody updates before the last rank is here.
-void RankRunner::agree(const Action& update) {
-  const auto agreed = [&] { parts_.stages.before_update(update.stage, array_of(update)); };
-  if (!parts_.stages.agrees_before_updates()) return agreed();
-  Action together = update;
-  together.peer = RankId(-1);
-  timed(SpanKind::Wait, together, times_.wait, agreed);
+void RankRunner::update(const Action& action) {
+  const int array = array_of(action);
+  std::vector<UpdateScalars> scalars;
+  const auto agree = [&] { scalars = parts_.stages.before_update(action.stage, array); };
+  if (parts_.stages.agrees_before_updates()) {
+    Action together = action;
+    together.peer = RankId(-1);
+    timed(SpanKind::Wait, together, times_.wait, agree);
+  } else {
+    agree();
+  }
+  timed(SpanKind::Update, action, times_.update, [&] { parts_.stages.update(action.stage, scalars, array); });
 }
 
 void RankRunner::step(const Action& action, bool last_gradient) {
+  if (action.op == Op::Update) return update(action);
   if (action.op == Op::Forward) feed(action);
-  if (action.op == Op::Update) agree(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),
         [&] { parts_.stages.execute(in_its_array(action), last_gradient, array_of(action)); });
   if (is_receive(action.op)) --posted_;
+}
+
+/// "step 3, action 0F1 (5 of 12): ".
+std::string RankRunner::place_of(std::span<const Action> actions, std::size_t i) const {
+  return "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
+         std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ";
 }
 
 void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, std::int64_t first_position,
@@ -191,16 +200,10 @@ void RankRunner::run(std::span<const Action> actions, std::int64_t step_number, 
     try {
       post_receives(actions, i);
       step(actions[i], last_gradient[i]);
-    } catch (const Error& error) {
-      error.throw_with("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
-                       std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ");
-    } catch (const c10::OutOfMemoryError& error) {
-      throw OutOfMemory("step " + std::to_string(step_) + ", action " + to_string(actions[i]) + ": " +
-                            error.what_without_backtrace(),
-                        "use a smaller --microbatch, more stages, or a schedule that stashes less");
-    } catch (const std::exception& error) {
-      throw Error(ExitCode::RunFailed, "step " + std::to_string(step_) + ", action " + to_string(actions[i]) +
-                                           ": " + error.what());
+    } catch (const PeerError& error) {
+      error.throw_with(place_of(actions, i));
+    } catch (...) {
+      rethrow_with(place_of(actions, i));
     }
     if (actions[i].op == Op::Update && ++updated % updates == 0) {
       settle_device_times();

@@ -66,9 +66,9 @@ struct TrainOptions {
   std::optional<double> target_score;  ///< the run ends with the first score of at least so much
   std::int64_t print_every = 10;
   std::optional<ScheduleFile> schedule;  ///< of a plan whose schedule is Custom
-  std::int64_t trace_first = 0;          ///< window of steps in trace.rank<k>.json
-  std::int64_t trace_count = 5;
-  std::string save_weights;  ///< file, or empty
+  std::int64_t trace_first = 0;          ///< the first step in trace.rank<k>.json
+  std::int64_t trace_count = 15;         ///< steps that it has: trace_windows() of what this run does
+  std::string save_weights;              ///< file, or empty
   bool stop_on_nonfinite = true;
   bool sync_batch_norm = false;  ///< ExecutorOptions
   MasksFrom masks = MasksFrom::Device;

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/failure_text.h"
 #include "runtime/base/log.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_files.h"
@@ -55,7 +56,7 @@ LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
 
 /// Of jobs that have ended nothing is said.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
-  if (ended.empty() || losses.jobs.empty()) return;
+  if (ended.empty()) return;
   for (std::size_t job = 0; job < ended.size(); ++job)
     if (ended[job]) losses.jobs[job].clear();
   losses.values = values_of_jobs(losses.jobs);
@@ -157,12 +158,7 @@ ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, cons
 LossSums joined(std::vector<LossSums> arrays) {
   if (arrays.size() == 1) return std::move(arrays.front());
   LossSums all{.weight = arrays.front().weight};
-  for (LossSums& array : arrays) {
-    if (array.jobs.empty())
-      all.jobs.push_back(std::move(array.values));
-    else
-      std::ranges::move(array.jobs, std::back_inserter(all.jobs));
-  }
+  for (LossSums& array : arrays) std::ranges::move(array.jobs, std::back_inserter(all.jobs));
   all.values = values_of_jobs(all.jobs);
   return all;
 }
@@ -196,6 +192,10 @@ void Trainer::Impl::check_sizes() {
                           " has later minibatches under way when the score is known",
                       "use for example --schedule 1f1b, or leave the target out");
   }
+  std::vector<char> joined;
+  for (const PlanStage& stage : plan.stages)
+    joined.push_back(options.sync_batch_norm && stage.ranks.size() > 1);
+  for (const StageLayout& layout : layouts) require_trainable(layout, joined);
   check_turns();
   check_ends();
   if (carries() && num_arrays() > 1) {
@@ -226,9 +226,8 @@ void Trainer::Impl::check_turns() {
   if (LossScaler(options.precision, options.loss_scale).active())
     throw ConfigError(plan.model + " is trained in turns, and a scaled loss may skip one of them",
                       "give --precision bfloat16 or float32");
-  const auto averages = [](const RuleOptions& rule) { return rule.kind == UpdateRuleKind::Asgd; };
-  if (averages(options.rule) ||
-      std::ranges::any_of(options.jobs, [&](const JobOptions& job) { return averages(job.rule); }))
+  if (std::ranges::any_of(options.jobs,
+                          [](const JobOptions& job) { return job.rule.kind == UpdateRuleKind::Asgd; }))
     throw ConfigError(plan.model + " is trained in turns, and ASGD's averages are of one update a step",
                       "use another --rule, for example adam");
 }
@@ -236,15 +235,12 @@ void Trainer::Impl::check_turns() {
 void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   check_sizes();
   RankStagesOptions stage_options;
-  stage_options.rule = options.rule;
-  stage_options.clip = options.clip;
   stage_options.jobs = options.jobs;
   stage_options.precision = options.precision;
   stage_options.loss_scale = options.loss_scale;
   stage_options.average_replicas = updates_after_each();
   stage_options.rate_by_replicas = options.rate_by_replicas;
   ExecutorOptions& executor = stage_options.executor;
-  executor.seed = options.seed;
   executor.microbatches_per_update = microbatches_per_step(plan);
   executor.bucket_bytes = options.bucket_bytes;
   // Of several arrays the others go on: require_a_finite_loss.
@@ -271,7 +267,7 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
     BatchNeeds evaluation = train;
     evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
     sources.push_back(batches_of(arrays[static_cast<std::size_t>(array)], array, train, evaluation));
-    use_extents_of(*sources.back().train, array);
+    stages->set_extents(extents_of(*sources.back().train), array);
   }
   prepare_averaging();
   place_followers();
@@ -311,8 +307,7 @@ void Trainer::Impl::check_ends() const {
 
 void Trainer::Impl::prepare_averaging() {
   for (std::size_t job = 0; job < joined_at.size(); ++job) {
-    const RuleOptions& rule = options.jobs.empty() ? options.rule : options.jobs[job].rule;
-    const double patience = value_of(rule, &RuleOptions::nonmonotone);
+    const double patience = value_of(options.jobs[job].rule, &RuleOptions::nonmonotone);
     averaging.emplace_back();
     if (patience == 0) continue;
     if (!evaluates()) {
@@ -398,7 +393,8 @@ void Trainer::Impl::flow_to(std::int64_t end) {
   const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
   const std::int64_t window = std::max<std::int64_t>(1, kFlowWindow / period) * period;
   const RankId rank = world.communicator.rank();
-  stages->begin(position_of(start), rates(done));
+  stages->set_learning_rate(rates(done));
+  stages->begin(position_of(start));
   const std::int64_t last = (end - start) * per_step;
   for (std::int64_t from = (done - start) * per_step; from < last;) {
     const std::int64_t to = std::min(last, from + window);
@@ -433,9 +429,10 @@ void Trainer::Impl::step_to(std::int64_t end) {
       if (done == limit()) break;
       continue;
     }
+    stages->set_learning_rate(rates(done));
     for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
       stages->set_turn(turn);
-      stages->begin(position_of(done), rates(done));
+      stages->begin(position_of(done));
       flushing->runner->run(flushing->turns[turn], done, position_of(done), [&](const Action&) {
         if (turn + 1 == flushing->turns.size()) on_update(*flushing->runner, done);
       });
@@ -458,8 +455,9 @@ bool Trainer::Impl::in_stretches() const {
 /// Several steps of each array, one array after the other; then they are logged.
 void Trainer::Impl::go_a_stretch(std::int64_t end) {
   // Spans are kept for a short time only.
-  const bool traces = done < options.trace_first + options.trace_count;
-  std::int64_t to = std::min({end, limit(), done + (traces ? 1 : flushing->stretch)});
+  std::int64_t to = std::min({end, limit(), done + (is_traced(done) ? 1 : flushing->stretch)});
+  for (const TraceWindow& window : traced)
+    if (window.first > done) to = std::min(to, window.first);
   for (std::size_t job = 0; job < joined_at.size(); ++job)
     if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
   std::vector<Measured> steps(static_cast<std::size_t>(to - done));
@@ -477,7 +475,8 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
         all.losses.push_back(stages->take_losses(array));
         continue;
       }
-      stages->begin(position_of(step), all.lr, array);
+      stages->set_learning_rate(all.lr);
+      stages->begin(position_of(step), array);
       runner.run(actions, step, position_of(step), [&](const Action&) {
         const Measured own = measure(runner);
         all.seconds += own.seconds;
@@ -596,9 +595,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     leave_out(record.ended, *record.losses);
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
-    std::span<const NamedValues> losses = record.losses->jobs;
-    if (losses.empty() && is_one_of_several()) losses = std::span(&record.losses->values, 1);
-    if (report.jobs.empty()) {
+    const std::vector<NamedValues>& losses = record.losses->jobs;
+    if (report.jobs.empty() && is_one_of_several()) {
       for (std::size_t job = 0; job < losses.size(); ++job)
         report.jobs.push_back({.first_step = own_steps(job, start)});
     }
@@ -617,8 +615,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     }
   }
   log.write(record);
-  if (step >= options.trace_first && step < options.trace_first + options.trace_count) {
-    for (const Span& span : trace.spans()) {
+  if (is_traced(step)) {
+    for (const Span& span : trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
       if (span.step == step) window.push_back(span);
     }
   }
@@ -642,6 +640,15 @@ void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t s
     return;
   throw NumericError("step " + std::to_string(step) + ": the loss of every job is NaN or infinite",
                      "lower --lr or add --warmup-steps");
+}
+
+/// What the ranks did between two traced steps: neither step took that time.
+void Trainer::Impl::trace_pause(SpanKind kind, TimePoint from) {
+  if (!is_traced(done - 1)) return;
+  window.push_back({.kind = kind,
+                    .step = done - 1,
+                    .start = from.time_since_epoch().count(),
+                    .end = world.clock.now().time_since_epoch().count()});
 }
 
 void Trainer::Impl::write_trace() {
@@ -671,12 +678,14 @@ bool Trainer::Impl::advance(std::int64_t most) {
       !report.stopped && (is_due(options.checkpoint_every, done) || (at_end && options.checkpoint_at_end));
   const bool scored = !report.stopped && scores() && is_due(options.score_every, done);
   if (evaluated_last || saves || scored) {
+    const TimePoint paused = world.clock.now();
     rest();
     report.stopped = evaluated_last && !evaluate();
     if (!report.stopped && evaluated_last) watch_evaluation();
     if (!report.stopped && saves) checkpoint();
     // Last, for what it takes: all else is safe by then.
     if (!report.stopped && scored) report.stopped = !score_weights();
+    trace_pause(evaluated_last || scored ? SpanKind::Eval : SpanKind::Checkpoint, paused);
     rested = report.stopped || report.reached_target;
     if (!rested) stages->go_on();
   }
@@ -715,12 +724,17 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
     append(problems, validate(rule));
     append(problems, validate(rule, clip, is_asynchronous(plan.schedule)));
   };
+  if (options.jobs.empty())  // one job, told by the options of the run
+    options.jobs.push_back({.seed = options.seed,
+                            .rule = options.rule,
+                            .clip = options.clip,
+                            .learning_rate = options.learning_rate,
+                            .settings = options.settings});
   for (JobOptions& job : options.jobs)
     check(job.rule, job.clip, job.learning_rate, job.steps.value_or(options.steps));
-  if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate, options.steps);
   int jobs = 0;
   for (const TrainedArray& array : arrays) jobs += array.model.jobs();
-  if ((!options.jobs.empty() || arrays.size() > 1) && static_cast<int>(options.jobs.size()) != jobs)
+  if (static_cast<int>(options.jobs.size()) != jobs)
     problems.push_back({"job array",
                         "the model has " + std::to_string(jobs) + " jobs, their settings are " +
                             std::to_string(options.jobs.size()),
@@ -739,15 +753,28 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
-/// Where to go on after a failure. A launcher says it for all ranks; a rank of another host has only its own
-/// last words.
-void Trainer::Impl::log_way_on() const {
+/// Last words of a failed rank: which rank failed before it, and where to go on. A launcher says both for all
+/// ranks.
+void Trainer::Impl::log_end() const {
   if (options.launcher != 0 || options.output_dir.empty()) return;
+  if (const auto first = failure_of(options.output_dir);
+      first && first->rank != world.communicator.rank().value)
+    log_error("rank " + std::to_string(first->rank) + " failed before: " + first->error);
   log_error("this rank ends after step " + std::to_string(done) +
             (report.saved_step < 0
                  ? "; no checkpoint was saved (--checkpoint-every N saves them)"
                  : "; the newest checkpoint is of step " + std::to_string(report.saved_step) + ": --resume " +
                        options.output_dir));
+}
+
+/// For who reads the output folder later. A stop is no failure.
+void Trainer::Impl::note_failure(ExitCode code, const std::string& error, const std::string& hint) const {
+  if (options.output_dir.empty() || code == ExitCode::Requeue) return;
+  write_failure(options.output_dir, {.rank = world.communicator.rank().value,
+                                     .step = done,
+                                     .exit_code = static_cast<int>(code),
+                                     .error = error,
+                                     .hint = hint});
 }
 
 /// What a failure leaves behind, and what is said of it.
@@ -759,8 +786,9 @@ void Trainer::guarded(Work&& work) {
     work();
   } catch (const Error& error) {
     self.write_trace();
+    self.note_failure(error.code(), error.what(), error.hint());
     if (error.code() != ExitCode::Numeric) {
-      self.log_way_on();
+      self.log_end();
       throw;
     }
     const std::int64_t saved = self.report.saved_step;
@@ -768,9 +796,10 @@ void Trainer::guarded(Work&& work) {
                        error.hint() + (saved < 0 ? "; no checkpoint was saved before it"
                                                  : "; the checkpoint of step " + std::to_string(saved) +
                                                        " is from before it"));
-  } catch (const std::exception&) {
+  } catch (...) {
     self.write_trace();
-    self.log_way_on();
+    self.note_failure(ExitCode::RunFailed, text_of_failure(), {});
+    self.log_end();
     throw;
   }
 }

@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/base/run_files.h"
 #include "runtime/checkpoint/carried.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/rules/averaging_trigger.h"
 #include "runtime/schedule/schedule_stream.h"
+#include "runtime/trace/trace_windows.h"
 #include "runtime/train/job_batches.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
@@ -49,6 +51,7 @@ struct Trainer::Impl {
   std::vector<char> reads_own;        // by array: each of its jobs has batches of its own
   std::unique_ptr<WeightsScore> score;
   SpanRing trace;
+  std::vector<TraceWindow> traced;  // steps whose spans are kept
   StatusBoard status;
   StepLog log;
   RunReport report;
@@ -125,8 +128,8 @@ struct Trainer::Impl {
   /// Steps of the job per Update of this rank's stages.
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
-  void use_extents_of(const BatchSource& source, int array) const {
-    stages->set_extents([&source](std::int64_t position) { return source.extent(position); }, array);
+  static ExtentOf extents_of(const BatchSource& source) {
+    return [&source](std::int64_t position) { return source.extent(position); };
   }
   int jobs() const { return model.jobs(); }
   /// TrainOptions::rate_per_length: what the rates of an array are multiplied with.
@@ -140,7 +143,6 @@ struct Trainer::Impl {
   bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
-    if (options.jobs.empty()) return {length_share(step, 0) * learning_rate(options.learning_rate, step)};
     std::vector<double> result;
     for (int array = 0; array < num_arrays(); ++array) {
       const double share = length_share(step, array);
@@ -153,9 +155,7 @@ struct Trainer::Impl {
   }
 
   /// Steps of a job's own that it is to do, and that it has done after `step` of the run.
-  std::int64_t steps_of(std::size_t job) const {
-    return options.jobs.empty() ? options.steps : options.jobs[job].steps.value_or(options.steps);
-  }
+  std::int64_t steps_of(std::size_t job) const { return options.jobs[job].steps.value_or(options.steps); }
   std::int64_t own_steps(std::size_t job, std::int64_t step) const {
     if (ended_with[job]) return *ended_with[job];
     if (asynchronous()) return step - joined_at[job];  // all end together, after a whole round
@@ -274,7 +274,7 @@ struct Trainer::Impl {
   void agree_on_settings();
   void require_shared(const std::filesystem::path& folder);
   void claim_outputs();
-  void log_way_on() const;
+  void log_end() const;
   void check_changes(const Checkpoint& found);
   void take_folder();
   void open_files();
@@ -325,7 +325,12 @@ struct Trainer::Impl {
   NamedTensors whole_weights();
   bool score_weights();
   bool checkpoint();
+  bool is_traced(std::int64_t step) const {
+    return std::ranges::any_of(traced, [&](const TraceWindow& one) { return one.holds(step); });
+  }
+  void trace_pause(SpanKind kind, TimePoint from);
   void write_trace();
+  void note_failure(ExitCode code, const std::string& error, const std::string& hint) const;
   /// The step after which the ranks rest next: to evaluate, to save, at the end.
   std::int64_t next_event() const;
 };

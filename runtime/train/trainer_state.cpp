@@ -226,7 +226,7 @@ void Trainer::Impl::take_initial_weights() {
     const LayeredModel& one = jobs() > 1 ? model.of_jobs.front() : model;
     if (const Problems problems = check_weights(files, one, options.init_from_ignore); !problems.empty())
       throw CheckpointError(to_string(problems));
-    for (const HeldStage& h : stages->held()) load_weights(files, options.init_from_ignore, *h.store);
+    for (const HeldStage& h : stages->held()) load_weights(files, one, options.init_from_ignore, *h.store);
   });
   if (problem) throw CheckpointError("cannot " + purpose + ":\n" + problem->what);
   if (owns_loss()) log_info("initial weights from=" + (checkpoint ? checkpoint->path : path));
@@ -327,6 +327,7 @@ void Trainer::Impl::take_folder() {
     require(check_unused(folder));
   }
   remove_unfinished(folder);
+  remove_failures(folder);
   std::error_code ignored;
   std::filesystem::remove(folder / run_files::kSummary, ignored);  // this run has none yet
   require(plan.save((folder / run_files::kPlan).string()));
@@ -358,6 +359,7 @@ void Trainer::Impl::open_files() {
                   continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);
+  traced = trace_windows(std::max(options.trace_first, start), options.trace_count, last_step());
   report.run = run;
 }
 

@@ -28,6 +28,39 @@ class RunFolder : public ::testing::Test {
   fs::path folder_;
 };
 
+TEST_F(RunFolder, TheFailureThatExplainsTheOthersIsFound) {
+  EXPECT_FALSE(failure_of(folder_));
+  EXPECT_FALSE(failure_of(folder_ / "absent"));
+  write_failure(folder_, {.rank = 0, .step = 7, .exit_code = 5, .error = "connection lost"});
+  write("failure.rank3.json", "{\"rank\": ");  // damaged
+  EXPECT_EQ(failure_of(folder_)->rank, 0);
+  write_failure(folder_, {.rank = 2, .step = 6, .exit_code = 137, .error = "killed", .hint = "look"});
+  const std::optional<RunFailure> root = failure_of(folder_);
+  ASSERT_TRUE(root);
+  EXPECT_EQ(root->rank, 2);
+  EXPECT_EQ(root->step, 6);
+  EXPECT_EQ(root->exit_code, 137);
+  EXPECT_EQ(root->error, "killed");
+  EXPECT_EQ(root->hint, "look");
+  EXPECT_EQ(earlier_run(folder_), "") << "nothing that would be missed";
+  remove_failures(folder_);
+  EXPECT_FALSE(failure_of(folder_));
+  write_failure(folder_, *root);
+  ASSERT_TRUE(remove_earlier_run(folder_));
+  EXPECT_FALSE(failure_of(folder_));
+}
+
+TEST_F(RunFolder, TellsWhetherItIsHeld) {
+  EXPECT_FALSE(is_locked(folder_));
+  {
+    const Result<RunLock> lock = RunLock::acquire(folder_, "r");
+    ASSERT_TRUE(lock);
+    EXPECT_TRUE(is_locked(folder_));
+  }
+  EXPECT_FALSE(is_locked(folder_));
+  EXPECT_TRUE(RunLock::acquire(folder_, "r")) << "asking takes nothing";
+}
+
 /// Files end at `bytes`, as on a full disk.
 class SizeLimit {
  public:

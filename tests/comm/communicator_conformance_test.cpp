@@ -145,6 +145,22 @@ TEST_P(EveryBackend, SubgroupsBroadcastAndBarrier) {
   });
 }
 
+// Both names have one number of 15 bits, and the groups would take each other's messages.
+TEST_P(EveryBackend, GroupsOfOneNumberAreRefusedWhileBothAreThere) {
+  ranks(2, milliseconds(30'000), [](Communicator& c) {
+    const std::vector<RankId> both{RankId(0), RankId(1)};
+    auto first = c.subgroup(both, "stage38");
+    try {
+      c.subgroup(both, "stage153");
+      throw std::runtime_error("two groups of one number");
+    } catch (const ConfigError& error) {
+      if (std::string(error.what()).find("stage38 and stage153") == std::string::npos) throw;
+    }
+    first.reset();
+    c.subgroup(both, "stage153")->barrier();
+  });
+}
+
 TEST_P(EveryBackend, ADeadlineNamesPeerActionAndTime) {
   double waited = 0;
   try {

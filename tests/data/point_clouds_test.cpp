@@ -15,12 +15,13 @@ namespace fs = std::filesystem;
 constexpr char kPointsAndTargets[] = {1, 1}, kLabelsAlone[] = {0, 1}, kPointsAlone[] = {1, 0};
 
 std::vector<FieldSpec> of_classes(std::int64_t points, std::int64_t classes) {
-  return {{.name = "points", .shape = {points, 3}},
-          {.name = "target", .shape = {}, .dtype = at::kLong, .limit = classes}};
+  return {{.name = "points", .shape = {points, 3}, .form = SampleForm::Points},
+          {.name = "target", .shape = {}, .dtype = at::kLong, .limit = classes, .form = SampleForm::Points}};
 }
 std::vector<FieldSpec> of_parts(std::int64_t points, std::int64_t parts) {
-  return {{.name = "points", .shape = {points, 3}},
-          {.name = "labels", .shape = {points}, .dtype = at::kLong, .limit = parts}};
+  return {
+      {.name = "points", .shape = {points, 3}, .form = SampleForm::Points},
+      {.name = "labels", .shape = {points}, .dtype = at::kLong, .limit = parts, .form = SampleForm::Points}};
 }
 
 class PointClouds : public ::testing::Test {
@@ -148,6 +149,17 @@ TEST_F(PointClouds, MadeUpOnesAreAFunctionOfSeedAndIndex) {
     const auto heights = [&](int p) { return parts[0].tensor.select(1, 1).index({parts[1].tensor.eq(p)}); };
     EXPECT_GE(heights(part).min().item<double>(), heights(part - 1).max().item<double>());
   }
+}
+
+/// A user's model may call its inputs so, with a target of any kind: what it says of its samples decides.
+TEST_F(PointClouds, NamesAloneMakeNone) {
+  const auto set =
+      make_dataset({.path = "synthetic:8",
+                    .fields = {{.name = "points", .shape = {10, 3}}, {.name = "target", .shape = {2}}}});
+  ASSERT_TRUE(set) << to_string(set.problems());
+  const Sample sample = (*set)->get(0, 0, kPointsAndTargets);
+  EXPECT_EQ(sample[0].tensor.sizes().vec(), (std::vector<std::int64_t>{10, 3}));
+  EXPECT_EQ(sample[1].tensor.sizes().vec(), (std::vector<std::int64_t>{2}));
 }
 
 }  // namespace

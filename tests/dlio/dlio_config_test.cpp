@@ -182,13 +182,8 @@ TEST(Checkpoints, AJobsShapeIsChecked) {
   EXPECT_FALSE(check_checkpoint_shape(subset, 65).empty());
 }
 
-TEST(CommandDocs, EveryFlagIsDescribedAndEveryExampleParses) {
-  const std::string page = *read_file(std::string(MILLRACE_SOURCE_DIR) + "/docs/commands.md");
+TEST(CommandDocs, EveryExampleParses) {
   for (const CommandSpec& spec : {data_generate_spec(), data_check_spec(), dlio_spec(), convert_spec()}) {
-    const std::size_t start = page.find("## millrace " + spec.command + "\n");
-    ASSERT_NE(start, std::string::npos) << spec.command;
-    const std::string section = page.substr(start, page.find("\n## ", start) - start);
-    EXPECT_NE(section.find(help_text(spec)), std::string::npos) << spec.command << ": its --help has changed";
     for (const std::string& example : spec.examples) {
       std::vector<std::string> args;
       std::istringstream words(example.substr(("millrace " + spec.command).size()));

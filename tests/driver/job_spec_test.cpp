@@ -121,6 +121,19 @@ TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
   }
 }
 
+TEST(JobSpec, HintsAreAdviceAndNumbersAreShownAsWritten) {
+  const std::string all = problems_of(
+      "model: mlp\nno_evaluation: yes\nlr: 99999999999999999999\nsteps: 99999999999999999999\n"
+      "momentum: 0x2\n");
+  for (const char* expected :
+       {"no_evaluation: 'yes' is not true or false. Hint: write true, or leave the key out",
+        "lr: 99999999999999999999 is out of range. Hint: expected from 0 to 1000000",
+        "steps: '99999999999999999999' is not an integer. Hint: expected from 0 to 9007199254740991",
+        "momentum: '0x2' is not a number"})
+    EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
+  EXPECT_EQ(all.find("e+"), std::string::npos) << all;
+}
+
 TEST(JobSpec, AModelsOwnOptionsAreKeysForItAlone) {
   const Result<JobSpec> result =
       job("steps: 3\ndropout: 0.5\nwidth: 8\nmodel: mlp\n", {{"width", "9"}, {"args.dropout", "0.25"}});
@@ -301,8 +314,28 @@ TEST(PipeDreamJob, CarriesOver) {
     EXPECT_EQ(*result->find(flag), value) << flag;
   }
   EXPECT_EQ(result->ranks, 2);
-  ASSERT_EQ(result->notes.size(), 1u);
-  EXPECT_EQ(result->notes[0], "container has no effect");
+  // Both cuts are named: the files of PipeDream's module hold its layers, ours are equal numbers of them.
+  ASSERT_EQ(result->notes.size(), 2u);
+  EXPECT_EQ(
+      result->notes[0],
+      "the cut is another than PipeDream's. There the files of models.vgg16.gpus=4 hold the layers of each "
+      "module, and " +
+          conf +
+          " says stage 0: module 0; stage 1: modules 1, 2. Here each of the 2 stages has an equal number "
+          "of vgg16's layers; the log of rank 0 names them. For a cut of your own: --set plan=FILE, which "
+          "`millrace plan` writes");
+  EXPECT_EQ(result->notes[1], "container has no effect");
+  Plan plan = uniform_plan("vgg16", {"a", "b"}, 2, 1, 2, ScheduleKind::PipeDream);
+  const Result<JobSpec> planned =
+      job(pipedream_yaml(conf), {{"plan", folder.write("p.json", plan.to_json())}});
+  ASSERT_TRUE(planned) << to_string(planned.problems());
+  EXPECT_EQ(planned->notes[0], "config_file " + conf + " has no effect: the plan says the stages");
+  const std::string depths = folder.write(
+      "depths.json", R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0], "1": [1]},
+                         "stage_to_depth_map": {"0": 3, "1": 0}})");
+  const Result<JobSpec> deep = job(pipedream_yaml(depths));
+  ASSERT_TRUE(deep) << to_string(deep.problems());
+  EXPECT_NE(deep->notes[1].find("stage_to_depth_map of " + depths + " has no effect"), std::string::npos);
 }
 
 /// Its AlexNet files: synthetic data, YAML 1.1's spelling of true and false, stages of 3 and 1 ranks.
@@ -358,6 +391,7 @@ TEST(PipeDreamJob, DataParallelAndFlushing) {
       folder.write("dp_conf.json", R"({"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0, 1]}})");
   const Result<JobSpec> parallel = job(pipedream_yaml(dp));
   ASSERT_TRUE(parallel) << to_string(parallel.problems());
+  EXPECT_EQ(parallel->notes, std::vector<std::string>{"container has no effect"}) << "one stage has no cut";
   EXPECT_EQ(*parallel->find("replicas"), "2");
   EXPECT_EQ(*parallel->find("schedule"), "1f1b");
   EXPECT_EQ(*parallel->find("microbatches"), "2");

@@ -92,7 +92,7 @@ TEST(ErrorSplit, TimeThatNoActionExplainsIsTheModelsFault) {
   const Result<ErrorSplit> split = split_error(*read_run(folder.path()));
   ASSERT_TRUE(split) << to_string(split.problems());
   EXPECT_NEAR(split->of_times(), 0, 1e-6);
-  EXPECT_NEAR(split->measured_s - split->simulated_s, 0.03, 1e-6);
+  EXPECT_NEAR(split->traced_s - split->simulated_s, 0.03, 1e-6);
 }
 
 TEST(ErrorSplit, SaysWhatIsMissing) {

@@ -4,13 +4,16 @@
 
 #include <algorithm>
 
+#include "experiments/error_split.h"
 #include "experiments/figures.h"
 #include "experiments/plan_drawing.h"
 #include "experiments/svg_chart.h"
 #include "experiments/time_bars.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
+#include "runtime/base/run_folder.h"
 #include "runtime/drawing/svg.h"
+#include "runtime/plan/quantities.h"
 #include "tests/driver/temporary_folder.h"
 #include "tests/experiments/example_run.h"
 
@@ -163,7 +166,7 @@ TEST_F(Report, AsynchronousTimesAreThoseOfAMinibatch) {
   EXPECT_NEAR(comparison.stages[1].measured_forward_s / comparison.stages[1].predicted_forward_s, 1.08, 1e-9);
   EXPECT_GT(comparison.stages[0].predicted_versions, 1) << "stashed weights";
   const std::string html = report_html(run);
-  EXPECT_NE(html.find("Measured, traced window"), std::string::npos);
+  EXPECT_NE(html.find("Measured, minibatches 11 to 13"), std::string::npos);
   EXPECT_EQ(first_bad_tag(html), "");
 }
 
@@ -398,6 +401,13 @@ TEST_F(Report, NothingOfARunIsAProblem) {
   EXPECT_FALSE(read_run(folder_.path("absent")));
 }
 
+TEST_F(Report, TheFolderOfASearchKeepsItsOwnPage) {
+  example::write(folder_.path("summary.json"), R"({"format":"millrace-tune-1","trials":3})");
+  const Result<RunData> run = read_run(folder_.path());
+  ASSERT_FALSE(run);
+  EXPECT_NE(to_string(run.problems()).find("a search"), std::string::npos);
+}
+
 TEST_F(Report, OfAStepDoneTwiceTheLaterCounts) {
   example::write(folder_.path("steps.rank0.jsonl"),
                  "{\"format\":\"millrace-steps-1\",\"rank\":0,\"stage\":0,\"ranks\":1}\n{\"step\":0,\"loss\":"
@@ -408,6 +418,158 @@ TEST_F(Report, OfAStepDoneTwiceTheLaterCounts) {
   ASSERT_EQ(run.ranks.at(0).steps.size(), 3u);
   EXPECT_EQ(run.ranks[0].steps[1].loss, 1.5);
   EXPECT_FALSE(run.ranks[0].steps[2].loss) << "NaN is no number";
+}
+
+TEST_F(Report, AFailedRunSaysSoFirst) {
+  example::write_run(folder_.path(), example::plan(), 20);
+  EXPECT_EQ(report_html(read()).find("class=\"card end"), std::string::npos) << "nothing to say";
+  std::filesystem::remove(folder_.path("summary.json"));
+  write_failure(folder_.path(), {.rank = 0, .step = 20, .exit_code = 5, .error = "connection lost"});
+  write_failure(
+      folder_.path(),
+      {.rank = 3, .step = 19, .exit_code = 6, .error = "step 19: the loss is <nan>", .hint = "lower --lr"});
+  const RunData failed = read();
+  EXPECT_EQ(failed.end.state, RunEnd::State::Failed);
+  EXPECT_EQ(end_text(failed), "The run failed after 19 steps: rank 3: step 19: the loss is <nan>");
+  const std::string html = report_html(failed);
+  EXPECT_NE(html.find("<title>failed: vgg16"), std::string::npos);
+  EXPECT_LT(
+      html.find("<h2>The run failed after 19 steps</h2><p>rank 3: step 19: the loss is &lt;nan&gt;</p>"),
+      html.find("class=\"tiles\""));
+  EXPECT_NE(html.find("Hint: lower --lr"), std::string::npos);
+  EXPECT_EQ(first_bad_tag(html), "");
+  // Alone it is a run, too: ranks that fail before the first step leave no more.
+  const TemporaryFolder alone;
+  write_failure(alone.path(), {.rank = 0, .exit_code = 3, .error = "no data"});
+  ASSERT_TRUE(read_run(alone.path()));
+  EXPECT_EQ(end_text(*read_run(alone.path())), "The run failed: rank 0: no data");
+}
+
+TEST_F(Report, ARunWithoutAnEndIsUnderWayOrBrokeOff) {
+  example::write_run(folder_.path(), example::plan(), 20);
+  std::filesystem::remove(folder_.path("summary.json"));
+  example::write(folder_.path("status.rank2.json"), R"({"rank":2,"stage":1,"step":19,"action":"1F3"})");
+  const RunData broken = read();
+  EXPECT_EQ(broken.end.state, RunEnd::State::Unknown);
+  EXPECT_NE(report_html(broken).find("The run broke off after 20 steps"), std::string::npos);
+  EXPECT_NE(end_text(broken).find("rank 2: step 19, 1F3"), std::string::npos);
+  const Result<RunLock> lock = RunLock::acquire(folder_.path(), "r");
+  ASSERT_TRUE(lock);
+  EXPECT_NE(report_html(read()).find("The run is still under way after 20 steps"), std::string::npos);
+}
+
+TEST_F(Report, AStoppedRunAndLostResultsAreSaid) {
+  example::write_run(folder_.path(), example::plan(), 20);
+  Json summary = *read_json(folder_.path("summary.json"));
+  summary["stopped_early"] = true;
+  example::write(folder_.path("summary.json"), summary.dump());
+  EXPECT_NE(report_html(read()).find("The run was stopped after 20 steps"), std::string::npos);
+  summary["stopped_early"] = false;
+  Json lost = Json::array();
+  lost.push_back("the weights (disk full)");
+  summary["lost"] = lost;
+  example::write(folder_.path("summary.json"), summary.dump());
+  EXPECT_EQ(end_text(read()), "The run is through, but not all of it was saved: the weights (disk full)");
+}
+
+TEST_F(Report, AnArrayShowsItsJobs) {
+  example::write_run(folder_.path(), example::plan(), 3);
+  Json summary = *read_json(folder_.path("summary.json"));
+  Json jobs = Json::array();
+  for (int job : {0, 1}) {
+    jobs.push_back(Json::object({{"job", job},
+                                 {"settings", Json::object({{"lr", job == 0 ? "0.1" : "9<0"}})},
+                                 {"step", 3},
+                                 {"loss", job == 0 ? Json(0.5) : Json()},
+                                 {"nonfinite_step", job == 0 ? Json() : Json(2)},
+                                 {"losses", Json::array()},
+                                 {"evaluation", Json::object({{"top1", job == 0 ? 0.75 : 0.0}})}}));
+  }
+  summary["jobs"] = jobs;
+  example::write(folder_.path("summary.json"), summary.dump());
+  example::write(folder_.path("jobs.csv"),
+                 "step,job,loss,lr,status\n0,0,2.5,0.1,ok\n0,1,2.5,9,ok\n1,0,1.5,0.1,ok\n1,1,90000,9,ok\n"
+                 "2,0,0.5,0.1,ok\n2,1,nan,9,nonfinite\n");
+  const RunData run = read();
+  ASSERT_EQ(run.jobs.size(), 2u);
+  EXPECT_EQ(run.jobs[0].losses, (std::vector<std::pair<double, double>>{{1, 2.5}, {2, 1.5}, {3, 0.5}}));
+  EXPECT_EQ(run.jobs[1].losses.size(), 2u) << "NaN is not drawn";
+  EXPECT_EQ(run.jobs[1].nonfinite_step, 2);
+  const std::string html = report_html(run);
+  for (const char* part : {">Jobs</h2>", "Loss of each job", "1 not finite", "Lowest loss", "9&lt;0",
+                           "not finite from step 3 on", "<td>0.75</td>", "Losses above 5 are drawn at 5."})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(html.find("9e+04"), std::string::npos) << "a diverged job does not set the scale";
+  EXPECT_EQ(first_bad_tag(html), "");
+  // Of a run that failed there is the table alone.
+  std::filesystem::remove(folder_.path("summary.json"));
+  const RunData failed = read();
+  ASSERT_EQ(failed.jobs.size(), 2u);
+  EXPECT_EQ(failed.jobs[0].loss, 0.5);
+  EXPECT_EQ(failed.jobs[1].nonfinite_step, 2);
+  EXPECT_NE(report_html(failed).find(">Jobs</h2>"), std::string::npos);
+}
+
+TEST_F(Report, AResumedRunShowsItsJointsAndAllEvaluations) {
+  example::write_run(folder_.path(), example::plan(), 40);
+  const std::string log = folder_.path("steps.rank3.jsonl"), text = *read_file(log);
+  const std::string header = text.substr(0, text.find('\n') + 1);
+  const std::size_t middle = text.find("{\"step\":25,");
+  ASSERT_NE(middle, std::string::npos);
+  example::write(log, text.substr(0, middle) +
+                          "{\"after_step\":20,\"of\":\"evaluation\",\"loss\":1.5,\"top1\":0.25}\n" + header +
+                          text.substr(middle) +
+                          "{\"after_step\":40,\"of\":\"evaluation\",\"loss\":1.25,\"top1\":0.5}\n");
+  const RunData run = read();
+  EXPECT_EQ(run.ranks[3].joints, std::vector<std::int64_t>{25});
+  EXPECT_TRUE(run.ranks[0].joints.empty());
+  ASSERT_EQ(run.evaluations.items().size(), 2u) << "the summary has those of its own part only";
+  const std::string html = report_html(run);
+  for (const char* part :
+       {"resumed after step 25", "Dashed upright lines", "<b>50.0 %</b>", "evaluation: 1.5 at 20"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(count(html, "class=\"mark\""), 4u) << "two charts, wide and narrow";
+}
+
+TEST_F(Report, TheMeasuredStepIsOneNumber) {
+  example::write_run(folder_.path(), example::plan(), 60);
+  // The traced steps took half as long as the others.
+  RunData run = read();
+  for (RankRun& rank : run.ranks)
+    for (StepLine& line : rank.steps) line.step_s *= 2;
+  const Result<ErrorSplit> split = split_error(run);
+  ASSERT_TRUE(split) << to_string(split.problems());
+  EXPECT_EQ(split->measured_s, compare(run).measured_step_s);
+  EXPECT_LT(split->traced_s, 0.6 * split->measured_s);
+  EXPECT_NEAR(
+      (1 + split->of_times()) * (1 + split->of_jitter()) * (1 + split->of_model()) * (1 + split->of_steps()),
+      split->measured_s / split->predicted_s, 1e-9)
+      << "each error is between two neighbours";
+  EXPECT_NE(
+      report_html(run).find("measured, the median of all steps</td><td>" + duration_text(split->measured_s)),
+      std::string::npos);
+}
+
+TEST(SvgChart, OnePointIsSeenAndCountsHaveWholeTicks) {
+  const std::string svg =
+      line_chart_svg({.title = "t", .whole_x = true, .marks = {1, 7}, .mark_name = "resumed"},
+                     {{.name = "loss", .colour = "red", .points = {{1, 2.5}}}});
+  EXPECT_NE(svg.find("<circle"), std::string::npos);
+  EXPECT_NE(svg.find(">0</text>"), std::string::npos);
+  EXPECT_EQ(svg.find(">0.9"), std::string::npos);
+  EXPECT_EQ(count(svg, "class=\"mark\""), 1u) << "7 is outside";
+  EXPECT_EQ(first_bad_tag(svg), "");
+}
+
+TEST(SvgChart, ManyDotsStayApart) {
+  const auto widest = [](int dots) {
+    Series series{.name = "evaluation", .colour = "red", .style = Series::Style::Dots};
+    for (int i = 0; i < dots; ++i) series.points.emplace_back(i, 1.0);
+    const std::string svg = line_chart_svg({.title = "t"}, {series});
+    return std::stod(svg.substr(svg.rfind(" r=\"") + 4));
+  };
+  EXPECT_GT(widest(10), widest(60));
+  EXPECT_LE(2 * widest(60) * 60, 468 + 60) << "no wider than the picture";
 }
 
 TEST(SvgChart, LongSeriesAreThinnedAndKeepTheirSpikes) {

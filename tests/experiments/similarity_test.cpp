@@ -3,6 +3,7 @@
 
 #include "experiments/trace/similarity.h"
 #include "experiments/trace/timeline_plot.h"
+#include "runtime/base/files.h"
 #include "runtime/base/random.h"
 #include "tests/experiments/trace_run.h"
 
@@ -196,6 +197,59 @@ TEST_F(ProcessedRuns, ThePageHoldsTheEventsAndNothingFromTheNet) {
   EXPECT_EQ(exact->find("</script><b>"), std::string::npos);
   EXPECT_EQ(exact->find("http://"), std::string::npos);
   EXPECT_EQ(exact->find("https://"), std::string::npos);
+}
+
+TEST_F(ProcessedRuns, ThePageExplainsItself) {
+  const Timeline timeline = processed("run", {});
+  const std::vector<TimelineGroup>& groups = *timeline.layout("all_combined");
+  const Result<std::string> page = timeline_page(timeline, groups, *extent_of(timeline, groups), "t");
+  ASSERT_TRUE(page);
+  for (const char* part : {"prefers-color-scheme:dark", "id=\"legend\"", "share of the time that they cover",
+                           "id=\"tip\"", "'seconds since '+D.start+' UTC'", "name=\"viewport\""})
+    EXPECT_NE(page->find(part), std::string::npos) << part;
+}
+
+/// Heights of the rectangles of a colour in an SVG of ours, in points.
+std::vector<double> heights_of(const std::string& svg, const std::string& colour) {
+  std::vector<double> heights;
+  for (std::size_t at = svg.find("<rect"); at != std::string::npos; at = svg.find("<rect", at + 1)) {
+    const std::string tag = svg.substr(at, svg.find('>', at) - at);
+    const std::size_t height = tag.find("height=\"");
+    if (tag.find(colour) != std::string::npos && height != std::string::npos)
+      heights.push_back(std::stod(tag.substr(height + 8)));
+  }
+  return heights;
+}
+
+TEST_F(ProcessedRuns, HeightIsTheShareOfTimeThatCallsCover) {
+  Timeline timeline;
+  const TimeExtent extent{0, 1'000'000'000'000};
+  // Training and evaluation in turn, 2000 of each: starts alone would paint the strip.
+  for (std::int64_t k = 0; k < 2000; ++k) {
+    timeline.phases.push_back({k * 500'000'000, k * 500'000'000 + 375'000'000, Phase::Training});
+    timeline.phases.push_back({k * 500'000'000 + 375'000'000, (k + 1) * 500'000'000, Phase::Eval});
+  }
+  const std::size_t columns = plot_columns({});
+  GroupColumns group{"g", std::vector<std::vector<float>>(kEventNames.size(), std::vector<float>(columns)),
+                     std::vector<std::int64_t>(kEventNames.size())};
+  group.busy[3].assign(columns, 0.01F);  // read: one per cent of everything
+  group.busy[4].assign(columns, 1.0F);   // write: all the time
+  const std::string path = folder_.path("t.svg");
+  const TimelinePicture picture{&timeline, extent, {"", extent.first, extent.last}, {group}};
+  ASSERT_TRUE(draw_timeline(picture, {}, path));
+  const std::string svg = *read_file(path);
+  const std::vector<double> reads = heights_of(svg, "#2c9c3f"), writes = heights_of(svg, "#e07b00");
+  ASSERT_FALSE(reads.empty());
+  ASSERT_FALSE(writes.empty());
+  EXPECT_LT(*std::ranges::max_element(reads), 0.35 * *std::ranges::max_element(writes));
+  double training = 0, evaluation = 0;
+  for (double height : heights_of(svg, "#e6b800")) training = std::max(training, height);
+  for (double height : heights_of(svg, "#8a4fd0")) evaluation += height;
+  EXPECT_GT(training, 15) << "the strip is 26 high";
+  EXPECT_GT(evaluation, 0);
+  std::size_t lines = 0;
+  for (std::size_t at = svg.find("<line"); at != std::string::npos; at = svg.find("<line", at + 1)) ++lines;
+  EXPECT_LT(lines, 300u) << "ticks of phases stand apart";
 }
 
 TEST_F(ProcessedRuns, DamagedFoldersAreRefusedOrNoted) {

@@ -45,6 +45,7 @@ MODELS = {
     "pointnet_cls": POINTS,
     "pointnet_seg": POINTS,
     "dcgan": "--image-size 32 --generator-features 8 --discriminator-features 8 --microbatch 4",
+    "autoencoder": "--norm group --activation prelu --padding reflect --dropout 0.1 --microbatch 4",
 }
 MLP = "--model mlp --width 32 --depth 6 --microbatches 8"
 LM = "--model transformer_lm " + TRANSFORMER + " --microbatches 4"

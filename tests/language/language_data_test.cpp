@@ -121,6 +121,35 @@ std::vector<std::int64_t> values(const at::Tensor& tensor) {
   return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
 }
 
+/// Fields that are called as those of text, of a model that does not say that it reads text.
+TEST(FieldNames, DoNotMakeTensorsText) {
+  const auto integers = [](const char* name, Shape shape) {
+    return FieldSpec{.name = name, .shape = std::move(shape), .dtype = at::kLong, .limit = 9};
+  };
+  const std::vector<std::vector<FieldSpec>> all{
+      {integers("tokens", {6}), integers("labels", {6})},
+      {integers("source", {7}), integers("target", {6}), integers("labels", {6})},
+      {{.name = "frames", .shape = {4, 3}}, integers("tokens", {4}), integers("labels", {4})},
+      {integers("input_ids", {5}), integers("masked_positions", {2})}};
+  for (const std::vector<FieldSpec>& fields : all) {
+    const auto set = make_dataset({.path = "synthetic:8", .fields = fields});
+    ASSERT_TRUE(set) << fields[0].name << ": " << to_string(set.problems());
+    const std::vector<char> wanted(fields.size(), 1);
+    const Sample sample = (*set)->get(3, 0, wanted);
+    for (std::size_t f = 0; f < fields.size(); ++f)
+      EXPECT_EQ(sample[f].tensor.sizes().vec(), fields[f].shape) << fields[f].name;
+    const auto folder = make_dataset({.path = "nowhere:de-en", .fields = fields});
+    ASSERT_FALSE(folder);
+    EXPECT_NE(to_string(folder.problems()).find("arrays:FILE.npz"), std::string::npos);
+  }
+  // A form without one of its fields.
+  FieldSpec alone = integers("tokens", {dimension(0)});
+  alone.form = SampleForm::RunningText;
+  const auto none = make_dataset({.path = "synthetic:8", .fields = {alone}});
+  ASSERT_FALSE(none);
+  EXPECT_NE(to_string(none.problems()).find("has no field labels"), std::string::npos);
+}
+
 TEST(ParallelText, AnEpochOfBucketsHasWholeStepsOnly) {
   const LayeredModel model = small_gnmt(0);
   std::vector<std::vector<std::uint32_t>> source, target;

@@ -6,8 +6,16 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/conv1d.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/instance_norm.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/pad.h>
+#include <ATen/ops/prelu.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -199,8 +207,9 @@ TEST_P(EveryLayer, OutputHasTheDeclaredShape) {
 TEST_P(EveryLayer, TakesOnlyWhatItDeclares) {
   const auto& layer = *GetParam().layer;
   if (layer.parameters().empty() || layer.kind() == "embedding") return;
+  if (layer.parameters().front().shape == Shape{1}) return;  // one for all channels
   Shape wrong = GetParam().inputs[0];
-  wrong[wrong.size() == 3 ? 2 : 1] += 1;
+  wrong[wrong.size() == 3 && layer.kind() != "conv1d" ? 2 : 1] += 1;
   const Shape inputs[] = {wrong};
   EXPECT_THROW(layer.output_shape(inputs), ConfigError);
 }
@@ -219,6 +228,77 @@ TEST(SeveralInputs, ThatDoNotFitAreRefused) {
   EXPECT_THROW(transform_points()->output_shape(other_clouds), ConfigError);
   EXPECT_THROW(transform_points()->output_shape(other_size), ConfigError);
   EXPECT_THROW(concat_global()->output_shape(other_clouds), ConfigError);
+}
+
+at::Tensor forward_of(const LayerPtr& layer, std::vector<at::Tensor> inputs,
+                      std::vector<at::Tensor> parameters = {}) {
+  at::NoGradGuard no_grad;
+  return layer->forward(inputs, parameters, {}, kContext, nullptr);
+}
+
+/// The same numbers as LibTorch's own functions of padding and convolution.
+TEST(Convolution, PadsAndDilatesAsLibTorchDoes) {
+  at::NoGradGuard no_grad;
+  for (const auto& [mode, name] : {std::pair{PaddingMode::Zeros, "constant"},
+                                   {PaddingMode::Reflect, "reflect"},
+                                   {PaddingMode::Replicate, "replicate"},
+                                   {PaddingMode::Circular, "circular"}}) {
+    for (const int dimensions : {1, 2}) {
+      const ConvOptions options{.in = 3, .out = 4, .padding = {1, 2}, .dilation = 2, .padding_mode = mode};
+      const at::Tensor x = random_tensor(dimensions == 1 ? Shape{2, 3, 9} : Shape{2, 3, 8, 9}, 1);
+      const Case c{name, dimensions == 1 ? conv1d(options) : conv2d(options), {x.sizes().vec()}};
+      const std::vector<at::Tensor> p = tensors_for(c, at::kFloat).parameters;
+      const at::Tensor padded = at::pad(x, dimensions == 1 ? Shape{2, 2} : Shape{2, 2, 1, 1}, name);
+      const at::Tensor expected = dimensions == 1 ? at::conv1d(padded, p[0], p[1], 1, at::IntArrayRef{0}, 2)
+                                                  : at::conv2d(padded, p[0], p[1], 1, at::IntArrayRef{0}, 2);
+      EXPECT_TRUE(at::allclose(forward_of(c.layer, {x}, p), expected, 1e-5, 1e-5))
+          << name << " " << dimensions;
+    }
+  }
+  const std::vector<Shape> small{{2, 3, 2, 2}};
+  for (const auto& [mode, padding] : {std::pair{PaddingMode::Reflect, 2}, {PaddingMode::Circular, 3}}) {
+    const LayerPtr layer = conv2d({.in = 3, .out = 4, .padding = padding, .padding_mode = mode});
+    EXPECT_THROW(layer->output_shape(small), ConfigError) << "less than what is read beyond an edge";
+  }
+}
+
+TEST(Norms, AreLibTorchs) {
+  at::NoGradGuard no_grad;
+  const at::Tensor x = random_tensor({3, 6, 4, 5}, 1), weight = random_tensor({6}, 2),
+                   bias = random_tensor({6}, 3);
+  EXPECT_TRUE(
+      at::equal(forward_of(group_norm(2, 6), {x}, {weight, bias}), at::group_norm(x, 2, weight, bias)));
+  EXPECT_TRUE(at::allclose(forward_of(instance_norm(6), {x}),
+                           at::instance_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false), 1e-4, 1e-5));
+  EXPECT_TRUE(at::equal(forward_of(prelu(6), {x}, {weight}), at::prelu(x, weight)));
+  EXPECT_THROW(instance_norm(6)->output_shape(std::vector<Shape>{{3, 6, 1, 1}}), ConfigError)
+      << "one value is no statistics";
+}
+
+TEST(MaxUnpool, PutsWhatWasPooledWhereItWas) {
+  at::NoGradGuard no_grad;
+  const at::Tensor x = random_tensor({2, 3, 6, 7}, 1);
+  const LayerPtr indices = max_pool2d_indices(2, 2);
+  const at::Tensor values = forward_of(max_pool2d(2, 2), {x}), places = forward_of(indices, {x});
+  const auto [expected_values, expected_places] = at::max_pool2d_with_indices(x, {2, 2}, {2, 2});
+  EXPECT_TRUE(at::equal(values, expected_values));
+  EXPECT_TRUE(at::equal(places, expected_places));
+  const TensorSpec made = indices->outputs(std::vector{TensorSpec{.shape = x.sizes().vec()}}).front();
+  EXPECT_EQ(made.shape, places.sizes().vec());
+  EXPECT_EQ(made.dtype, at::kLong);
+  EXPECT_FALSE(made.differentiable);
+  const at::Tensor unpooled = forward_of(max_unpool2d(6, 7), {values, places});
+  const at::Tensor there = unpooled.ne(0);
+  EXPECT_EQ(there.sum().item<std::int64_t>(), values.numel());
+  EXPECT_TRUE(at::equal(unpooled, x.masked_fill(there.logical_not(), 0)));
+}
+
+TEST(Dropout, OfChannelsDropsOrKeepsThemWhole) {
+  at::NoGradGuard no_grad;
+  const at::Tensor output = forward_of(dropout2d(0.25), {at::empty({40, 30, 3, 2}).fill_(1)}).flatten(2);
+  EXPECT_TRUE(at::equal(output, output.narrow(2, 0, 1).expand_as(output)));
+  EXPECT_NEAR(double(output.narrow(2, 0, 1).eq(0).sum().item<std::int64_t>()) / 1200, 0.25, 0.05);
+  EXPECT_FLOAT_EQ(output.max().item<float>(), 1 / 0.75F);
 }
 
 TEST(AvgPool, CountsWhatItIsToldTo) {

@@ -86,8 +86,10 @@ class EveryCut {
       : graph_(graph), cluster_(cluster), options_(options), sets_(closed_sets(graph)) {}
 
   double least() {
-    for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
-                              ScheduleKind::ZeroBubbleH2}) {
+    const auto of_one_stage = [](const ScheduleTraits& row) {
+      return row.order == OrderSource::Rule && !is_asynchronous(row.kind) && !needs_chunks(row.kind);
+    };
+    for (ScheduleKind kind : schedule_kinds(of_one_stage)) {
       if (options_.schedule && *options_.schedule != kind) continue;
       for (const std::vector<RankId>& devices : device_orders(cluster_)) {
         devices_ = devices;

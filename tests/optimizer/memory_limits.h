@@ -110,10 +110,11 @@ inline void expect_best_within_limits(std::uint64_t seed, LimitCounts& counts) {
   const bool chain = seed % 2 == 0;
   const LayerGraph graph = uneven_graph(random, static_cast<int>(2 + random.below(chain ? 6 : 5)), chain);
   const ClusterSpec cluster = ranks(static_cast<int>(2 + random.below(2)), random.uniform(1e8, 1e10));
-  const ScheduleKind kinds[] = {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
-                                ScheduleKind::ZeroBubbleH2};
+  const std::vector<ScheduleKind> kinds = schedule_kinds([](const ScheduleTraits& row) {
+    return row.order == OrderSource::Rule && !is_asynchronous(row.kind) && !needs_chunks(row.kind);
+  });
   PlannerOptions options{.microbatches = static_cast<int>(2 + random.below(5)),
-                         .schedule = kinds[random.below(4)],
+                         .schedule = kinds[random.below(kinds.size())],
                          .chunks = 1,
                          .recompute = static_cast<Recompute>(random.below(3))};
   options.costs.rule_copies = static_cast<int>(random.below(3));

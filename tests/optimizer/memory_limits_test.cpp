@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "optimizer/cut_space.h"
 #include "tests/optimizer/memory_limits.h"
 
 namespace millrace {
@@ -14,6 +15,38 @@ TEST(MemoryLimits, NothingThatFitsIsRefusedOrMissed) {
   EXPECT_GT(counts.answered, 200);
   EXPECT_GT(counts.refused, 20);
   EXPECT_GT(counts.recomputing, 50);
+}
+
+TEST(MemoryLimits, BoundsKnowWhatCrossesBothBordersOfAStage) {
+  int stages_seen = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    RandomStream random(seed);
+    const LayerGraph graph = uneven_graph(random, 7, false);
+    const CostModel model(graph, ranks(3));
+    const std::vector<int> order = *graph.topological_order();
+    const std::optional<CutSpace> complete = CutSpace::complete(model, order, 2000);
+    ASSERT_TRUE(complete);
+    const CutSpace linear = CutSpace::linear(model, order);
+    for (const CutSpace* space : {&*complete, &linear}) {
+      for (int a = 1; a < space->last(); ++a) {
+        for (int b = a + 1; b < space->last(); ++b) {
+          if (!space->nested(a, b)) continue;
+          const std::vector<CutStage> stages{{space->layers(0, a), {RankId(0)}},
+                                             {space->layers(a, b), {RankId(1)}},
+                                             {space->layers(b, space->last()), {RankId(2)}}};
+          const StageMemory held = model.memory_of(stages)[1];
+          EXPECT_EQ(space->incoming(a, b), held.incoming) << seed << " " << a << " " << b;
+          EXPECT_EQ(space->outgoing(a, b), held.outgoing) << seed << " " << a << " " << b;
+          EXPECT_LE(space->workspace(a, b), held.workspace) << seed << " " << a << " " << b;
+          const CutSpace::LayerBytes least = space->least_bytes(a, b);
+          EXPECT_LE(least.saved, held.saved);
+          EXPECT_LE(least.parameters, held.parameters);
+          ++stages_seen;
+        }
+      }
+    }
+  }
+  EXPECT_GT(stages_seen, 1000);
 }
 
 // Bytes over a border of vgg16 rise and fall by a factor of 32.

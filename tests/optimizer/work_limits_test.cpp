@@ -37,6 +37,52 @@ TEST(WorkLimits, AutoIsNeverWorseThanASearchByName) {
   EXPECT_GT(limited, 0);
 }
 
+ClusterSpec two_levels(int inside, int outside, ClusterLink in, ClusterLink out) {
+  ClusterSpec cluster = ClusterSpec::local(1);
+  cluster.levels = {{inside, in.bandwidth, in.latency_s}, {outside, out.bandwidth, out.latency_s}};
+  cluster.hosts = {{"localhost", inside * outside}};
+  return cluster;
+}
+
+TEST(WorkLimits, TheClimbAboveTenRanksHasWorkOfItsOwn) {
+  const char* folder = std::getenv("MILLRACE_DATA");
+  if (folder == nullptr) GTEST_SKIP() << "MILLRACE_DATA is not set";
+  const Result<LayerGraph> graph = recorded_profile(folder, "alexnet");
+  ASSERT_TRUE(graph) << to_string(graph.problems());
+  const ClusterSpec cluster = two_levels(8, 2, {1e10, 1e-5}, {1.25e9, 5e-5});
+  PlannerOptions options{.microbatches = 64};
+  const Result<Plan> all = plan_layers(*graph, cluster, options);
+  options.schedule = ScheduleKind::ZeroBubbleH2;
+  options.stages = 2;
+  const Result<Plan> named = plan_layers(*graph, cluster, options);
+  ASSERT_TRUE(all && named);
+  EXPECT_LE(all->predicted_step_s, named->predicted_step_s * (1 + 1e-9));
+}
+
+// Before bounds knew what crosses a cut this took a hundred times as long and found 868 ms.
+TEST(WorkLimits, ALimitOfMemoryLeavesTimeForTheSearch) {
+  const char* folder = std::getenv("MILLRACE_DATA");
+  if (folder == nullptr) GTEST_SKIP() << "MILLRACE_DATA is not set";
+  const Result<LayerGraph> graph = recorded_profile(folder, "resnet50");
+  ASSERT_TRUE(graph) << to_string(graph.problems());
+  const ClusterSpec cluster = two_levels(8, 4, {1.5e11, 5e-6}, {1.25e10, 1e-5});
+  for (const double effort : {0.1, 1.0}) {
+    PlannerOptions options{.microbatches = 32, .memory_per_rank = 16LL << 30};
+    options.effort = effort;
+    double last = 0;
+    options.progress = [&](std::string_view what, double part) {
+      EXPECT_EQ(what, "plan");
+      EXPECT_GE(part, last);
+      EXPECT_LE(part, 1);
+      last = part;
+    };
+    const Result<Plan> plan = plan_layers(*graph, cluster, options);
+    ASSERT_TRUE(plan) << to_string(plan.problems());
+    EXPECT_LT(plan->predicted_step_s, 0.78) << effort;
+    EXPECT_GT(last, 0.5);
+  }
+}
+
 LayerGraph long_chain(std::uint64_t seed, int layers) {
   RandomStream random(seed);
   LayerGraph graph = random_layers(random, layers);

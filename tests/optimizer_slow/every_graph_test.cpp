@@ -7,8 +7,9 @@
 namespace millrace {
 namespace {
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::OneFOneB, ScheduleKind::GPipe, ScheduleKind::ZeroBubbleH1,
-                                   ScheduleKind::ZeroBubbleH2};
+const std::vector<ScheduleKind> kKinds = schedule_kinds([](const ScheduleTraits& row) {
+  return row.order == OrderSource::Rule && !is_asynchronous(row.kind) && !needs_chunks(row.kind);
+});
 
 TEST(EveryGraph, UpToFiveLayersOnTwoToFourRanks) {
   int graphs = 0;

@@ -15,10 +15,8 @@
 namespace millrace {
 
 inline const std::vector<ScheduleKind>& generated_kinds() {
-  using enum ScheduleKind;
-  static const std::vector<ScheduleKind> kinds{
-      GPipe, OneFOneB, PipeDream, Interleaved,    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
-      VHalf, VMin,     DualPipeV, PipeDreamVSync, PipeDream2BW, AutoOrder};
+  static const std::vector<ScheduleKind> kinds =
+      schedule_kinds([](const ScheduleTraits& row) { return row.order != OrderSource::File; });
   return kinds;
 }
 

@@ -222,6 +222,56 @@ TEST(MeasuredCosts, WaitsForAllRanksAreNoUpdates) {
   EXPECT_NEAR(*replayed, 0.1, 1e-9);
 }
 
+TEST(MeasuredCosts, GapsAndPausesBetweenStepsAreNoStepsTime) {
+  const PipelineShape shape = replicated_shape({1, 1, 1}, 4);
+  const ScheduleCosts costs{.forward = {0.01, 0.02, 0.01},
+                            .backward_input = {0.01, 0.01, 0.02},
+                            .backward_weight = {0.01, 0.01, 0.01},
+                            .reduce = {},
+                            .update = {0.001, 0.002, 0.001},
+                            .transfer = {0.0005, 0.0005}};
+  constexpr std::int64_t kFarMicrobatches = 4000, kFarSteps = 1000, kSecond = 1'000'000'000;
+  for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::PipeDream}) {
+    PipelineShape run = shape;
+    if (kind == ScheduleKind::PipeDream) run.microbatches = 8 * filling_of(shape);
+    const Plan plan = plan_of(kind, shape);
+    const auto spans = traced(*make_schedule(kind, run, Transport::Buffered), run, costs);
+    const Result<MeasuredCosts> whole = measured_costs(plan, shape, spans);
+    ASSERT_TRUE(whole) << to_string(whole.problems());
+    // The same steps once more, much later; an evaluation of a second in the middle of the first ones.
+    auto apart = spans;
+    const std::int64_t pause_after = whole->steps / 2;
+    for (auto& rank : apart) {
+      std::int64_t until = 0;
+      for (const Span& span : rank)
+        if (span.step <= pause_after) until = std::max(until, span.end);
+      if (kind == ScheduleKind::OneFOneB) {
+        for (Span& span : rank)
+          if (span.step > pause_after) span.start += kSecond, span.end += kSecond;
+        rank.push_back({.kind = SpanKind::Eval, .step = pause_after, .start = until, .end = until + kSecond});
+      }
+      const std::size_t once = rank.size();
+      for (std::size_t i = 0; i < once; ++i) {
+        Span late = rank[i];
+        late.step += kFarSteps, late.microbatch += kFarMicrobatches;
+        late.start += 100 * kSecond, late.end += 100 * kSecond;
+        rank.push_back(late);
+      }
+    }
+    const Result<MeasuredCosts> parts = measured_costs(plan, shape, apart);
+    ASSERT_TRUE(parts) << to_string(parts.problems());
+    const bool pauses = kind == ScheduleKind::OneFOneB;
+    EXPECT_EQ(parts->each.size(), pauses ? 4u : 2u);
+    EXPECT_EQ(parts->steps, 2 * whole->steps - (pauses ? 2 : 0));
+    EXPECT_NEAR(parts->step_s, whole->step_s, 0.02 * whole->step_s) << to_string(kind);
+    for (std::size_t s = 0; s < 3; ++s)
+      EXPECT_NEAR(parts->costs.forward[s], whole->costs.forward[s], 0.02 * whole->costs.forward[s]);
+    const Result<double> replayed = replayed_step(plan, shape, *parts);
+    ASSERT_TRUE(replayed) << to_string(replayed.problems());
+    EXPECT_NEAR(*replayed, parts->step_s, 0.05 * parts->step_s) << to_string(kind);
+  }
+}
+
 TEST(MeasuredCosts, SaysWhatIsMissing) {
   const PipelineShape shape = replicated_shape({1, 1}, 2);
   const Plan plan = plan_of(ScheduleKind::OneFOneB, shape);

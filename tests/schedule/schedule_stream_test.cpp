@@ -25,8 +25,7 @@ PipelineShape shape_with(const std::vector<int>& replicas, bool skip_link = fals
   return shape;
 }
 
-constexpr ScheduleKind kAsynchronous[] = {ScheduleKind::PipeDream, ScheduleKind::PipeDreamVSync,
-                                          ScheduleKind::PipeDream2BW};
+const std::vector<ScheduleKind> kAsynchronous = named_kinds(true);
 constexpr Transport kBothTransports[] = {Transport::Buffered, Transport::Rendezvous};
 
 std::vector<PipelineShape> shapes() {

@@ -12,7 +12,10 @@
 namespace millrace {
 namespace {
 
-const ScheduleKind kKinds[] = {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::PipeDream};
+const std::vector<ScheduleKind> kKinds = schedule_kinds([](const ScheduleTraits& row) {
+  return row.order == OrderSource::Rule && !needs_chunks(row.kind) &&
+         row.updates != UpdateMoment::AfterSeveral && row.kind != ScheduleKind::PipeDreamVSync;
+});
 
 PipelineShape straight(int stages, int microbatches) {
   return replicated_shape(std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/json.h"
+#include "runtime/trace/trace_windows.h"
 
 namespace millrace {
 namespace {
@@ -14,6 +15,43 @@ TEST(SpanRing, KeepsTheNewest) {
   ASSERT_EQ(spans.size(), 4u);
   EXPECT_EQ(spans.front().step, 6);
   EXPECT_EQ(spans.back().step, 9);
+}
+
+TEST(SpanRing, GivesTheNewestStepsAlone) {
+  SpanRing ring(8);
+  for (int step : {1, 1, 2, 2, 2, 3, 3, 3, 3, 4}) ring.record({.step = step});
+  EXPECT_EQ(ring.spans_from(3).size(), 5u);
+  EXPECT_EQ(ring.spans_from(3).front().step, 3);
+  EXPECT_EQ(ring.spans_from(1).size(), 8u) << "what it has";
+  EXPECT_TRUE(ring.spans_from(5).empty());
+}
+
+TEST(TraceWindows, LieEarlyInTheMiddleAndLate) {
+  const auto text = [](std::int64_t first, std::int64_t count, std::int64_t end) {
+    std::string all;
+    for (const TraceWindow& one : trace_windows(first, count, end))
+      all += std::to_string(one.first) + "-" + std::to_string(one.end) + " ";
+    return all;
+  };
+  EXPECT_EQ(text(1, 15, 18'000), "1-6 8998-9003 17995-18000 ");
+  EXPECT_EQ(text(100, 7, 200), "100-104 197-200 ");
+  EXPECT_EQ(text(1, 5, 1000), "1-6 ") << "too few to divide";
+  EXPECT_EQ(text(1, 15, 25), "1-16 ") << "most of the run";
+  EXPECT_EQ(text(1, 15, 8), "1-8 ");
+  EXPECT_EQ(text(1, 0, 100), "");
+  EXPECT_EQ(text(7, 5, 7), "");
+  EXPECT_EQ(text(0, 1 << 20, std::int64_t{1} << 60).substr(0, 9), "0-349526 ");
+  for (std::int64_t end = 30; end < 60; ++end) {  // apart, and as many as were asked for
+    std::int64_t before = 0, steps = 0;
+    for (const TraceWindow& one : trace_windows(1, 15, end)) {
+      EXPECT_GE(one.first, before) << end;
+      EXPECT_LE(one.end, end);
+      before = one.end;
+      steps += one.end - one.first;
+    }
+    EXPECT_EQ(steps, 15) << end;
+    EXPECT_EQ(before, end == 30 ? 16 : end) << end;
+  }
 }
 
 TEST(Trace, RoundTripsAndWritesChromeEvents) {

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randn_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros.h>
 
@@ -41,6 +42,17 @@ class Gate final : public ForwardLayer {
   std::int64_t features_;
 };
 
+/// Draws by LibTorch's default generator and does not say so.
+class Noise final : public ForwardLayer {
+ public:
+  std::string kind() const override { return "noise"; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&) const override {
+    return inputs[0] * (1 + 0.1 * at::randn_like(inputs[0]));
+  }
+};
+
 torch::nn::Sequential block() {
   return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(1)),
                                torch::nn::BatchNorm2d(4), torch::nn::ReLU(), torch::nn::Dropout(0.3));
@@ -58,6 +70,7 @@ LayeredModel own_model() {
   then("block2", module_layer(block, {.kind = "block", .seed = 2}));
   then("flatten", flatten());
   then("gate", std::make_shared<Gate>(256));
+  then("noise", std::make_shared<Noise>());
   then("last", linear(256, 5));
   end_in_cross_entropy(model);
   return model;
@@ -181,6 +194,49 @@ TEST_F(OwnLayers, InputsThatAModuleDoesNotTakeAreAConfigError) {
   }
   const auto two = module_layer([] { return torch::nn::Linear(6, 5); }, {.kind = "mine"});
   EXPECT_THROW(two->output_shape(std::vector<Shape>{{2, 6}, {2, 6}}), ConfigError);
+}
+
+/// Fails in what its user asks for.
+class Failing final : public ForwardLayer {
+ public:
+  enum class By { Int, Torch, Memory };
+  explicit Failing(By by) : by_(by) {}
+  std::string kind() const override { return "failing"; }
+  Shape output_shape(std::span<const Shape> inputs) const override { return inputs[0]; }
+  at::Tensor compute(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
+                     const CallContext&) const override {
+    if (by_ == By::Int) throw 42;
+    if (by_ == By::Torch) return at::add(inputs[0], at::zeros({7, 5}));
+    throw std::bad_alloc();
+  }
+
+ private:
+  By by_;
+};
+
+TEST_F(OwnLayers, AFailureNamesLayerCallAndShapes) {
+  const std::pair<Failing::By, std::string> cases[] = {
+      {Failing::By::Int, "an exception of type int"},
+      {Failing::By::Torch, "The size of tensor a (6) must match the size of tensor b (5)"},
+      {Failing::By::Memory, "out of memory: "}};
+  for (const auto& [by, text] : cases) {
+    LayeredModel model = classifier("failing", {6}, 6);
+    model.layers.push_back({"first", linear(6, 6), {"input"}});
+    model.layers.push_back({"second", std::make_shared<Failing>(by), {"first"}});
+    end_in_cross_entropy(model);
+    for (const std::vector<int>& ranks : {std::vector<int>{1}, {1, 1}}) {
+      try {
+        train(model, plan_for(model, ranks, 1, ScheduleKind::GPipe), options(1));
+        ADD_FAILURE() << text;
+      } catch (const Error& error) {
+        const std::string what = error.what();
+        EXPECT_NE(what.find("step 0, action "), std::string::npos) << what;
+        EXPECT_NE(what.find("layer second (failing), forward of [3, 6]: " + text), std::string::npos) << what;
+        EXPECT_EQ(what.find("Exception raised from"), std::string::npos) << what;
+        EXPECT_EQ(error.code(), ExitCode::RunFailed);
+      }
+    }
+  }
 }
 
 // ---- steps of one's own loop, ranks as threads

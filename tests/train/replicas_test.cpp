@@ -7,7 +7,9 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -279,6 +281,47 @@ TEST_F(Replicas, WhereTheyCannotMeetSynchronisedBatchNormalisationIsRefused) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }
+}
+
+// The variance of one value is 0, and the running variance divides by 0.
+TEST_F(Replicas, BatchNormalisationOfOneValueIsRefusedUnlessReplicasJoin) {
+  LayeredModel model = classifier("one value", {3, 1, 1}, 5);
+  model.layers.push_back({"conv", conv2d({.in = 3, .out = 4, .kernel = 1}), {"input"}});
+  model.layers.push_back({"bn", batch_norm2d(4), {"conv"}});
+  model.layers.push_back({"flatten", flatten(), {"bn"}});
+  model.layers.push_back({"last", linear(4, 5), {"flatten"}});
+  end_in_cross_entropy(model);
+  make_batches_ = [](const LayeredModel& m) -> std::unique_ptr<BatchSource> {
+    return std::make_unique<RandomBatches>(m, 1);
+  };
+  TrainOptions one = options(2);
+  one.microbatch = 1;
+  for (const std::vector<int>& replicas : {std::vector<int>{1}, {2}}) {
+    try {
+      train(model, plan_for(model, replicas, 2, ScheduleKind::OneFOneB), one);
+      ADD_FAILURE() << replicas.front();
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("layer bn: normalises input [1, 4, 1, 1] in training"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  one.sync_batch_norm = true;
+  const Outcome outcome = train(model, plan_for(model, {2}, 2, ScheduleKind::OneFOneB), one);
+  for (const auto& [name, tensor] : outcome.weights)
+    EXPECT_TRUE(tensor.isfinite().all().item<bool>()) << name;
+}
+
+// Only the shape of a microbatch that comes later has one value: found when it runs.
+TEST_F(Replicas, AShortMicrobatchOfOneValueEndsTheRunByName) {
+  const LayerPtr layer = batch_norm2d(4);
+  const std::vector<at::Tensor> weights{at::ones({4}), at::zeros({4})};
+  std::vector<at::Tensor> buffers{at::zeros({4}), at::ones({4}), at::zeros({}, at::kLong)};
+  Saved saved;
+  const std::vector<at::Tensor> input{at::ones({1, 4, 1, 1})};
+  EXPECT_THROW(layer->forward(input, weights, buffers, {}, &saved), ConfigError);
+  EXPECT_TRUE(buffers[1].isfinite().all().item<bool>());
+  EXPECT_NO_THROW(layer->forward(input, weights, buffers, {.training = false}, nullptr));
 }
 
 TEST_F(Replicas, RunningStatisticsAreOneSetAndAResumedRunHasTheSame) {

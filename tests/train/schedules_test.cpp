@@ -15,15 +15,17 @@ struct Case {
   ScheduleKind kind;
   int places, chunks;
 };
-const Case kFlushing[] = {{ScheduleKind::Interleaved, 2, 2},  {ScheduleKind::Interleaved, 3, 2},
-                          {ScheduleKind::Interleaved, 2, 3},  {ScheduleKind::ZeroBubbleH1, 2, 1},
-                          {ScheduleKind::ZeroBubbleH1, 4, 1}, {ScheduleKind::ZeroBubbleH1, 2, 2},
-                          {ScheduleKind::ZeroBubbleH2, 2, 1}, {ScheduleKind::ZeroBubbleH2, 4, 1},
-                          {ScheduleKind::ZeroBubbleV, 2, 2},  {ScheduleKind::ZeroBubbleV, 3, 2},
-                          {ScheduleKind::VHalf, 2, 2},        {ScheduleKind::VHalf, 3, 2},
-                          {ScheduleKind::VMin, 2, 2},         {ScheduleKind::VMin, 3, 2},
-                          {ScheduleKind::DualPipeV, 2, 2},    {ScheduleKind::DualPipeV, 3, 2},
-                          {ScheduleKind::AutoOrder, 3, 1},    {ScheduleKind::AutoOrder, 2, 2}};
+/// Every kind that flushes, on two places and more, with as many stages on each as it may have.
+const std::vector<Case> kFlushing = [] {
+  std::vector<Case> cases;
+  for (ScheduleKind kind : named_kinds(false)) {
+    const int chunks = default_chunks(kind);
+    cases.insert(cases.end(), {{kind, 2, chunks}, {kind, chunks > 1 ? 3 : 4, chunks}});
+    if (traits_of(kind).chunks == Chunks::OneOrMore) cases.push_back({kind, 2, 2});
+    if (traits_of(kind).chunks == Chunks::Several) cases.push_back({kind, 2, 3});
+  }
+  return cases;
+}();
 
 std::string name_of(const Case& c) {
   return to_string(c.kind) + " " + std::to_string(c.places) + "x" + std::to_string(c.chunks);

@@ -459,5 +459,48 @@ TEST_F(Jobs, APortInUseIsNamed) {
     EXPECT_NE(ran.output.find(part), std::string::npos) << ran.output;
 }
 
+TEST_F(Jobs, OutOfMemorySaysHowMuchForWhatAndWhatToLower) {
+  const std::string train =
+      " train --model vgg16 --image-size 64 --classes 10 --microbatch 64 --steps 2 --no-evaluation";
+  const auto limited = [&](int kibibytes) {
+    const std::string log = (folder_ / "limited.log").string();
+    const int status =
+        std::system(("ulimit -c 0 && ulimit -v " + std::to_string(kibibytes) +
+                     " && timeout 300 " MILLRACE_BIN_DIR "/millrace" + train + " >" + log + " 2>&1")
+                        .c_str());
+    return Ran{.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .output = bytes("limited.log")};
+  };
+  const Ran little = limited(400'000);
+  EXPECT_EQ(little.code, 1) << little.output;
+  EXPECT_NE(little.output.find("allows 390 MiB of address space (ulimit -v)"), std::string::npos)
+      << little.output;
+  const Ran some = limited(1'000'000);
+  EXPECT_EQ(some.code, 1) << some.output;
+  for (const char* part : {"out of memory: no room for a tensor of ", " of tensors are live",
+                           "the process may have 976.6 MiB (ulimit -v)", "smaller --microbatch"})
+    EXPECT_NE(some.output.find(part), std::string::npos) << part << "\n" << some.output;
+}
+
+/// Without a launcher each rank has only its own last words: they name the rank that was killed.
+TEST_F(Jobs, EveryRanksLastWordsNameTheKilledOne) {
+  const int port = 20000 + static_cast<int>(::getpid() + 31) % 20000;
+  const std::string script =
+      "cd " + folder_.string() +
+      "; export WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + std::to_string(port) +
+      "; for r in 0 1 2 3; do RANK=$r " MILLRACE_BIN_DIR
+      "/millrace-worker train --model mlp --width 16 --depth 2 --stages 2 --replicas 2 --steps 100000000 "
+      "--timeout 60 "
+      "--print-every 1000000 --output-dir out --no-evaluation >rank$r.log 2>&1 & done; "
+      "for i in $(seq 600); do grep -q '\"step\":[1-9]' out/status.rank*.json 2>/dev/null && break; sleep "
+      "0.1; done; "
+      "kill -9 $!; wait";
+  write("job.sh", script);
+  ASSERT_EQ(std::system(("bash " + (folder_ / "job.sh").string()).c_str()), 0);
+  for (const char* rank : {"0", "1", "2"}) {
+    const std::string log = bytes(std::string("rank") + rank + ".log");
+    EXPECT_NE(log.find("rank 3"), std::string::npos) << rank << ": " << log;
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -54,6 +55,47 @@ class RunFolders : public Jobs {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 };
+
+TEST_F(RunFolders, AFailedRunSaysWhyInItsReport) {
+  const std::string diverges =
+      std::string("train ") + kModel + "--stages 2 --lr 100000 --steps 60 --output-dir out";
+  ASSERT_EQ(run(diverges).code, 6);
+  const Ran report = run("report --run out");
+  EXPECT_EQ(report.code, 0);
+  expect_parts(report, {"The run failed after ", ": rank 1: step ", "the loss is "});
+  expect_parts(run("report --run out --format json"), {"\"end\": \"failed\""});
+  // The next run's end is another.
+  ASSERT_EQ(run(std::string("train ") + kModel + "--stages 2 --steps 60 --overwrite --output-dir out").code,
+            0);
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "failure.rank1.json"));
+  const Ran good = run("report --run out");
+  EXPECT_EQ(good.output.find("failed"), std::string::npos) << good.output;
+}
+
+TEST_F(RunFolders, StepsAreTracedEarlyInTheMiddleAndLate) {
+  const auto traced = [&] {
+    const Result<Json> trace = read_json((folder_ / "out" / "trace.rank0.json").string());
+    std::set<std::int64_t> steps;
+    std::int64_t pauses = 0;
+    for (const Json& span : trace ? trace->find("spans")->items() : std::vector<Json>()) {
+      if (span.find("kind")->as_string() == "evaluation")
+        ++pauses;
+      else
+        steps.insert(span.find("step")->as_int());
+    }
+    return std::pair(steps, pauses);
+  };
+  const std::string model = "train --model mlp --width 32 --depth 3 --stages 2 --output-dir out ";
+  ASSERT_EQ(run(model + "--steps 60 --evaluate-every 57 --checkpoint-at-end").code, 0);
+  EXPECT_EQ(traced().first, (std::set<std::int64_t>{1, 2, 3, 4, 5, 28, 29, 30, 31, 32, 55, 56, 57, 58, 59}));
+  EXPECT_EQ(traced().second, 1) << "it came between two traced steps";
+  // A run that goes on has its own early and late steps.
+  ASSERT_EQ(run(model + "--steps 160 --resume out").code, 0);
+  EXPECT_EQ(*traced().first.begin(), 60);
+  EXPECT_EQ(*traced().first.rbegin(), 159);
+  EXPECT_EQ(traced().first.size(), 15u);
+  expect_parts(run("report --run out"), {"12 traced steps"});
+}
 
 TEST_F(RunFolders, AUsedFolderIsRefusedAndItsCheckpointsAreSafe) {
   const std::string train = "train " + std::string(kModel) + "--output-dir out ";

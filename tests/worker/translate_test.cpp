@@ -4,7 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <tuple>
 #include <vector>
+
+#include "runtime/base/json.h"
 
 namespace millrace {
 namespace {
@@ -75,6 +80,97 @@ TEST_F(Translate, APipelineLearnsPairsByHeart) {
   EXPECT_NE(bytes("run/bleu.json").find("\"epochs\": 200"), std::string::npos) << bytes("run/bleu.json");
   ok("report --run run");
   EXPECT_NE(bytes("run/report.html").find("hours of training"), std::string::npos);
+}
+
+/// A safetensors file with each tensor under other names.
+std::string with_names(const std::string& file,
+                       const std::function<std::vector<std::string>(const std::string&)>& names) {
+  std::uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof size);
+  const auto header = parse_json(file.substr(sizeof size, size), "header");
+  Json renamed = Json::object();
+  std::string values;
+  for (const auto& [name, tensor] : header->members()) {
+    if (name == "__metadata__") continue;
+    const Json& place = *tensor.find("data_offsets");
+    const auto begin = static_cast<std::size_t>(place.items()[0].as_int()),
+               end = static_cast<std::size_t>(place.items()[1].as_int());
+    for (const std::string& other : names(name)) {
+      const auto at = static_cast<std::int64_t>(values.size());
+      values += file.substr(sizeof size + size + begin, end - begin);
+      Json offsets = Json::array();
+      offsets.push_back(at);
+      offsets.push_back(static_cast<std::int64_t>(values.size()));
+      renamed.append_member(other, Json::object({{"dtype", *tensor.find("dtype")},
+                                                 {"shape", *tensor.find("shape")},
+                                                 {"data_offsets", offsets}}));
+    }
+  }
+  std::string text = renamed.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  size = text.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + text + values;
+}
+
+/// EmuBidirLSTM's state_dict has its LSTM of two directions, once more as two of one, or both.
+TEST_F(Translate, WeightsByPipeDreamsNamesAreRead) {
+  train(2);
+  ok("translate --checkpoint w.safetensors --input text.de -o text.hyp" + kFlags);
+  const std::string start = "train --model gnmt --layers 2 --hidden 32 --label-smoothing 0 --vocabulary " +
+                            vocabulary_size() + " --data data:de-en --no-evaluation --seed 9 --steps 0 " +
+                            "--save-weights again --init-from ";
+  const std::string first = "encoder.rnn_layers.0.";
+  const auto named = [&](const std::string& wrapper, bool both, bool single) {
+    return with_names(bytes("w.safetensors"), [&](const std::string& name) {
+      std::vector<std::string> names;
+      if (!name.starts_with(first)) return std::vector{wrapper + name};
+      const std::string own = name.substr(first.size()), ours = "_reverse";
+      const bool reverse = own.ends_with(ours);
+      if (both) names.push_back(wrapper + first + "bidir." + own);
+      if (single)
+        names.push_back(wrapper + first + (reverse ? "layer2." : "layer1.") +
+                        (reverse ? own.substr(0, own.size() - ours.size()) : own));
+      return names;
+    });
+  };
+  for (const auto& [wrapper, both, single] : {std::tuple("", true, true),
+                                              {"", true, false},
+                                              {"", false, true},
+                                              {"module.", true, true},
+                                              {"module.module.", false, true}}) {
+    write("p.safetensors", named(wrapper, both, single));
+    ok("translate --checkpoint p.safetensors --overwrite --input text.de -o p.hyp" + kFlags);
+    EXPECT_EQ(bytes("p.hyp"), bytes("text.hyp")) << wrapper << both << single;
+    ok(start + "p.safetensors");
+    EXPECT_TRUE(bytes("again") == bytes("w.safetensors")) << wrapper << both << single;
+    fs::remove(folder_ / "again");
+  }
+  ok("translate --checkpoint p.safetensors --stages 2 --overwrite --input text.de -o p.hyp" + kFlags);
+  EXPECT_EQ(bytes("p.hyp"), bytes("text.hyp"));
+
+  // Two names of one weight, and the values of neither can be chosen.
+  std::string other = named("", true, true);
+  std::uint64_t size = 0;
+  std::memcpy(&size, other.data(), sizeof size);
+  const auto header = parse_json(other.substr(sizeof size, size), "header");
+  const std::string name = first + "layer2.bias_hh_l0";
+  const Json* const tensor = header->find(name);
+  ASSERT_TRUE(tensor);
+  other[sizeof size + size + static_cast<std::size_t>(tensor->find("data_offsets")->items()[0].as_int())] ^=
+      1;
+  write("p.safetensors", other);
+  for (const std::string& command :
+       {"translate --checkpoint p.safetensors --overwrite --input text.de -o p.hyp" + kFlags,
+        start + "p.safetensors"}) {
+    const Ran ran = run(command);
+    EXPECT_EQ(ran.code, 4) << ran.output;
+    EXPECT_NE(ran.output.find(first + "bidir.bias_hh_l0_reverse and " + name + " are names of one weight"),
+              std::string::npos)
+        << ran.output;
+  }
+  const Ran left_out = run(start + "p.safetensors --init-from-ignore '*.layer2.*'");
+  EXPECT_EQ(left_out.code, 0) << left_out.output;
+  EXPECT_TRUE(bytes("again") == bytes("w.safetensors"));
 }
 
 /// The values of a key in lines of JSON, as they are written.

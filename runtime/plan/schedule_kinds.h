@@ -1,0 +1,131 @@
+// The kinds of schedules: one row each. Flags, help texts, the planner and the tests read this table. How a
+// kind orders its actions stands in the table of runtime/schedule/generators.h.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace millrace {
+
+/// docs/schedules.md says what each is, what it costs and where it comes from.
+enum class ScheduleKind {
+  GPipe,
+  OneFOneB,
+  PipeDream,       ///< asynchronous, an update after each backward
+  Interleaved,     ///< 1F1B over several stages per rank, stage s on place s mod p
+  ZeroBubbleH1,    ///< backward split in two, memory of 1F1B; chunks as Interleaved
+  ZeroBubbleH2,    ///< twice the memory, idle only at both ends
+  ZeroBubbleV,     ///< stages r and 2p-1-r on one rank, memory of 1F1B
+  VHalf,           ///< as ZeroBubbleV with half the memory
+  VMin,            ///< with a third
+  DualPipeV,       ///< as ZeroBubbleV, forwards beside backwards
+  PipeDreamVSync,  ///< PipeDream; a microbatch sees the same version in all stages
+  PipeDream2BW,    ///< asynchronous, an update every k microbatches, two versions
+  AutoOrder,       ///< ordered from measured costs (list_schedule)
+  Custom,          ///< read from a file; flushing
+};
+
+/// When weights are updated.
+enum class UpdateMoment {
+  Flush,         ///< after a step, when no microbatch is in flight
+  AfterEach,     ///< after each backward
+  AfterSeveral,  ///< after k microbatches, while others are in flight
+};
+
+/// How many stages a rank holds.
+enum class Chunks {
+  One,
+  OneOrMore,
+  Several,  ///< 2 unless the user says otherwise
+  TwoInV,   ///< stages r and 2p-1-r
+};
+
+/// Where the order of actions comes from.
+enum class OrderSource { Rule, Costs, File };
+
+struct ScheduleTraits {
+  ScheduleKind kind;
+  std::string_view name;
+  UpdateMoment updates = UpdateMoment::Flush;
+  Chunks chunks = Chunks::One;
+  /// Weight gradients have a pass of their own: a backward is two actions.
+  bool splits_backward = false;
+  OrderSource order = OrderSource::Rule;
+};
+
+/// In the order of the values of ScheduleKind.
+inline constexpr auto kScheduleKinds = std::to_array<ScheduleTraits>({
+    {ScheduleKind::GPipe, "gpipe"},
+    {ScheduleKind::OneFOneB, "1f1b"},
+    {ScheduleKind::PipeDream, "pipedream", UpdateMoment::AfterEach},
+    {ScheduleKind::Interleaved, "interleaved", UpdateMoment::Flush, Chunks::Several},
+    {ScheduleKind::ZeroBubbleH1, "zb-h1", UpdateMoment::Flush, Chunks::OneOrMore, true},
+    {ScheduleKind::ZeroBubbleH2, "zb-h2", UpdateMoment::Flush, Chunks::One, true},
+    {ScheduleKind::ZeroBubbleV, "zb-v", UpdateMoment::Flush, Chunks::TwoInV, true},
+    {ScheduleKind::VHalf, "v-half", UpdateMoment::Flush, Chunks::TwoInV, true},
+    {ScheduleKind::VMin, "v-min", UpdateMoment::Flush, Chunks::TwoInV, true},
+    {ScheduleKind::DualPipeV, "dualpipev", UpdateMoment::Flush, Chunks::TwoInV, true},
+    {ScheduleKind::PipeDreamVSync, "pipedream-vsync", UpdateMoment::AfterEach},
+    {ScheduleKind::PipeDream2BW, "pipedream-2bw", UpdateMoment::AfterSeveral},
+    {ScheduleKind::AutoOrder, "auto-order", UpdateMoment::Flush, Chunks::OneOrMore, true, OrderSource::Costs},
+    {ScheduleKind::Custom, "custom", UpdateMoment::Flush, Chunks::OneOrMore, false, OrderSource::File},
+});
+
+constexpr const ScheduleTraits& traits_of(ScheduleKind kind) {
+  return kScheduleKinds[static_cast<std::size_t>(kind)];
+}
+static_assert([] {
+  for (std::size_t i = 0; i < kScheduleKinds.size(); ++i)
+    if (kScheduleKinds[i].kind != static_cast<ScheduleKind>(i)) return false;
+  return kScheduleKinds.back().kind == ScheduleKind::Custom;
+}());
+
+/// It updates weights while microbatches are in flight.
+constexpr bool is_asynchronous(ScheduleKind kind) {
+  return traits_of(kind).updates != UpdateMoment::Flush;
+}
+constexpr bool updates_after_each(ScheduleKind kind) {
+  return traits_of(kind).updates == UpdateMoment::AfterEach;
+}
+constexpr bool updates_after_several(ScheduleKind kind) {
+  return traits_of(kind).updates == UpdateMoment::AfterSeveral;
+}
+constexpr bool is_v_shaped(ScheduleKind kind) {
+  return traits_of(kind).chunks == Chunks::TwoInV;
+}
+/// A rank may hold several stages.
+constexpr bool allows_chunks(ScheduleKind kind) {
+  return traits_of(kind).chunks != Chunks::One;
+}
+/// A rank must hold several stages.
+constexpr bool needs_chunks(ScheduleKind kind) {
+  return traits_of(kind).chunks == Chunks::Several || is_v_shaped(kind);
+}
+/// Stages of a rank where the user gives no number.
+constexpr int default_chunks(ScheduleKind kind) {
+  return needs_chunks(kind) ? 2 : 1;
+}
+
+/// The kinds for which `is` holds, in the order of the table.
+template <class Is>
+std::vector<ScheduleKind> schedule_kinds(Is is) {
+  std::vector<ScheduleKind> kinds;
+  for (const ScheduleTraits& row : kScheduleKinds) {
+    if (is(row)) kinds.push_back(row.kind);
+  }
+  return kinds;
+}
+
+/// "gpipe, 1f1b, interleaved, ...": for help texts.
+std::string names_of(const std::vector<ScheduleKind>& kinds);
+/// Kinds that a flag can name, which are all but Custom: those that flush, or those that do not.
+std::vector<ScheduleKind> named_kinds(bool asynchronous);
+
+std::string to_string(ScheduleKind kind);
+Result<ScheduleKind> parse_schedule_kind(std::string_view text, const std::string& where);
+
+}  // namespace millrace
