@@ -12,7 +12,8 @@ std::optional<std::string> first_difference(std::string_view found, std::string_
                                             std::int64_t offset) {
   if (found == generated) return std::nullopt;
   const auto [left, right] = std::mismatch(found.begin(), found.end(), generated.begin());
-  return printed("byte %lld is 0x%02x, 0x%02x was generated", static_cast<long long>(offset + (left - found.begin())),
+  return printed("byte %lld is 0x%02x, 0x%02x was generated",
+                 static_cast<long long>(offset + (left - found.begin())),
                  static_cast<unsigned>(static_cast<unsigned char>(*left)),
                  static_cast<unsigned>(static_cast<unsigned char>(*right)));
 }
@@ -28,7 +29,8 @@ void FileCheck::compare(std::string_view generated) {
       std::min<std::int64_t>(reader_.size() - at_, static_cast<std::int64_t>(generated.size())));
   const std::string_view found = reader_.read(at_, static_cast<std::int64_t>(there), buffer_);
   if (const auto wrong = first_difference(found, generated.substr(0, there), at_)) fail(*wrong);
-  if (there < generated.size()) fail("ends at byte " + std::to_string(reader_.size()) + ", more was generated");
+  if (there < generated.size())
+    fail("ends at byte " + std::to_string(reader_.size()) + ", more was generated");
   at_ += static_cast<std::int64_t>(there);
 }
 

@@ -12,13 +12,14 @@
 
 namespace millrace {
 
-/// "byte 17 is 0x4f, 0x5f was generated" of the first byte that differs, counted from `offset`; nothing if none
-/// does. Both have the same length.
+/// "byte 17 is 0x4f, 0x5f was generated" of the first byte that differs, counted from `offset`; nothing if
+/// none does. Both have the same length.
 std::optional<std::string> first_difference(std::string_view found, std::string_view generated,
                                             std::int64_t offset = 0);
 
-/// Takes what a FileWriter takes, and compares instead of writing. The first byte that differs, or the end of a
-/// file that is too short or too long, is a DataError with the path and the byte's place. So is a missing file.
+/// Takes what a FileWriter takes, and compares instead of writing. The first byte that differs, or the end of
+/// a file that is too short or too long, is a DataError with the path and the byte's place. So is a missing
+/// file.
 class FileCheck {
  public:
   explicit FileCheck(const std::filesystem::path& path);

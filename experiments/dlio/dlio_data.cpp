@@ -121,7 +121,8 @@ Status check_dlio_folder(const DlioConfig& config) {
 Status begin_dlio_folder(const DlioConfig& config) {
   const fs::path folder = data_path(config);
   if (const Status made = make_writable_folder(folder); !made) return made;
-  if (const Status written = write_file_atomically(folder / kManifestName, dlio_manifest(config).dump() + "\n");
+  if (const Status written =
+          write_file_atomically(folder / kManifestName, dlio_manifest(config).dump() + "\n");
       !written)
     return written;
   for (const Split split : {Split::Train, Split::Valid}) {

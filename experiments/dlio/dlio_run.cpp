@@ -141,8 +141,7 @@ class Emulation {
     if (leads_) {
       if (const Status good = check_dlio_folder(config_); !good)
         throw ConfigError(to_string(good.problems()));
-      if (const Status good = begin_dlio_folder(config_); !good)
-        throw DataError(to_string(good.problems()));
+      if (const Status good = begin_dlio_folder(config_); !good) throw DataError(to_string(good.problems()));
     }
     group_.barrier("generation");
     const auto started = std::chrono::steady_clock::now();

@@ -256,7 +256,8 @@ Result<AppLog> read_dlio_log(std::string_view text, const std::string& name) {
     if (log.lines == 0) pairing.start(Phase::Init, *time);
     take_time(log, *time);
     if (log.lines > 1) log.json += ",\n";
-    log.json += "{\"time_ms\": \"" + iso_text(*time, log.digits) + "\", \"message\": " + json_text(message) + "}";
+    log.json +=
+        "{\"time_ms\": \"" + iso_text(*time, log.digits) + "\", \"message\": " + json_text(message) + "}";
     const std::optional<DlioBorder> border = dlio_border(message);
     if (!border) continue;
     if (!initialised && border->start) {

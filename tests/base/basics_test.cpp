@@ -1,8 +1,11 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <barrier>
+#include <csignal>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/philox.h"
 #include "runtime/base/random.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -128,6 +132,46 @@ TEST(Files, AtomicWriteReplacesAndLeavesNothingBehind) {
   EXPECT_FALSE(write_file_atomically(folder / "absent" / "f", "x"));
   EXPECT_FALSE(read_file(folder));
   EXPECT_FALSE(read_file(folder / "f", 2));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
+  char name[] = "/tmp/millrace-test-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  const auto write = [&](const char* file) {
+    const std::string path = folder / file;
+    ::close(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
+    return path;
+  };
+  const auto left = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      names.insert(entry.path().filename());
+    return names;
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          for (const int one : {SIGINT, SIGTERM, SIGHUP}) ::signal(one, SIG_DFL);
+          UnfinishedFile first(write("first")), second(write("second"));
+          { const UnfinishedFile whole(write("whole")); }
+          const UnfinishedFile moved = std::move(first);
+          second = UnfinishedFile(write("third"));  // so the second is whole
+          if (::fork() == 0) ::_exit(0);            // removes nothing of its parent's
+          ::raise(signal);
+        },
+        testing::KilledBySignal(signal), "");
+    EXPECT_EQ(left(), (std::set<std::string>{"second", "whole"})) << signal;
+  }
+  // A program's own answer to a signal stays.
+  EXPECT_EXIT(
+      {
+        ::signal(SIGHUP, SIG_IGN);
+        const UnfinishedFile unfinished(write("kept"));
+        ::raise(SIGHUP);
+        ::_exit(left().contains("kept") ? 7 : 8);
+      },
+      testing::ExitedWithCode(7), "");
   std::filesystem::remove_all(folder);
 }
 
