@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <barrier>
@@ -149,29 +150,32 @@ TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
       names.insert(entry.path().filename());
     return names;
   };
+  const auto ended_by = [&](int signal) {
+    UnfinishedFile first(write("first")), second(write("second"));
+    { const UnfinishedFile whole(write("whole")); }
+    const UnfinishedFile moved = std::move(first);
+    second = {};  // so it is whole
+    const UnfinishedFile third(write("third"));
+    if (const pid_t child = ::fork(); child == 0)
+      ::raise(signal);  // removes nothing of its parent's
+    else
+      ::waitpid(child, nullptr, 0);
+    ::raise(left().size() == 4 ? signal : SIGKILL);
+  };
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    EXPECT_EXIT(
-        {
-          for (const int one : {SIGINT, SIGTERM, SIGHUP}) ::signal(one, SIG_DFL);
-          UnfinishedFile first(write("first")), second(write("second"));
-          { const UnfinishedFile whole(write("whole")); }
-          const UnfinishedFile moved = std::move(first);
-          second = UnfinishedFile(write("third"));  // so the second is whole
-          if (::fork() == 0) ::_exit(0);            // removes nothing of its parent's
-          ::raise(signal);
-        },
-        testing::KilledBySignal(signal), "");
+    struct sigaction inherited {};
+    if (::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN) continue;  // nohup
+    EXPECT_EXIT(ended_by(signal), testing::KilledBySignal(signal), "");
     EXPECT_EQ(left(), (std::set<std::string>{"second", "whole"})) << signal;
   }
-  // A program's own answer to a signal stays.
-  EXPECT_EXIT(
-      {
-        ::signal(SIGHUP, SIG_IGN);
-        const UnfinishedFile unfinished(write("kept"));
-        ::raise(SIGHUP);
-        ::_exit(left().contains("kept") ? 7 : 8);
-      },
-      testing::ExitedWithCode(7), "");
+  // A signal that the program ignores stays so.
+  const auto ignores = [&] {
+    ::signal(SIGHUP, SIG_IGN);
+    const UnfinishedFile unfinished(write("kept"));
+    ::raise(SIGHUP);
+    ::_exit(left().contains("kept") ? 7 : 8);
+  };
+  EXPECT_EXIT(ignores(), testing::ExitedWithCode(7), "");
   std::filesystem::remove_all(folder);
 }
 

@@ -183,7 +183,7 @@ TEST_F(StepSets, ALogOfAnotherWorkloadIsRefused) {
   fs::create_directories(folder_.path("dlio/UNET3D_2g_4b"));
   folder_.write("dlio/UNET3D_2g_4b/dlio.log", dlio_log());
   const auto dlio = [&](bool by_sample) {
-    return read({.folders = {folder_.path("dlio")}, .source = StepSource::Dlio, .by_sample = by_sample});
+    return read({.source = StepSource::Dlio, .folders = {folder_.path("dlio")}, .by_sample = by_sample});
   };
   EXPECT_TRUE(dlio(true)) << says(dlio(true));
   EXPECT_NE(says(dlio(false)).find("loads samples (sample_load), not batches"), std::string::npos)
