@@ -58,9 +58,21 @@ StepLine step_of(const Json& line) {
   return step;
 }
 
+std::vector<std::pair<std::string, double>> all_values(const Json& line) {
+  std::vector<std::pair<std::string, double>> all;
+  for (const auto& [name, value] : line.members()) {
+    if (name == "step" || name == "ended_s") continue;
+    if (value.is_number()) all.emplace_back(name, value.as_double());
+    if (value.kind() == Json::Kind::Bool) all.emplace_back(name, value.as_bool() ? 1 : 0);
+  }
+  return all;
+}
+
 class Reader {
  public:
-  explicit Reader(const std::string& folder) : folder_(folder) { run_.folder = folder; }
+  Reader(const std::string& folder, StepValues values) : folder_(folder), values_(values) {
+    run_.folder = folder;
+  }
 
   Result<RunData> read() {
     std::error_code error;
@@ -283,6 +295,9 @@ class Reader {
         ++damaged;  // the last line of a rank that was killed
       } else if (json->find("format")) {
         rank.stage = static_cast<int>(integer_at(*json, "stage", -1));
+        rank.unix_offset_ns.reset();
+        if (const std::int64_t unix_ns = integer_at(*json, "unix_ns"); unix_ns > 0)
+          rank.unix_offset_ns = unix_ns - integer_at(*json, "clock_ns");
         begins = parts++ > 0;
       } else if (json->find("after_step")) {
         const std::int64_t after = integer_at(*json, "after_step");
@@ -293,7 +308,10 @@ class Reader {
           evaluations_[after]["step"] = after;
         }
       } else {
-        const StepLine step = step_of(*json);
+        StepLine step = step_of(*json);
+        if (step.ended_s && rank.unix_offset_ns)
+          step.unix_ns = std::llround(*step.ended_s * 1e9) + *rank.unix_offset_ns;
+        if (values_ == StepValues::All) step.all = all_values(*json);
         if (std::exchange(begins, false) && step.step > 0) {
           std::erase_if(rank.joints, [&](std::int64_t joint) { return joint >= step.step; });
           rank.joints.push_back(step.step);
@@ -319,6 +337,7 @@ class Reader {
   }
 
   fs::path folder_;
+  StepValues values_;
   RunData run_;
   std::map<std::int64_t, double> scores_;     // by step
   std::map<std::int64_t, Json> evaluations_;  // by step
@@ -342,8 +361,8 @@ const char* to_string(RunEnd::State state) {
   return "unknown";
 }
 
-Result<RunData> read_run(const std::string& folder) {
-  return Reader(folder).read();
+Result<RunData> read_run(const std::string& folder, StepValues values) {
+  return Reader(folder, values).read();
 }
 
 const RankRun* loss_rank(const RunData& run) {

@@ -23,13 +23,21 @@ struct StepLine {
   std::optional<double> top1;
   double samples_per_s = 0;
   double step_s = 0;
-  std::optional<double> ended_s;  ///< by the host's monotonic clock
+  std::optional<double> ended_s;        ///< by the host's monotonic clock
+  std::optional<std::int64_t> unix_ns;  ///< the same as nanoseconds since 1970 (UTC)
   double forward_s = 0, backward_s = 0, send_s = 0, receive_s = 0, wait_s = 0, all_reduce_s = 0, update_s = 0,
          data_s = 0;
   double bubble_share = 0;
   std::int64_t peak_memory_bytes = 0;
   int weight_versions = 0;
   int stashed_microbatches = 0;
+  /// Every number of the line but the step and its end, if StepValues::All were asked for.
+  std::vector<std::pair<std::string, double>> all{};
+};
+
+enum class StepValues {
+  Known,  ///< those with a member in StepLine
+  All
 };
 
 struct RankRun {
@@ -38,6 +46,8 @@ struct RankRun {
   std::vector<StepLine> steps;       ///< ascending; of a step that was done twice (resume) the later one
   std::vector<std::int64_t> joints;  ///< first steps that a resumed run did, ascending
   std::vector<Span> spans;           ///< of the trace window
+  /// What is to be added to a time of `spans` for nanoseconds since 1970; files of older versions do not say.
+  std::optional<std::int64_t> unix_offset_ns;
 };
 
 /// BLEU of translations between two steps of a run (`train --bleu-every`).
@@ -84,7 +94,7 @@ struct RunData {
 };
 
 /// Missing or damaged parts become notes. Problem if the folder is not there or holds nothing of a run.
-Result<RunData> read_run(const std::string& folder);
+Result<RunData> read_run(const std::string& folder, StepValues values = StepValues::Known);
 
 /// The rank whose loss and throughput stand for the job: the first that has losses, else the first of the
 /// latest stage. nullptr: none has steps.

@@ -33,16 +33,17 @@ std::int64_t nanoseconds(double seconds) {
 // ---- our runs
 // -------------------------------------------------------------------------------------------------
 
-/// Sends and receives of one message: the k-th send of (step, microbatch) from a to b is the k-th such
-/// receive.
+/// From the send of a message to its receive, where the receiver waits for it: the k-th send of a microbatch
+/// from a to b belongs to the k-th such receive.
 void join_messages(EventLog& log, const std::vector<std::pair<std::size_t, const Span*>>& spans) {
-  using Key = std::tuple<std::int64_t, std::int64_t, int, int>;
+  using Key = std::tuple<std::int64_t, int, int>;
   std::map<Key, std::vector<std::size_t>> sent, received;
   for (const auto& [index, span] : spans) {
     const int rank = log.spans[index].rank;
-    if (span->kind == SpanKind::Send) sent[{span->step, span->microbatch, rank, span->peer}].push_back(index);
-    if (span->kind == SpanKind::Recv)
-      received[{span->step, span->microbatch, span->peer, rank}].push_back(index);
+    if (span->peer < 0 || span->microbatch < 0) continue;
+    if (span->kind == SpanKind::Send) sent[{span->microbatch, rank, span->peer}].push_back(index);
+    if (span->kind == SpanKind::Recv || span->kind == SpanKind::Wait)
+      received[{span->microbatch, span->peer, rank}].push_back(index);
   }
   std::uint64_t flow = 0;
   for (const auto& [key, from] : sent) {
@@ -55,29 +56,46 @@ void join_messages(EventLog& log, const std::vector<std::pair<std::size_t, const
   }
 }
 
-void add_steps(EventLog& log, const RankRun& rank, std::int64_t first_ns) {
-  double now = 0;
+/// When each step of a rank ended, in the log's time.
+std::map<std::int64_t, std::int64_t> ends_of(const EventLog& log, const RankRun& rank) {
+  std::map<std::int64_t, std::int64_t> ends;
+  double added_up = 0;  // of files that do not say
   for (const StepLine& s : rank.steps) {
-    now += s.step_s;
-    const std::int64_t time = first_ns + nanoseconds(now);
-    const auto add = [&](const char* name, double value) {
-      log.values.push_back({rank.rank, name, s.step, time, value});
-    };
-    if (s.loss) add("loss", *s.loss);
-    if (s.top1) add("top1", *s.top1);
-    add("samples_per_s", s.samples_per_s);
-    add("step_s", s.step_s);
-    add("forward_s", s.forward_s);
-    add("backward_s", s.backward_s);
-    add("send_s", s.send_s);
-    add("receive_s", s.receive_s);
-    add("wait_s", s.wait_s);
-    add("all_reduce_s", s.all_reduce_s);
-    add("update_s", s.update_s);
-    add("data_s", s.data_s);
-    add("bubble_share", s.bubble_share);
-    add("peak_memory_bytes", static_cast<double>(s.peak_memory_bytes));
+    added_up += s.step_s;
+    ends[s.step] = log.has_unix_time ? *s.unix_ns : nanoseconds(s.ended_s.value_or(added_up));
   }
+  return ends;
+}
+
+void add_steps(EventLog& log, const RankRun& rank) {
+  const std::map<std::int64_t, std::int64_t> ends = ends_of(log, rank);
+  for (const StepLine& s : rank.steps) {
+    for (const auto& [name, value] : s.all)
+      log.values.push_back({rank.rank, name, s.step, ends.at(s.step), value});
+  }
+  if (rank.steps.empty()) return;
+  const std::int64_t first = ends.begin()->second - nanoseconds(rank.steps.front().step_s);
+  log.phases.push_back({rank.rank, "run", first, ends.rbegin()->second});
+}
+
+/// Evaluations and BLEU, at the end of the step that they follow.
+void add_scores(EventLog& log, const RunData& run) {
+  const RankRun* rank = loss_rank(run);
+  if (!rank) return;
+  const std::map<std::int64_t, std::int64_t> ends = ends_of(log, *rank);
+  const auto add = [&](const std::string& name, std::int64_t after, double value) {
+    if (const auto end = ends.find(after - 1); end != ends.end())
+      log.values.push_back({rank->rank, name, after - 1, end->second, value});
+  };
+  for (const Json& evaluation : run.evaluations.items()) {
+    const Json* step = evaluation.find("step");
+    if (!step || step->kind() != Json::Kind::Int) continue;
+    for (const auto& [name, value] : evaluation.members()) {
+      if (value.is_number() && name != "step" && name != "after_step" && name != "samples")
+        add("evaluation_" + name, step->as_int(), value.as_double());
+    }
+  }
+  for (const RunScore& score : run.scores) add("bleu", score.after_step, score.bleu);
 }
 
 /// The members of an object; none of anything else.
@@ -96,12 +114,22 @@ void add_facts(EventLog& log, const RunData& run) {
 }
 
 Result<EventLog> from_run(const std::string& folder) {
-  const Result<RunData> run = read_run(folder);
+  const Result<RunData> run = read_run(folder, StepValues::All);
   if (!run) return run.problems();
   EventLog log{.source = folder, .kind = "run", .backend = "millrace", .notes = run->notes};
+  log.succeeded = run->end.state == RunEnd::State::Done;
+  log.has_unix_time = std::ranges::all_of(run->ranks, [](const RankRun& rank) {
+    return rank.unix_offset_ns &&
+           std::ranges::all_of(rank.steps, [](const StepLine& s) { return s.unix_ns.has_value(); });
+  });
+  if (!log.has_unix_time)
+    log.notes.push_back(
+        "the run's files do not say the time of day (an older version wrote them): times count "
+        "from a moment that is not known");
   std::vector<std::pair<std::size_t, const Span*>> spans;
   for (const RankRun& rank : run->ranks) {
     log.world_size = std::max(log.world_size, rank.rank + 1);
+    const std::int64_t offset = log.has_unix_time ? *rank.unix_offset_ns : 0;
     for (const Span& span : rank.spans) {
       const std::string kind = to_string(span.kind);
       spans.emplace_back(log.spans.size(), &span);
@@ -109,21 +137,17 @@ Result<EventLog> from_run(const std::string& folder) {
                            .lane = is_communication(span.kind) ? "communication" : "compute",
                            .name = span.microbatch >= 0 ? kind + " " + std::to_string(span.microbatch) : kind,
                            .category = kind,
-                           .start = span.start,
-                           .end = std::max(span.start, span.end),
+                           .start = span.start + offset,
+                           .end = std::max(span.start, span.end) + offset,
                            .step = span.step,
                            .microbatch = span.microbatch,
                            .stage = span.stage});
     }
-    add_steps(log, rank, 0);
+    add_steps(log, rank);
   }
   join_messages(log, spans);
+  add_scores(log, *run);
   add_facts(log, *run);
-  for (const RankRun& rank : run->ranks) {
-    double seconds = 0;
-    for (const StepLine& step : rank.steps) seconds += step.step_s;
-    if (!rank.steps.empty()) log.phases.push_back({rank.rank, "run", 0, nanoseconds(seconds)});
-  }
   return log;
 }
 

@@ -45,9 +45,10 @@ struct EventLog {
   std::string kind;  ///< "run", "dlio" or "timeline"
   int world_size = 1;
   std::string backend;
-  /// Times are Unix nanoseconds; else they count from the run's first event and only their differences mean
-  /// anything.
+  /// Times are nanoseconds since 1970 (UTC); else they count from some moment, and only their differences
+  /// mean anything (runs of older versions).
   bool has_unix_time = false;
+  bool succeeded = true;  ///< it came to its end
   std::vector<LoggedSpan> spans;
   std::vector<LoggedValue> values;
   std::vector<LoggedPhase> phases;

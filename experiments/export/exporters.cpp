@@ -32,18 +32,6 @@ std::int64_t first_time(const EventLog& log) {
   return first == INT64_MAX ? 0 : first;
 }
 
-/// Unix nanoseconds where the log has them; else what would be so if the run ended now.
-std::int64_t unix_offset(const EventLog& log) {
-  if (log.has_unix_time) return 0;
-  std::int64_t last = 0;
-  for (const LoggedSpan& span : log.spans) last = std::max(last, span.end);
-  for (const LoggedValue& value : log.values) last = std::max(last, value.time);
-  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count();
-  return now - last;
-}
-
 // ---- lanes without overlaps
 // -----------------------------------------------------------------------------------
 
@@ -131,26 +119,25 @@ std::string mllog_value(const EventLog& log, const LoggedValue& value, std::int6
 }
 
 void write_mllog(const EventLog& log, const fs::path& folder, Exported& done) {
-  const std::int64_t offset = unix_offset(log), first = first_time(log);
+  const std::int64_t first = first_time(log);
   const Json none = Json::object();
   std::vector<MllogLine> lines;
   for (const auto& [key, value] : log.facts)
-    lines.push_back({first, 0, mllog_text(first + offset, "POINT_IN_TIME", key, value, 0, none)});
-  lines.push_back(
-      {first, 0, mllog_text(first + offset, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
+    lines.push_back({first, 0, mllog_text(first, "POINT_IN_TIME", key, value, 0, none)});
+  lines.push_back({first, 0, mllog_text(first, "POINT_IN_TIME", "world_size", log.world_size, 0, none)});
   for (const LoggedPhase& phase : log.phases) {
     Json metadata = Json::object();
     if (phase.number >= 0) metadata[phase.name == "block" ? "first_epoch_num" : "epoch_num"] = phase.number;
-    lines.push_back({phase.start, 1,
-                     mllog_text(phase.start + offset, "INTERVAL_START", phase.name + "_start", nullptr,
-                                phase.rank, metadata)});
-    if (phase.name == "run") metadata["status"] = "success";
-    lines.push_back({phase.end, 3,
-                     mllog_text(phase.end + offset, "INTERVAL_END", phase.name + "_stop", nullptr, phase.rank,
-                                metadata)});
+    lines.push_back(
+        {phase.start, 1,
+         mllog_text(phase.start, "INTERVAL_START", phase.name + "_start", nullptr, phase.rank, metadata)});
+    if (phase.name == "run") metadata["status"] = log.succeeded ? "success" : "aborted";
+    lines.push_back(
+        {phase.end, 3,
+         mllog_text(phase.end, "INTERVAL_END", phase.name + "_stop", nullptr, phase.rank, metadata)});
   }
   for (const LoggedValue& value : log.values) {
-    if (value.step >= 0) lines.push_back({value.time, 2, mllog_value(log, value, value.time + offset)});
+    if (value.step >= 0) lines.push_back({value.time, 2, mllog_value(log, value, value.time)});
   }
   std::stable_sort(lines.begin(), lines.end(), [](const MllogLine& a, const MllogLine& b) {
     return std::pair(a.time, a.order) < std::pair(b.time, b.order);
@@ -399,7 +386,6 @@ void write_perfetto(const EventLog& log, const fs::path& folder, Exported& done)
 // ----------------------------------------------------------------------------------------------
 
 void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& done) {
-  const std::int64_t offset = unix_offset(log);
   char host[256] = "host";
   ::gethostname(host, sizeof host - 1);
   std::map<int, std::unique_ptr<FileWriter>> files;
@@ -414,7 +400,7 @@ void write_tensorboard(const EventLog& log, const fs::path& folder, Exported& do
   fs::remove_all(folder / "tensorboard", error);  // its reader adds up all files of a folder
   for (const LoggedValue* value : sorted) {
     std::unique_ptr<FileWriter>& file = files[value->rank];
-    const double wall = static_cast<double>(value->time + offset) * 1e-9;
+    const double wall = static_cast<double>(value->time) * 1e-9;
     if (!file) {
       const std::string name = "tensorboard/rank" + std::to_string(value->rank) + "/events.out.tfevents." +
                                std::to_string(static_cast<std::int64_t>(wall)) + "." + host + "." +

@@ -101,7 +101,9 @@ StepLog::StepLog(const std::filesystem::path& folder, const StepLogHeader& heade
                                   {"run", header.run},
                                   {"rank", header.rank},
                                   {"stage", header.stage},
-                                  {"ranks", header.ranks}})
+                                  {"ranks", header.ranks},
+                                  {"clock_ns", header.clock_ns},
+                                  {"unix_ns", header.unix_ns}})
                         .dump());
 }
 

@@ -47,6 +47,8 @@ struct StepLogHeader {
   bool writes_jobs = false;  ///< jobs.csv of a job array: a line for each step and job
   int first_job = 0;         ///< TrainOptions::first_job
   bool own_steps = false;    ///< its jobs are at different steps
+  /// One moment by the run's clock, which times steps and spans, and as nanoseconds since 1970 (UTC).
+  std::int64_t clock_ns = 0, unix_ns = 0;
 };
 
 /// Default: writes nothing to disk, prints all the same.

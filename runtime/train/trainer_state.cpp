@@ -340,7 +340,11 @@ void Trainer::Impl::open_files() {
                    .ranks = world.communicator.size(),
                    .writes_jobs = is_one_of_several() && owns_loss(),
                    .first_job = first_job(),
-                   .own_steps = job_steps.apart()},
+                   .own_steps = job_steps.apart(),
+                   .clock_ns = world.clock.now().time_since_epoch().count(),
+                   .unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                  std::chrono::system_clock::now().time_since_epoch())
+                                  .count()},
                   continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);

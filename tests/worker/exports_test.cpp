@@ -1,0 +1,136 @@
+// Real runs written for other tools: spans, values and phases lie on one time line.
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "runtime/base/json.h"
+#include "runtime/base/numbers.h"
+#include "runtime/base/text.h"
+#include "tests/worker/job_fixture.h"
+
+namespace millrace {
+namespace {
+
+class Exports : public Jobs {
+ protected:
+  /// The cells of a table by the names of its columns.
+  std::vector<std::map<std::string, std::string>> rows(const std::string& file) {
+    std::vector<std::map<std::string, std::string>> rows;
+    const std::vector<std::string> lines = split(bytes(file), '\n'), names = split(lines.at(0), ',');
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+      const std::vector<std::string> cells = split(lines[i], ',');
+      if (cells.size() != names.size()) continue;
+      for (std::size_t c = 0; c < cells.size(); ++c) {
+        if (c == 0) rows.emplace_back();
+        rows.back()[names[c]] = cells[c];
+      }
+    }
+    return rows;
+  }
+  static std::int64_t number(const std::string& text) { return number_of<std::int64_t>(text).value_or(-1); }
+};
+
+std::int64_t unix_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+TEST_F(Exports, OfAPipelineLieOnOneTimeLineWhenItRan) {
+  const std::int64_t before = unix_now();
+  const Ran trained = run(
+      "train --model mlp --width 64 --stages 2 --microbatches 4 --steps 12 --clip-norm 1 --evaluate-every 4 "
+      "--output-dir out");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::int64_t after = unix_now();
+  ASSERT_EQ(run("trace convert out --to all --out a").code, 0);
+  // A conversion later is the same, byte for byte.
+  ASSERT_EQ(run("trace convert out --to all --out b").code, 0);
+  EXPECT_EQ(std::system(("diff -r " + (folder_ / "a").string() + " " + (folder_ / "b").string()).c_str()), 0);
+
+  std::map<std::pair<std::string, std::string>, std::int64_t> ends;  // of steps, by rank and step
+  std::set<std::string> names;
+  for (auto& row : rows("a/values.csv")) {
+    names.insert(row["name"]);
+    const std::int64_t time = number(row["time_ns"]);
+    EXPECT_GT(time, before);
+    EXPECT_LT(time, after);
+    if (row["name"] == "step_s") ends[{row["rank"], row["step"]}] = time;
+  }
+  for (const char* name : {"loss", "top1", "top5", "lr", "gradient_norm", "samples_per_s", "weight_versions",
+                           "evaluation_loss", "evaluation_top1"})
+    EXPECT_TRUE(names.count(name)) << name;
+  // What a step did lies before its end, and after the end of the step before.
+  constexpr std::int64_t kRounding = 1'000'000;
+  int updates = 0;
+  for (auto& row : rows("a/spans.csv")) {
+    if (row["name"].find("update") != 0) continue;
+    ++updates;
+    const std::int64_t end = ends.at({row["rank"], row["step"]}), start = number(row["start_ns"]);
+    EXPECT_LE(start, end + kRounding);
+    EXPECT_GE(start, end - 60'000'000'000);
+    if (const auto last = ends.find({row["rank"], std::to_string(number(row["step"]) - 1)});
+        last != ends.end()) {
+      EXPECT_GE(start, last->second - kRounding);
+    }
+  }
+  EXPECT_GE(updates, 20) << "of 12 steps of 2 ranks";
+  // Every message is an arrow from its send to the wait for it.
+  const Result<Json> chrome = read_json((folder_ / "a/trace.chrome.json").string());
+  ASSERT_TRUE(chrome);
+  std::map<std::int64_t, double> sent, received;
+  for (const Json& event : chrome->find("traceEvents")->items()) {
+    const std::string& kind = event.find("ph")->as_string();
+    if (kind == "s") sent[event.find("id")->as_int()] = event.find("ts")->as_double();
+    if (kind == "f") received[event.find("id")->as_int()] = event.find("ts")->as_double();
+  }
+  EXPECT_GE(sent.size(), 12u * 4 * 2) << "an activation and a gradient of each microbatch";
+  ASSERT_EQ(sent.size(), received.size());
+  for (const auto& [id, time] : sent) EXPECT_LT(time, received.at(id) + 1000) << "arrow " << id;
+  // The log says when the run began and ended.
+  std::int64_t begin = 0, end = 0;
+  for (const std::string& line : split(bytes("a/run.mllog"), '\n')) {
+    if (!line.starts_with(":::MLLOG ")) continue;
+    const Result<Json> event = parse_json(line.substr(9), "run.mllog");
+    ASSERT_TRUE(event) << line;
+    if (event->find("key")->as_string() == "run_start") begin = event->find("time_ms")->as_int();
+    if (event->find("key")->as_string() == "run_stop") end = event->find("time_ms")->as_int();
+  }
+  EXPECT_GE(begin, before / 1'000'000 - 1);
+  EXPECT_LE(end, after / 1'000'000 + 1);
+  EXPECT_LE(begin, end);
+}
+
+TEST_F(Exports, OfArraysHaveEachJobsValues) {
+  const Ran trained =
+      run("train --model mlp --width 16 --fused --lr 0.1 0.01 --precision float16 --steps 4 "
+          "--output-dir out");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  ASSERT_EQ(run("trace convert out --to csv,tensorboard --out a").code, 0);
+  std::set<std::string> names;
+  for (auto& row : rows("a/values.csv")) names.insert(row["name"]);
+  for (const char* name :
+       {"loss", "loss.job0", "loss.job1", "lr.job1", "loss_scale.job0", "gradient_norm.job1"})
+    EXPECT_TRUE(names.count(name)) << name;
+}
+
+TEST_F(Exports, AFailedRunIsNoSuccessAndOldFilesAreRead) {
+  const Ran failed = run("train --model mlp --width 16 --lr 1e6 --steps 40 --output-dir out");
+  ASSERT_EQ(failed.code, 6) << failed.output;
+  ASSERT_EQ(run("trace convert out --to mllog --out a").code, 0);
+  EXPECT_NE(bytes("a/run.mllog").find("\"status\":\"aborted\""), std::string::npos) << bytes("a/run.mllog");
+  // Without the moment that ties the clocks, as files of older versions are.
+  std::string steps = bytes("out/steps.rank0.jsonl");
+  const std::size_t at = steps.find(",\"clock_ns\"");
+  ASSERT_NE(at, std::string::npos);
+  steps.erase(at, steps.find('}', at) - at);
+  write("out/steps.rank0.jsonl", steps);
+  const Ran old = run("trace convert out --to mllog --out b");
+  EXPECT_EQ(old.code, 0) << old.output;
+  EXPECT_NE(old.output.find("do not say the time of day"), std::string::npos) << old.output;
+}
+
+}  // namespace
+}  // namespace millrace
