@@ -21,6 +21,7 @@
 
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/left_out.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -203,7 +204,7 @@ class SinusoidalPositions final : public Layer {
 };
 
 /// x times a mask that has as many dimensions, 1 where it is the same for all.
-class MaskedDropout : public Layer {
+class MaskedDropout : public Layer, public MayBeLeftOut {
  public:
   explicit MaskedDropout(double p) : p_(p) {}
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
@@ -232,6 +233,7 @@ class LockedDropout final : public MaskedDropout {
  public:
   using MaskedDropout::MaskedDropout;
   std::string kind() const override { return "locked_dropout"; }
+  LayerPtr left_out() const override { return locked_dropout(0); }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[T, B, F]");
     return inputs[0];
@@ -247,6 +249,7 @@ class RowDropout final : public MaskedDropout {
  public:
   RowDropout(std::int64_t vocabulary, double p) : MaskedDropout(p), vocabulary_(vocabulary) {}
   std::string kind() const override { return "row_dropout"; }
+  LayerPtr left_out() const override { return row_dropout(vocabulary_, 0); }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape tokens = inputs[0];
     if (!tokens.empty()) tokens.pop_back();
