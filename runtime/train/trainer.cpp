@@ -185,6 +185,7 @@ void Trainer::Impl::check_sizes() {
                           to_string(plan.schedule) + " never flushes",
                       "use a schedule that flushes, or a plan with both uses in one stage");
   }
+  check_written();
   if (options.sync_batch_norm && asynchronous()) {
     throw ConfigError("--sync-batch-norm: the replicas of " + to_string(plan.schedule) +
                           " take turns, so that no two of them run at the same time",
@@ -217,6 +218,25 @@ void Trainer::Impl::check_sizes() {
     throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
                           std::to_string(world.communicator.size()),
                       "start exactly the plan's ranks");
+  }
+}
+
+/// Where forward writes to weights there is one of them to write to.
+void Trainer::Impl::check_written() {
+  for (const PlanStage& stage : plan.stages) {
+    if (!asynchronous() && stage.ranks.size() == 1) continue;
+    for (const NamedLayer& layer : layout().model.layers) {
+      const auto specs = layer.layer->parameters();
+      if (std::ranges::none_of(specs, &ParameterSpec::written) ||
+          std::ranges::find(stage.layers, layer.name) == stage.layers.end())
+        continue;
+      const std::string what = layer.name + " scales the rows that it reads (max_norm), and ";
+      if (asynchronous())
+        throw ConfigError(what + "schedule " + to_string(plan.schedule) + " has several versions of them",
+                          "use a schedule that flushes, for example --schedule 1f1b");
+      throw ConfigError(what + "each of its " + std::to_string(stage.ranks.size()) + " replicas reads others",
+                        "give its stage one replica, or no max_norm");
+    }
   }
 }
 

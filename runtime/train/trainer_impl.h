@@ -301,6 +301,7 @@ struct Trainer::Impl {
   void check_ends() const;
   void set_aside_ended();
   void check_steps(const std::string& checkpoint) const;
+  void check_written();
   void check_turns();
   void build(const std::vector<TrainedArray>& arrays);
   void resume();
