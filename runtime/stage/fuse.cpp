@@ -73,11 +73,19 @@ class Comparison {
     }
   }
   void compare(const NamedHead& a, const NamedHead& b) {
-    if (a.name != b.name || a.head->kind() != b.head->kind() || a.inputs != b.inputs ||
-        a.head->metrics() != b.head->metrics() || a.head->weight() != b.head->weight())
+    if (a.name != b.name || a.head->kind() != b.head->kind() || a.head->metrics() != b.head->metrics() ||
+        a.head->weight() != b.head->weight())
       say("a head", a.name + " (" + a.head->kind() + ")", b.name + " (" + b.head->kind() + ")");
+    else if (a.inputs != b.inputs)
+      say("what head " + a.name + " reads", joined(a.inputs), joined(b.inputs));
     if (a.weight != b.weight)
       say("weight of head " + a.name, std::to_string(a.weight), std::to_string(b.weight));
+  }
+
+  static std::string joined(const std::vector<std::string>& names) {
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : " and ") + name;
+    return all;
   }
 
   static constexpr std::size_t kMost = 4;  // another model differs everywhere

@@ -78,9 +78,11 @@ TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
        {"--dropout 0 --seed 1", "--dropout 0 --seed 2 --stages 2", "--dropout 0.2 --seed 3"}},
       {"--model awd_lstm --layers 2 --hidden 12 --embedding-features 8 --vocabulary 50 --length 6 "
        "--data-seed 3 ",
-       "--seed 1 2 --dropout 0 0.3 --hidden-dropout 0.2 0 --input-dropout 0.4 0.1 --embedding-dropout 0 0.1 "
+       "--seed 1 2 --dropout 0.2 0.3 --hidden-dropout 0.2 0 --input-dropout 0.4 0.1 --embedding-dropout 0 "
+       "0.1 "
        "--weight-drop 0 0.5",
-       {"--seed 1 --dropout 0 --hidden-dropout 0.2 --input-dropout 0.4 --embedding-dropout 0 --weight-drop 0",
+       {"--seed 1 --dropout 0.2 --hidden-dropout 0.2 --input-dropout 0.4 --embedding-dropout 0 --weight-drop "
+        "0",
         "--seed 2 --dropout 0.3 --hidden-dropout 0 --input-dropout 0.1 --embedding-dropout 0.1 "
         "--weight-drop 0.5"}},
       {"--model transformer_lm --hidden 16 --feed-forward 32 --heads 2 --vocabulary 50 --length 8 "
@@ -575,6 +577,9 @@ TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
   expect_refused(2, "train --model mlp --fused --lr 0.1 0.2 --arrays 2 --replicas 2 --microbatches 3",
                  "do not divide among 2");
   expect_refused(2, std::string(kTrain) + "--model mlp --lr 0.1 --arrays 2", "a single job is not divided");
+  // Its gradients are added up in another order where it reads one tensor in place of two.
+  expect_refused(2, std::string(kTrain) + "--model awd_lstm --fused --dropout 0 0.3",
+                 "what head activations reads is ");
   expect_refused(2, train + "--arrays 2 --width 16 32", "[16, 16] in job 0 and [32, 32] in job 1");
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
