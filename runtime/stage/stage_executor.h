@@ -247,6 +247,8 @@ class StageExecutor {
   std::vector<double> gradient_factors_;        ///< by job; empty: 1
   std::vector<char> ended_;                     ///< by job; empty: none
   ParameterStore::Buffers statistics_at_end_;   ///< of all jobs, when the newest of those ended
+  /// Parameters of jobs that have ended to which forward writes, and what they then were.
+  std::vector<std::pair<at::Tensor, at::Tensor>> written_at_end_;
   std::vector<char> skips_update_;              ///< by job; empty: none
   std::vector<double> loss_scales_, unscales_;  ///< by job
   CarriedStates carried_, carried_in_evaluation_;

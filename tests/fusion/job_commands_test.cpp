@@ -137,9 +137,11 @@ TEST_F(JobCommands, RoundsOfAPlanTakeJobsWithAndWithoutDropout) {
   const std::string model = "--model mlp --width 16 --depth 2 --microbatch 4 ";
   expect_done("profile " + model + "--dropout 0.2 --jobs 2 --ranks 2 --out profile.json");
   expect_done("plan --profile profile.json --ranks 2 --jobs 3 --microbatches 2 --out plan.json");
-  std::string plan = bytes("plan.json");
-  const auto rounds = parse_json(plan, "plan")->find("rounds");
-  ASSERT_NE(rounds, nullptr) << plan;
+  const std::string plan = bytes("plan.json");
+  const Result<Json> json = parse_json(plan, "plan");
+  ASSERT_TRUE(json);
+  ASSERT_NE(json->find("rounds"), nullptr) << plan;
+  ASSERT_EQ(json->find("rounds")->size(), 2u) << plan;
   const std::string common = model + "--steps 4 --no-evaluation --threads 1 --data-seed 7 ";
   expect_done("train " + common + "--fused --kernels loop --plan plan.json --dropout 0.2 0 0 --seed 1 2 3 " +
               "--output-dir out --save-weights w.safetensors");

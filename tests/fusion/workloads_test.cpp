@@ -93,9 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
                  {{"image-size", "16"}, {"depth", "2"}, {"width", "4"}, {"padding", "replicate"}},
                  false,
                  "_batch_replicate"},
-        Workload{"resnet18", {{"classes", "10"}, {"image-size", "64"}, {"norm", "group"}}, false, "_group"},
+        Workload{"resnet18", {{"classes", "10"}, {"image-size", "32"}, {"norm", "group"}}, false, "_group"},
         Workload{
-            "resnet18", {{"classes", "10"}, {"image-size", "64"}, {"norm", "instance"}}, false, "_instance"},
+            "resnet18", {{"classes", "10"}, {"image-size", "40"}, {"norm", "instance"}}, false, "_instance"},
         Workload{"transformer_lm",
                  {{"hidden", "16"},
                   {"heads", "2"},
