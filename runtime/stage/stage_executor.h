@@ -244,9 +244,9 @@ class StageExecutor {
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
-  std::vector<double> gradient_factors_;        ///< by job; empty: 1
-  std::vector<char> ended_;                     ///< by job; empty: none
-  ParameterStore::Buffers statistics_at_end_;   ///< of all jobs, when the newest of those ended
+  std::vector<double> gradient_factors_;       ///< by job; empty: 1
+  std::vector<char> ended_;                    ///< by job; empty: none
+  ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
   /// Parameters of jobs that have ended to which forward writes, and what they then were.
   std::vector<std::pair<at::Tensor, at::Tensor>> written_at_end_;
   std::vector<char> skips_update_;              ///< by job; empty: none
