@@ -19,7 +19,10 @@ class AwdLstmBuilder : Chain {
 
   void embed() {
     then("encoder",
-         embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kEmbeddingRange}),
+         embedding({.vocabulary = o_.vocabulary,
+                    .features = o_.features,
+                    .range = kEmbeddingRange,
+                    .max_norm = o_.max_norm}),
          "tokens");
     if (o_.embedding_dropout > 0)
       join("encoder.dropout", row_dropout(o_.vocabulary, o_.embedding_dropout), {last(), "tokens"});
@@ -78,6 +81,7 @@ class AwdLstmBuilder : Chain {
 Result<LayeredModel> make_awd_lstm(const ModelOptions& options) {
   const Result<AdaptiveSoftmax> softmax = adaptive_softmax(options, options.integer("hidden"));
   if (!softmax) return softmax.problems();
+  if (options.number("max-norm") > 0 && options.text("embeddings") == "shared") return max_norm_problem();
   return awd_lstm_model(
       {.layers = options.integer("layers"),
        .features = options.integer("embedding-features"),
@@ -91,6 +95,7 @@ Result<LayeredModel> make_awd_lstm(const ModelOptions& options) {
        .activation_penalty = options.number("activation-penalty"),
        .change_penalty = options.number("change-penalty"),
        .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+       .max_norm = options.number("max-norm"),
        .softmax = *softmax,
        .nominal_length = options.integer("length")});
 }
@@ -126,7 +131,7 @@ std::vector<Model> awd_lstm_models() {
                             "Times the mean square of what the last LSTM changes by in a step (TAR)."),
                     choice_option("embeddings", "shared", {"separate", "shared"},
                                   "Of input and output: a matrix each, or one."),
-                    length_option(o.nominal_length, "a window")}},
+                    max_norm_option(), length_option(o.nominal_length, "a window")}},
        make_awd_lstm}};
   for (ModelOption& option : softmax_options()) models[0].description.options.push_back(std::move(option));
   return models;

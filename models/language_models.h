@@ -61,6 +61,7 @@ struct TransformerLmOptions {
   std::int64_t vocabulary = 33'278;
   double dropout = 0.2;
   Embeddings embeddings = Embeddings::Separate;  ///< the decoder's matrix
+  double max_norm = 0;                           ///< of the rows of separate embeddings; 0: none
   AdaptiveSoftmax softmax = {};                  ///< with separate embeddings
   std::int64_t nominal_length = 32;
 };
@@ -80,6 +81,7 @@ struct AwdLstmOptions {
   double activation_penalty = 2, change_penalty = 1;  ///< AR and TAR; both 0: no second head
   Embeddings embeddings = Embeddings::Shared;         ///< the decoder's matrix; shared: the last LSTM has
                                                       ///< `features` units, else `hidden`
+  double max_norm = 0;                                ///< of the rows of separate embeddings; 0: none
   AdaptiveSoftmax softmax = {};                       ///< with separate embeddings
   std::int64_t nominal_length = 70;
 };

@@ -60,6 +60,16 @@ ModelOption embeddings_option(const std::string& help) {
   return choice_option("embeddings", "separate", {"separate", "shared"}, help);
 }
 
+ModelOption max_norm_option() {
+  return recorded(number_option("max-norm", 0, {0, 1e6},
+                                "Rows of the embedding that are longer are scaled to this norm before they "
+                                "are read, and stay so; 0: none are. Needs --embeddings separate."));
+}
+Problem max_norm_problem() {
+  return {"--max-norm", "scales rows of the embedding, and the decoder shares its matrix",
+          "give --embeddings separate"};
+}
+
 std::vector<ModelOption> softmax_options() {
   const AdaptiveSoftmaxOptions o;
   return {

@@ -35,6 +35,9 @@ Problem heads_problem(std::int64_t features, std::int64_t heads);
 ModelOption vocabulary_option(std::int64_t fallback);                     ///< --vocabulary
 ModelOption length_option(std::int64_t fallback, const std::string& of);  ///< --length
 ModelOption embeddings_option(const std::string& help);                   ///< --embeddings separate|shared
+ModelOption max_norm_option();                                            ///< --max-norm
+/// A Problem for a norm of rows of a matrix that is shared.
+Problem max_norm_problem();
 
 /// --softmax full|adaptive, --cutoffs, --divisor.
 std::vector<ModelOption> softmax_options();

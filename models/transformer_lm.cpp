@@ -20,7 +20,10 @@ class TransformerBuilder : Chain {
 
   void embed() {
     then("encoder",
-         embedding({.vocabulary = o_.vocabulary, .features = o_.features, .range = kTransformerRange}),
+         embedding({.vocabulary = o_.vocabulary,
+                    .features = o_.features,
+                    .range = kTransformerRange,
+                    .max_norm = o_.max_norm}),
          "tokens");
     then("pos_encoder", sinusoidal_positions(o_.features, std::sqrt(double(o_.features))));
     drop("pos_encoder.dropout", o_.dropout);
@@ -87,9 +90,11 @@ Result<LayeredModel> make_transformer_lm(const ModelOptions& options) {
       .vocabulary = options.integer("vocabulary"),
       .dropout = probability_or_else(options, "dropout", TransformerLmOptions().dropout),
       .embeddings = options.text("embeddings") == "shared" ? Embeddings::Shared : Embeddings::Separate,
+      .max_norm = options.number("max-norm"),
       .softmax = *softmax,
       .nominal_length = options.integer("length")};
   if (o.features % o.heads != 0) return heads_problem(o.features, o.heads);
+  if (o.max_norm > 0 && o.embeddings == Embeddings::Shared) return max_norm_problem();
   if (o.features % 2 != 0) return Problem{"--hidden", "is odd: positions are pairs of sine and cosine", {}};
   return transformer_lm_model(o);
 }
@@ -105,7 +110,7 @@ std::vector<Model> transformer_lm_models() {
                     integer_option("hidden", o.features, {2, 1 << 16}, "Features of a token."),
                     heads_option(o.heads), feed_forward_option(o.feed_forward),
                     vocabulary_option(o.vocabulary), dropout_option(),
-                    embeddings_option("Of input and output: a matrix each, or one."),
+                    embeddings_option("Of input and output: a matrix each, or one."), max_norm_option(),
                     length_option(o.nominal_length, "a window")}},
        make_transformer_lm}};
   for (ModelOption& option : softmax_options()) models[0].description.options.push_back(std::move(option));

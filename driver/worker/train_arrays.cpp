@@ -14,21 +14,6 @@
 
 namespace millrace {
 
-Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own) {
-  Result<LayeredModel> model = make_model(flags.model.name, flags.model.options, own.models);
-  if (!model || !flags.autograd) return model;
-  const auto replace = [](LayeredModel& one) {
-    for (NamedLayer& named : one.layers) {
-      const Layer* layer = named.layer.get();
-      if (!dynamic_cast<const MultiLayer*>(layer) && !dynamic_cast<const CarryingLayer*>(layer))
-        named.layer = through_autograd(named.layer);
-    }
-  };
-  replace(*model);
-  for (Turn& turn : model->turns) replace(turn.model);
-  return model;
-}
-
 namespace {
 
 /// Whether the jobs were told different options of the model.
@@ -39,6 +24,16 @@ bool models_differ(const std::vector<TrainFlags>& jobs) {
   const GivenOptions& first = jobs.front().model.options;
   return std::ranges::any_of(
       jobs, [&](const TrainFlags& f) { return !std::ranges::equal(f.model.options, first, same); });
+}
+
+/// Every layer that it may be through LibTorch's autograd (--autograd).
+void use_autograd(LayeredModel& model) {
+  for (NamedLayer& named : model.layers) {
+    const Layer* layer = named.layer.get();
+    if (!dynamic_cast<const MultiLayer*>(layer) && !dynamic_cast<const CarryingLayer*>(layer))
+      named.layer = through_autograd(named.layer);
+  }
+  for (Turn& turn : model.turns) use_autograd(turn.model);
 }
 
 bool at_one_step(const TrainSpec& spec, std::size_t first, std::size_t end) {
@@ -134,7 +129,30 @@ Problems make_arrays(TrainSpec& spec, const std::vector<LayeredModel>& models, s
 
 }  // namespace
 
-Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
+Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs, const Additions& own) {
+  Result<LayeredModel> first = make_model(jobs.front().model.name, jobs.front().model.options, own.models);
+  if (!first) return first.problems();
+  if (!models_differ(jobs)) {  // the jobs share layers, and what a layer without weights makes of one input
+    if (jobs.front().autograd) use_autograd(*first);
+    return std::vector<LayeredModel>(jobs.size(), *std::move(first));
+  }
+  std::vector<LayeredModel> models{*std::move(first)};
+  Problems problems;
+  for (std::size_t b = 1; b < jobs.size(); ++b) {
+    Result<LayeredModel> model = make_model(jobs[b].model.name, jobs[b].model.options, own.models);
+    if (!model)
+      append(problems, model.problems());
+    else
+      models.push_back(*std::move(model));
+  }
+  if (!problems.empty()) return problems;
+  complete(models);
+  if (jobs.front().autograd) std::ranges::for_each(models, use_autograd);
+  return models;
+}
+
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs,
+                   const std::vector<LayeredModel>& models) {
   auto arrays = static_cast<std::size_t>(spec.pipeline.arrays);
   if (arrays > jobs.size()) {
     return {
@@ -142,18 +160,6 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
          std::to_string(jobs.size()) + " jobs cannot be divided into " + std::to_string(arrays) + " arrays",
          "give at most " + std::to_string(jobs.size())}};
   }
-  std::vector<LayeredModel> models(jobs.size(), spec.alone);
-  Problems problems;
-  if (models_differ(jobs)) {
-    for (std::size_t b = 1; b < jobs.size(); ++b) {
-      Result<LayeredModel> own = model_of(jobs[b], spec.own);
-      if (!own)
-        append(problems, own.problems());
-      else
-        models[b] = *std::move(own);
-    }
-  }
-  if (!problems.empty()) return problems;
   spec.of_jobs = jobs;
   spec.positions = positions_in(spec.options.resume, jobs);
   spec.own_data = !read_the_same(spec, 0, jobs.size());
@@ -170,7 +176,7 @@ Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs) {
     if (const auto whole = fuse(models, new_choices(spec), {.unfused = spec.unfused}); !whole)
       return whole.problems();
   }
-  problems = make_arrays(spec, models, arrays);
+  const Problems problems = make_arrays(spec, models, arrays);
   if (!problems.empty()) return problems;
   for (const TrainFlags& job : jobs) {
     const TrainOptions& o = job.options;

@@ -8,12 +8,14 @@
 
 namespace millrace {
 
-/// The model of one job, by its flags.
-Result<LayeredModel> model_of(const TrainFlags& flags, const Additions& own);
+/// The model of each job, by its flags, of one form where they leave out different layers (complete() in
+/// stage/fuse.h).
+Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs, const Additions& own);
 
-/// Makes job arrays of the model, as many as the spec's plan says, with what each job was told. Where nobody
+/// Makes job arrays of `models`, as many as the spec's plan says, with what each job was told. Where nobody
 /// says and jobs cannot share an array, one for each job: then the plan says so too.
-Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs);
+Problems fuse_jobs(TrainSpec& spec, const std::vector<TrainFlags>& jobs,
+                   const std::vector<LayeredModel>& models);
 
 /// Whether how many arrays there are is to be measured: nobody says it, and jobs may share arrays. Kernels
 /// over all jobs on a GPU pay by what starting them costs.

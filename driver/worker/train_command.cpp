@@ -388,6 +388,13 @@ Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& 
   if (!planned) return planned.problems();
   if (!planned->empty() && flags.arrays > 0)
     return Problem{"--arrays", "the plan says how the jobs are divided", "leave it out"};
+  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
+  const Result<std::vector<LayeredModel>> models = models_of(jobs, own);
+  if (!models) {
+    Problems problems = flag_problems;
+    append(problems, models.problems());
+    return problems;
+  }
   Rounds rounds{.flags = flags};
   std::vector<std::size_t> sizes{jobs.size()};
   if (planned->size() > 1) {
@@ -402,7 +409,7 @@ Result<Rounds> rounds_from(const std::vector<TrainFlags>& jobs, const JobLists& 
     };
     std::optional<RoundPlace> place;
     if (sizes.size() > 1) place = {.round = r, .first_job = static_cast<int>(from)};
-    Result<TrainSpec> spec = spec_from(part(jobs), own, flag_problems, place);
+    Result<TrainSpec> spec = spec_from(part(jobs), part(*models), own, flag_problems, place);
     if (!spec) return spec.problems();
     for (const auto& [flag, values] : lists.lists) spec->lists.emplace_back(flag, part(values));
     std::string results = spec->options.output_dir;

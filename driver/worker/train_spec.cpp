@@ -189,20 +189,15 @@ Problems rule_problems(const TrainFlags& flags, bool asynchronous) {
 
 }  // namespace
 
-Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions& own,
-                            const Problems& flag_problems, const std::optional<RoundPlace>& place) {
+Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vector<LayeredModel>& models,
+                            const Additions& own, const Problems& flag_problems,
+                            const std::optional<RoundPlace>& place) {
   const TrainFlags& flags = jobs.front();
-  if (flags.model.name.empty()) return Problem{"--model", "is required", "for example --model mlp"};
-  Result<LayeredModel> model = model_of(flags, own);
-  if (!model) {
-    Problems problems = flag_problems;
-    append(problems, model.problems());
-    return problems;
-  }
-  TrainSpec spec{flags, {*model}, *model};
+  const LayeredModel& model = models.front();
+  TrainSpec spec{flags, {model}, model};
   spec.own = own;
   TrainOptions& o = spec.options;
-  Result<Plan> plan = plan_from(spec, *model, o.schedule, spec.plan_notes);
+  Result<Plan> plan = plan_from(spec, model, o.schedule, spec.plan_notes);
   if (plan && !plan->rounds.empty()) plan = plan->of_round(place ? place->round : 0);
   if (place) {
     o.first_job = place->first_job;
@@ -215,7 +210,7 @@ Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions
     spec.pipeline.arrays = std::max(1, flags.arrays);
   Problems problems = flag_problems;
   if (jobs.size() > 1) {
-    append(problems, fuse_jobs(spec, jobs));
+    append(problems, fuse_jobs(spec, jobs, models));
     if (problems.size() > flag_problems.size()) return problems;
   } else if (spec.pipeline.arrays > 1) {
     problems.push_back(

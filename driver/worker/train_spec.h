@@ -58,9 +58,10 @@ struct RoundPlace {
 /// Nothing is compared with what a run is not.
 void predicts_nothing(Plan& plan);
 
-/// `jobs`: what each job was told, one if it is no array. `flag_problems`: values that do not fit their
-/// flags. `place`: where these jobs are a part of all.
-Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const Additions& own,
-                            const Problems& flag_problems, const std::optional<RoundPlace>& place);
+/// `jobs`: what each job was told, one if it is no array. `models`: of each. `flag_problems`: values that do
+/// not fit their flags. `place`: where these jobs are a part of all.
+Result<TrainSpec> spec_from(const std::vector<TrainFlags>& jobs, const std::vector<LayeredModel>& models,
+                            const Additions& own, const Problems& flag_problems,
+                            const std::optional<RoundPlace>& place);
 
 }  // namespace millrace

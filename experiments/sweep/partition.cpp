@@ -1,6 +1,7 @@
 #include "experiments/sweep/partition.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "driver/cli/rule_flags.h"
 #include "runtime/rules/rule_table.h"
@@ -32,6 +33,25 @@ std::vector<std::string> fusible_flags() {
 bool is_fusible(const std::string& flag) {
   static const std::vector<std::string> flags = fusible_flags();
   return std::ranges::find(flags, flag) != flags.end();
+}
+
+std::vector<std::string> infusible_among(const std::vector<std::string>& flags) {
+  std::vector<std::string> found;
+  std::ranges::copy_if(flags, std::back_inserter(found),
+                       [](const std::string& flag) { return !is_fusible(flag); });
+  return found;
+}
+
+std::vector<Partition> partitions_of_first(int num_jobs, const std::vector<std::string>& infusible,
+                                           const std::function<JobSettings(int)>& of) {
+  std::vector<JobSettings> settings;
+  std::vector<int> jobs;
+  for (int job = 0; job < std::min(num_jobs, kMostTriedJobs); ++job) {
+    settings.push_back(of(job));
+    jobs.push_back(job);
+  }
+  return partitions(jobs, infusible,
+                    [&](int job) -> const JobSettings& { return settings[static_cast<std::size_t>(job)]; });
 }
 
 std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,

@@ -13,6 +13,8 @@ namespace millrace {
 /// True if jobs of one array may each have their own value: update rules and their numbers, learning rates,
 /// seeds, dropout, label smoothing, clipping.
 bool is_fusible(const std::string& flag);
+/// Those of `flags` that are not.
+std::vector<std::string> infusible_among(const std::vector<std::string>& flags);
 std::vector<std::string> fusible_flags();
 
 /// Jobs by their place in the list, ascending.
@@ -23,6 +25,10 @@ using Partition = std::vector<int>;
 /// `of(job)` are a job's settings.
 std::vector<Partition> partitions(const std::vector<int>& jobs, const std::vector<std::string>& infusible,
                                   const std::function<const JobSettings&(int)>& of);
+
+/// Of the jobs 0 to `num_jobs` - 1, of which at most kMostTriedJobs are looked at.
+std::vector<Partition> partitions_of_first(int num_jobs, const std::vector<std::string>& infusible,
+                                           const std::function<JobSettings(int)>& of);
 
 /// "batch-size:8,depth:2": the infusible settings of a job, sorted by name.
 std::string partition_key(const JobSettings& settings, const std::vector<std::string>& infusible);

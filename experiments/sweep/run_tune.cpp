@@ -241,8 +241,7 @@ class Tuner {
   }
 
   void finish(const TrialResult& done) {
-    const auto found = std::ranges::find(done.values, spec_.metric, &std::pair<std::string, double>::first);
-    if (done.exit_code == 0 && found == done.values.end()) {
+    if (done.exit_code == 0 && !value_of_metric(done, spec_.metric)) {
       std::string names;
       for (const auto& [name, value] : done.values) names += (names.empty() ? "" : ", ") + name;
       throw ConfigError(spec_.source + ": metric '" + spec_.metric + "' is none of this model's",

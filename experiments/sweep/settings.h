@@ -17,6 +17,9 @@
 
 namespace millrace {
 
+/// Jobs whose settings are tried before anything runs: the values of lists and grids come again and again.
+inline constexpr int kMostTriedJobs = 4096;
+
 /// One flag of `train`, with dashes but without those in front, and its value as the user would write it.
 struct Setting {
   std::string flag;

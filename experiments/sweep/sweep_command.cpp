@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <set>
 
+#include "experiments/sweep/partition.h"
 #include "experiments/sweep/run_sweep.h"
 #include "experiments/sweep/sweep_report.h"
 #include "experiments/sweep/swept_command.h"
@@ -75,9 +76,15 @@ void print_results(const SweepSpec& spec, const SweepResults& results) {
   }
 }
 
-/// One of each kind that will be run: a job, and an array of all, partly unfused.
+/// One of each kind that will be run: a job of each partition, and an array of all, partly unfused.
 std::vector<JobSpec> jobs_to_check(const SweepSpec& spec) {
-  std::vector<JobSpec> jobs{*spec.job.with(spec.settings(0))};
+  std::vector<JobSpec> jobs;
+  const std::vector<std::string> infusible = infusible_among(spec.varied.flags());
+  for (const Partition& part :
+       partitions_of_first(spec.num_jobs, infusible, [&](int job) { return spec.settings(job); })) {
+    JobSpec& job = jobs.emplace_back(*spec.job.with(spec.settings(part.front())));
+    if (!infusible.empty()) job.source += " with " + partition_key(spec.settings(part.front()), infusible);
+  }
   if (spec.has(SweepMode::Fused)) {
     const int count = std::min(spec.num_jobs, spec.array > 0 ? spec.array : kMostCheckedJobs);
     jobs.push_back(*fused_job(spec.job, all_settings(spec.varied, spec.seed, count), spec.unfused));

@@ -11,9 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Jobs whose settings are tried before anything runs: the values of lists and grids come again and again.
-constexpr int kMostTried = 4096;
-
 bool belongs_to_the_sweep(const std::string& key) {
   static const std::set<std::string> flags{"output-dir", "resume", "resume-changes", "overwrite", "format",
                                            "fused",      "jobs"};
@@ -131,7 +128,7 @@ Problems problems_of_jobs(const SweptJob& job, const Varied& varied, std::uint64
   for (const Sampled& sampled : varied.sample) {
     for (const std::string& end : sampled.distribution.ends()) try_value(sampled.flag, end, sampled.where);
   }
-  for (int i = 0; i < std::min(num_jobs, kMostTried); ++i)
+  for (int i = 0; i < std::min(num_jobs, kMostTriedJobs); ++i)
     try_settings(settings_of(varied, seed, static_cast<std::size_t>(i)));
   return problems;
 }

@@ -1,13 +1,21 @@
 #include "experiments/sweep/tune_command.h"
 
+#include <algorithm>
 #include <cstdio>
 
+#include "experiments/sweep/partition.h"
 #include "experiments/sweep/run_tune.h"
 #include "experiments/sweep/swept_command.h"
+#include "experiments/sweep/trial_run.h"
 #include "experiments/sweep/tune_report.h"
 
 namespace millrace {
 namespace {
+
+std::vector<Partition> partitions_of(const TuneSpec& spec) {
+  return partitions_of_first(spec.num_trials(), spec.infusible,
+                             [&](int trial) { return spec.settings(trial); });
+}
 
 void print_dry_run(const TuneSpec& spec) {
   std::printf("%s: %s, %d trials of up to %d iterations of %lld steps, %s; output in %s\n", spec.name.c_str(),
@@ -20,6 +28,12 @@ void print_dry_run(const TuneSpec& spec) {
         std::printf(" %d to %d", rung.trials, rung.iterations);
       std::printf("\n");
     }
+  }
+  if (const std::vector<Partition> parts = partitions_of(spec); parts.size() > 1) {
+    std::printf("%zu partitions, each tried:\n", parts.size());
+    for (const Partition& trials : parts)
+      std::printf("  %s: %zu trials\n", partition_key(spec.settings(trials.front()), spec.infusible).c_str(),
+                  trials.size());
   }
   for (int trial = 0; trial < spec.num_trials(); ++trial)
     std::printf("trial %d: %s\n", trial, settings_text(spec.settings(trial)).c_str());
@@ -41,8 +55,21 @@ void print_results(const TuneSpec& spec, const TuneResults& results) {
                 static_cast<long long>(cost.run_iterations));
 }
 
+/// Of each partition the run that begins its trials: an array of them, or the first alone.
 std::vector<JobSpec> jobs_to_check(const TuneSpec& spec) {
-  return {*spec.job.with(spec.settings(0))};
+  std::vector<JobSpec> jobs;
+  for (const Partition& trials : partitions_of(spec)) {
+    ArrayRun run{.iterations = spec.full()};
+    for (const int trial : trials) run.steps.push_back({.step = {.trial = trial, .to = spec.full()}});
+    if (spec.mode != SweepMode::Fused)
+      run.steps.resize(1);
+    else if (spec.array > 0)
+      run.steps.resize(std::min(run.steps.size(), static_cast<std::size_t>(spec.array)));
+    JobSpec& job = jobs.emplace_back(trial_run(spec, run, {}, spec.output_dir).job);
+    if (const std::string key = partition_key(spec.settings(trials.front()), spec.infusible); !key.empty())
+      job.source += " with " + key;
+  }
+  return jobs;
 }
 
 std::string failure_of(const TuneResults& results) {

@@ -47,12 +47,12 @@ std::optional<TrialResult> TuneJournal::result(const TrialStep& step) const {
     for (const auto& [name, value] : values->members())
       result.values.emplace_back(name, value.is_number() ? value.as_double() : NAN);
   }
-  const auto found = std::ranges::find(result.values, spec_.metric, &std::pair<std::string, double>::first);
+  const std::optional<double> found = value_of_metric(result, spec_.metric);
   // A trial whose loss is not finite has failed, whatever its other metrics say.
   const bool diverged = std::ranges::any_of(result.values, [](const auto& value) {
     return (value.first == "final_loss" || value.first == "loss") && !std::isfinite(value.second);
   });
-  if (result.exit_code == 0 && !diverged && found != result.values.end()) result.metric = found->second;
+  if (result.exit_code == 0 && !diverged && found) result.metric = *found;
   return result;
 }
 

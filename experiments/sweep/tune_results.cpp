@@ -61,6 +61,18 @@ TuneCost cost_of(const TuneResults& results) {
   return cost;
 }
 
+std::optional<double> value_of_metric(const TrialResult& result, const std::string& metric) {
+  std::optional<double> of_head;
+  int heads = 0;
+  for (const auto& [name, value] : result.values) {
+    if (name == metric) return value;
+    if (!name.ends_with("." + metric)) continue;
+    of_head = value;
+    ++heads;
+  }
+  return heads == 1 ? of_head : std::nullopt;
+}
+
 Json to_json(const TuneSpec& spec, const TuneResults& results) {
   const TuneCost cost = cost_of(results);
   Json best;

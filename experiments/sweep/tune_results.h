@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,10 @@ struct TrialResult {
   double runtime = 0;                                  ///< seconds; of what ran at the same time its share
   double ended = 0;                                    ///< seconds since 1970
 };
+
+/// The value called `metric`, or, of a model with several heads, of the one head that has it ("class.top1"
+/// for top1); nullopt: none has, or several.
+std::optional<double> value_of_metric(const TrialResult& result, const std::string& metric);
 
 struct TuneResults {
   std::vector<TrialResult> steps;  ///< in the order in which they were decided

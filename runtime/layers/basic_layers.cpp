@@ -33,6 +33,7 @@
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/gelu_kernels.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/left_out.h"
 #include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 #include "runtime/layers/transposed_convolution.h"
@@ -523,7 +524,7 @@ class Tanh final : public Elementwise {
 /// What is dropped together.
 enum class Dropped { Elements, Channels };
 
-class Dropout final : public Elementwise {
+class Dropout final : public Elementwise, public MayBeLeftOut {
  public:
   Dropout(double p, Dropped dropped) : p_(p), channels_(dropped == Dropped::Channels) {}
   std::string kind() const override { return channels_ ? "dropout2d" : "dropout"; }
@@ -536,6 +537,9 @@ class Dropout final : public Elementwise {
     return p_ == o.p_ && channels_ == o.channels_;
   }
   bool draws() const override { return p_ > 0; }
+  LayerPtr left_out() const override {
+    return std::make_shared<Dropout>(0, channels_ ? Dropped::Channels : Dropped::Elements);
+  }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor>, std::span<at::Tensor>,
                      const CallContext& context, Saved* saved) const override {
     if (!context.training || p_ == 0) {

@@ -54,6 +54,9 @@ struct ParameterSpec {
   double mean = 0;  ///< of Init::Normal
   /// Names below its layer that it has in the state_dict of another program, instead of `name` or besides.
   std::vector<std::string> elsewhere{};
+  /// Forward writes to it in training (an embedding with a max_norm), the same however often and in whatever
+  /// order microbatches are read: not tied, not replicated, not with several versions under way.
+  bool written = false;
 };
 
 /// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the

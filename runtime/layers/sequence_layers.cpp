@@ -10,10 +10,12 @@
 #include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/embedding_renorm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/norm.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
@@ -21,6 +23,7 @@
 
 #include "runtime/layers/dropout_mask.h"
 #include "runtime/layers/job_kernels.h"
+#include "runtime/layers/left_out.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {
@@ -32,16 +35,20 @@ class Embedding final : public Layer {
   std::string kind() const override { return "embedding"; }
   bool like(const Layer& other) const override {
     const EmbeddingOptions& o = static_cast<const Embedding&>(other).o_;
-    return o_.vocabulary == o.vocabulary && o_.features == o.features && o_.padding == o.padding;
+    return o_.vocabulary == o.vocabulary && o_.features == o.features && o_.padding == o.padding &&
+           o_.max_norm == o.max_norm && o_.norm_type == o.norm_type;
   }
-  LayerPtr over_jobs(std::int64_t) const override { return embedding_over_jobs(o_.padding); }
+  LayerPtr over_jobs(std::int64_t) const override {
+    return o_.max_norm > 0 ? nullptr : embedding_over_jobs(o_.padding);
+  }
   std::vector<ParameterSpec> parameters() const override {
     return {{.name = "weight",
              .shape = {o_.vocabulary, o_.features},
              .init = o_.range > 0 ? Init::Uniform : Init::Normal,
              .a = o_.range > 0 ? o_.range : o_.deviation,
              .kind = ParameterKind::Embedding,
-             .zero_row = o_.zero_padding ? o_.padding : -1}};
+             .zero_row = o_.zero_padding ? o_.padding : -1,
+             .written = o_.max_norm > 0}};
   }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape shape = inputs[0];
@@ -49,8 +56,13 @@ class Embedding final : public Layer {
     return shape;
   }
   at::Tensor forward(std::span<const at::Tensor> inputs, std::span<const at::Tensor> p, std::span<at::Tensor>,
-                     const CallContext&, Saved* saved) const override {
+                     const CallContext& context, Saved* saved) const override {
     if (saved) saved->tensors = {inputs[0]};
+    if (o_.max_norm <= 0) return at::embedding(p[0], inputs[0], o_.padding);
+    const auto [tokens, places, counts] = at::_unique2(inputs[0], /*sorted=*/true, /*return_inverse=*/true);
+    const at::Tensor rows = scaled_rows(p[0].detach(), tokens);
+    if (!context.training) return at::embedding(rows, places);
+    p[0].detach().index_copy_(0, tokens, rows);
     return at::embedding(p[0], inputs[0], o_.padding);
   }
   std::vector<at::Tensor> backward_input(const at::Tensor&, std::span<const at::Tensor>, Saved&,
@@ -73,6 +85,18 @@ class Embedding final : public Layer {
   }
 
  private:
+  /// The rows `tokens` of `weight`, none longer than max_norm. A row that was scaled may be longer by a
+  /// rounding error: it is scaled again, so that whoever reads it next finds it as it is.
+  at::Tensor scaled_rows(const at::Tensor& weight, const at::Tensor& tokens) const {
+    at::Tensor rows = weight.index_select(0, tokens);
+    const at::Tensor all = at::arange(tokens.numel(), tokens.options());
+    for (at::Tensor longer = all; longer.numel() > 0;) {
+      at::embedding_renorm_(rows, longer, o_.max_norm, o_.norm_type);
+      longer = at::norm(rows, o_.norm_type, {1}, /*keepdim=*/false).gt(o_.max_norm).nonzero().flatten();
+    }
+    return rows;
+  }
+
   static constexpr std::int64_t kSparse = 2;  ///< tokens of the vocabulary for each in the microbatch
   EmbeddingOptions o_;
 };
@@ -203,7 +227,7 @@ class SinusoidalPositions final : public Layer {
 };
 
 /// x times a mask that has as many dimensions, 1 where it is the same for all.
-class MaskedDropout : public Layer {
+class MaskedDropout : public Layer, public MayBeLeftOut {
  public:
   explicit MaskedDropout(double p) : p_(p) {}
   CastPolicy cast_policy() const override { return CastPolicy::Promote; }
@@ -232,6 +256,7 @@ class LockedDropout final : public MaskedDropout {
  public:
   using MaskedDropout::MaskedDropout;
   std::string kind() const override { return "locked_dropout"; }
+  LayerPtr left_out() const override { return locked_dropout(0); }
   Shape output_shape(std::span<const Shape> inputs) const override {
     if (inputs[0].size() != 3) throw_bad_shape(kind(), inputs[0], "[T, B, F]");
     return inputs[0];
@@ -247,6 +272,7 @@ class RowDropout final : public MaskedDropout {
  public:
   RowDropout(std::int64_t vocabulary, double p) : MaskedDropout(p), vocabulary_(vocabulary) {}
   std::string kind() const override { return "row_dropout"; }
+  LayerPtr left_out() const override { return row_dropout(vocabulary_, 0); }
   Shape output_shape(std::span<const Shape> inputs) const override {
     Shape tokens = inputs[0];
     if (!tokens.empty()) tokens.pop_back();

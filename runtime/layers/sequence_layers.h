@@ -13,8 +13,13 @@ struct EmbeddingOptions {
   double range = 0;           ///< uniform in +-range
   std::int64_t padding = -1;  ///< a row without gradient; -1: none
   bool zero_padding = true;   ///< that row starts at zero
+  double max_norm = 0;        ///< rows that are longer are scaled to it before they are read; 0: none are
+  double norm_type = 2;       ///< p of that norm
 };
-LayerPtr embedding(const EmbeddingOptions& options);  ///< int64 [...] in [0, V) -> [..., F]
+/// int64 [...] in [0, V) -> [..., F]. With a `max_norm` training writes the scaled rows to the weights, as
+/// torch.nn.Embedding does, until none is longer; no gradient goes through the scaling. Evaluation reads the
+/// same rows and writes nothing. The jobs of an array are called one after the other.
+LayerPtr embedding(const EmbeddingOptions& options);
 
 LayerPtr layer_norm(std::int64_t features, double epsilon = 1e-5);  ///< over the last dimension
 

@@ -3,8 +3,10 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "runtime/layers/left_out.h"
 #include "runtime/layers/repeated_layer.h"
 #include "runtime/layers/shape_errors.h"
 
@@ -71,17 +73,78 @@ class Comparison {
     }
   }
   void compare(const NamedHead& a, const NamedHead& b) {
-    if (a.name != b.name || a.head->kind() != b.head->kind() || a.inputs != b.inputs ||
-        a.head->metrics() != b.head->metrics() || a.head->weight() != b.head->weight())
+    if (a.name != b.name || a.head->kind() != b.head->kind() || a.head->metrics() != b.head->metrics() ||
+        a.head->weight() != b.head->weight())
       say("a head", a.name + " (" + a.head->kind() + ")", b.name + " (" + b.head->kind() + ")");
+    else if (a.inputs != b.inputs)
+      say("what head " + a.name + " reads", joined(a.inputs), joined(b.inputs));
     if (a.weight != b.weight)
       say("weight of head " + a.name, std::to_string(a.weight), std::to_string(b.weight));
+  }
+
+  static std::string joined(const std::vector<std::string>& names) {
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : " and ") + name;
+    return all;
   }
 
   static constexpr std::size_t kMost = 4;  // another model differs everywhere
   const LayeredModel &first_, &other_;
   std::size_t job_;
   Problems problems_;
+};
+
+/// The layers of `model` with those that `other` has beside them, where such a layer may be left out; the
+/// models that differ in more keep their own.
+class Completion {
+ public:
+  Completion(LayeredModel& model, const LayeredModel& other) : model_(model), other_(other) {}
+
+  void run() {
+    std::vector<NamedLayer> layers;
+    std::size_t own = 0;
+    for (std::size_t i = 0; i < other_.layers.size() || own < model_.layers.size();) {
+      const bool more = own < model_.layers.size();
+      if (i < other_.layers.size() && more && model_.layers[own].name == other_.layers[i].name) {
+        layers.push_back(model_.layers[own++]);
+        join(layers.back().inputs, other_.layers[i++].inputs);
+      } else if (i < other_.layers.size() && !has(model_, other_.layers[i].name)) {
+        const auto* layer = dynamic_cast<const MayBeLeftOut*>(other_.layers[i].layer.get());
+        if (!layer) return;
+        layers.push_back(other_.layers[i++]);
+        layers.back().layer = layer->left_out();
+        passed_on_[layers.back().name] = source(layers.back().inputs.front());
+      } else if (more && !has(other_, model_.layers[own].name)) {
+        layers.push_back(model_.layers[own++]);
+      } else {
+        return;
+      }
+    }
+    model_.layers = std::move(layers);
+    for (std::size_t h = 0; h < std::min(model_.heads.size(), other_.heads.size()); ++h)
+      join(model_.heads[h].inputs, other_.heads[h].inputs);
+    for (std::size_t t = 0; t < std::min(model_.turns.size(), other_.turns.size()); ++t)
+      Completion(model_.turns[t].model, other_.turns[t].model).run();
+  }
+
+ private:
+  static bool has(const LayeredModel& model, const std::string& name) {
+    return std::ranges::find(model.layers, name, &NamedLayer::name) != model.layers.end();
+  }
+  /// What a layer that was left out passes on.
+  std::string source(const std::string& tensor) const {
+    const auto found = passed_on_.find(tensor);
+    return found == passed_on_.end() ? tensor : found->second;
+  }
+  /// `inputs` read what was left out where `others` do.
+  void join(std::vector<std::string>& inputs, const std::vector<std::string>& others) const {
+    for (std::size_t i = 0; i < std::min(inputs.size(), others.size()); ++i)
+      if (inputs[i] == source(others[i])) inputs[i] = others[i];
+  }
+
+  LayeredModel& model_;
+  const LayeredModel& other_;
+  std::map<std::string, std::string> passed_on_;  ///< by layer that was left out
 };
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -180,6 +243,11 @@ class Fuser {
 };
 
 }  // namespace
+
+void complete(std::vector<LayeredModel>& models) {
+  for (std::size_t b = 1; b < models.size(); ++b) Completion(models.front(), models[b]).run();
+  for (std::size_t b = 1; b < models.size(); ++b) Completion(models[b], models.front()).run();
+}
 
 Result<LayeredModel> fuse(std::vector<LayeredModel> models, const std::shared_ptr<KernelChoices>& choices,
                           const FuseOptions& options) {

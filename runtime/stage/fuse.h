@@ -22,6 +22,11 @@ struct FuseOptions {
   std::vector<std::string> unfused;  ///< patterns (*, ?) of the names of layers that never get a kernel
 };
 
+/// The models of jobs get the layers that others of them have and they leave out, dropout of 0: one plan then
+/// fits them all. Such a layer passes on what it gets, so a job keeps its bits. Nothing else is changed; what
+/// else differs is fuse()'s to say.
+void complete(std::vector<LayeredModel>& models);
+
 /// The models as one: layers, heads and plans keep their names; tensors and parameters of job b are called
 /// "NAME@b" and "job<b>/NAME". What no job's parameters act on (a flattened input) stays one for all. One
 /// model comes back as it is.

@@ -119,6 +119,11 @@ Problems validate(const LayeredModel& model) {
       if (spec.shape != mine->shape || spec.is_buffer || mine->is_buffer)
         problems.push_back(
             {where, "layer " + layer.name + " ties " + own + " to " + owner + " of another shape", {}});
+      if (spec.written || mine->written)
+        problems.push_back({where,
+                            "layer " + layer.name + " ties " + own + " to " + owner +
+                                ", whose rows an embedding with a max_norm scales when it reads them",
+                            "a matrix each, or no max_norm: the other stage would not see the scaled rows"});
     }
   }
   if (model.heads.empty()) problems.push_back({where, "has no head, so nothing to train", "add a loss"});

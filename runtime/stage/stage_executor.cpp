@@ -570,9 +570,22 @@ void StageExecutor::set_ended(const std::vector<char>& ended) {
   if (ended == ended_) return;
   ended_ = ended;
   if (parts_.store.has_buffers()) statistics_at_end_ = parts_.store.copy_of_buffers();
+  written_at_end_.clear();
+  const std::vector<int>& layers = parts_.layout.layers[static_cast<std::size_t>(parts_.stage.value)];
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    std::size_t trained = 0;
+    for (const ParameterSpec& spec :
+         parts_.layout.model.layers[static_cast<std::size_t>(layers[l])].layer->parameters()) {
+      if (spec.is_buffer) continue;
+      const at::Tensor& own = parts_.store.current_parameters(static_cast<int>(l))[trained++];
+      if (spec.written && spec.job >= 0 && ended_[static_cast<std::size_t>(spec.job)])
+        written_at_end_.emplace_back(own, own.clone());
+    }
+  }
 }
 
-/// Forwards have moved the running statistics of jobs that have ended; nothing has read them since.
+/// Forwards have moved the running statistics of jobs that have ended, and scaled rows of their embeddings;
+/// nothing has read them since.
 void StageExecutor::restore_ended() {
   for (std::size_t layer = 0; layer < statistics_at_end_.size(); ++layer) {
     const std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(layer));
@@ -580,6 +593,7 @@ void StageExecutor::restore_ended() {
     for (std::size_t i = 0; i < buffers.size(); ++i)
       if (ended_[i / per_job]) buffers[i].copy_(statistics_at_end_[layer][i]);
   }
+  for (const auto& [parameter, value] : written_at_end_) parameter.copy_(value);
 }
 
 void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {

@@ -235,6 +235,8 @@ class StageExecutor {
   bool gradients_complete_ = false;
   std::vector<char> ended_;                    ///< by job; empty: none
   ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
+  /// Parameters of jobs that have ended to which forward writes, and what they then were.
+  std::vector<std::pair<at::Tensor, at::Tensor>> written_at_end_;
   CarriedStates carried_, carried_in_evaluation_;
   at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
   std::vector<double> sums_;

@@ -54,6 +54,29 @@ void add_asynchronous(const StageLayout& layout, const Plan& plan, const TrainOp
                         "give one number of steps, or a schedule that flushes"});
 }
 
+/// Where forward writes to weights there is one of them to write to.
+void add_written(const StageLayout& layout, const Plan& plan, Problems& problems) {
+  const bool asynchronous = is_asynchronous(plan.schedule);
+  for (const PlanStage& stage : plan.stages) {
+    if (!asynchronous && stage.ranks.size() == 1) continue;
+    for (const NamedLayer& layer : layout.model.layers) {
+      const auto specs = layer.layer->parameters();
+      if (std::ranges::none_of(specs, &ParameterSpec::written) ||
+          std::ranges::find(stage.layers, layer.name) == stage.layers.end())
+        continue;
+      const std::string what = layer.name + " scales the rows that it reads (max_norm), and ";
+      if (asynchronous)
+        problems.push_back({"",
+                            what + "schedule " + to_string(plan.schedule) + " has several versions of them",
+                            kUseAFlush});
+      else
+        problems.push_back(
+            {"", what + "each of its " + std::to_string(stage.ranks.size()) + " replicas reads others",
+             "give its stage one replica, or no max_norm"});
+    }
+  }
+}
+
 }  // namespace
 
 void refuse(const Problems& problems) {
@@ -79,6 +102,7 @@ Problems training_problems(const std::vector<StageLayout>& layouts, const Plan& 
   }
   const bool ends_apart = JobSteps(wanted_steps(options), false).end_apart();
   if (is_asynchronous(plan.schedule)) add_asynchronous(layout, plan, options, ends_apart, problems);
+  add_written(layout, plan, problems);
   if (!layout.turns.empty() && LossScaler(options.precision, options.loss_scale).active())
     problems.push_back({"", plan.model + " is trained in turns, and a scaled loss may skip one of them",
                         "use precision bfloat16 or float32"});

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "driver/plan/plan_command.h"
@@ -236,6 +237,7 @@ TEST_F(PlanningCommands, TheExamplesOfThePlanningPageAreRight) {
   std::ifstream page(root / "docs/planning.md");
   std::string line;
   int examples = 0;
+  std::set<std::string> read;
   std::getline(page, line);
   while (page) {
     if (line.rfind("    $ millrace plan ", 0) != 0) {
@@ -246,6 +248,7 @@ TEST_F(PlanningCommands, TheExamplesOfThePlanningPageAreRight) {
     std::vector<std::string> args;
     for (std::string word; words >> word;) {
       const bool path = word.rfind("docs/examples/", 0) == 0;
+      if (path) read.insert(word);
       args.push_back(path ? (root / word).string() : word);
     }
     std::string shown;
@@ -255,6 +258,10 @@ TEST_F(PlanningCommands, TheExamplesOfThePlanningPageAreRight) {
     ++examples;
   }
   EXPECT_EQ(examples, 4);
+  for (const auto& entry : std::filesystem::directory_iterator(root / "docs/examples")) {
+    if (entry.is_regular_file())
+      EXPECT_TRUE(read.contains("docs/examples/" + entry.path().filename().string())) << entry.path();
+  }
 }
 
 TEST_F(PlanningCommands, APlanTakesThePlaceOfAPlanAlone) {

@@ -200,6 +200,43 @@ TEST_F(JobArrays, TiedParametersAreEachJobsOwn) {
                     "tied");
 }
 
+TEST_F(JobArrays, ModelsGetWhatOthersHaveAndTheyLeaveOut) {
+  const auto with = [](double before, double after, std::int64_t width = 8) {
+    LayeredModel model = classifier("m", {12}, 5);
+    std::string last = "input";
+    const auto then = [&](const std::string& name, LayerPtr layer) {
+      model.layers.push_back({name, std::move(layer), {last}});
+      last = name;
+    };
+    then("a", linear(12, width));
+    if (before > 0) then("before", dropout(before));
+    then("relu", relu());
+    if (after > 0) then("after", dropout(after));
+    then("b", linear(width, 5));
+    end_in_cross_entropy(model);
+    return model;
+  };
+  std::vector<LayeredModel> models{with(0.1, 0), with(0, 0.2), with(0, 0)};
+  complete(models);
+  for (const LayeredModel& model : models) {
+    EXPECT_EQ(model.layer_names(), with(0.1, 0.2).layer_names());
+    EXPECT_TRUE(validate(model).empty());
+  }
+  EXPECT_FALSE(models[0].layers[3].layer->draws());
+  EXPECT_TRUE(models[1].layers[3].layer->draws());
+  EXPECT_FALSE(models[2].layers[1].layer->draws() || models[2].layers[3].layer->draws());
+  const auto array = fuse(models, choices(ArrayKernels::Loop));
+  ASSERT_TRUE(array) << to_string(array.problems());
+  // What differs in more is refused as it was.
+  std::vector<LayeredModel> others{with(0.1, 0), with(0, 0, 9)};
+  complete(others);
+  EXPECT_FALSE(fuse(others, choices(ArrayKernels::Loop)));
+  std::vector<LayeredModel> longer{with(0, 0), with(0.1, 0)};
+  longer[1].layers.insert(longer[1].layers.begin() + 1, {"more", relu(), {"a"}});
+  complete(longer);
+  EXPECT_EQ(longer[0].layer_names(), with(0, 0).layer_names());
+}
+
 TEST_F(JobArrays, ModelsOfOtherFormsAreRefused) {
   const auto with = [](std::int64_t width) {
     LayeredModel model = classifier("m", {12}, 5);

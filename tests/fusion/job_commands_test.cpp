@@ -71,6 +71,31 @@ TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
        "--stages 2 --random-bptt ",
        "--lr 1 0.5 --seed 1 2 --weight-drop 0.2 0.5 --rule sgd asgd",
        {"--lr 1 --seed 1 --weight-drop 0.2 --rule sgd", "--lr 0.5 --seed 2 --weight-drop 0.5 --rule asgd"}},
+      // A model leaves out dropout of 0, and passes on where others of its array have it; in both directions,
+      // and where an array or the whole first job has none.
+      {"--model mlp --width 16 --depth 2 ",
+       "--arrays 2 --stages 2 --dropout 0 0 0.2 --seed 1 2 3",
+       {"--dropout 0 --seed 1", "--dropout 0 --seed 2 --stages 2", "--dropout 0.2 --seed 3"}},
+      {"--model awd_lstm --layers 2 --hidden 12 --embedding-features 8 --vocabulary 50 --length 6 "
+       "--data-seed 3 ",
+       "--seed 1 2 --dropout 0.2 0.3 --hidden-dropout 0.2 0 --input-dropout 0.4 0.1 --embedding-dropout 0 "
+       "0.1 "
+       "--weight-drop 0 0.5",
+       {"--seed 1 --dropout 0.2 --hidden-dropout 0.2 --input-dropout 0.4 --embedding-dropout 0 --weight-drop "
+        "0",
+        "--seed 2 --dropout 0.3 --hidden-dropout 0 --input-dropout 0.1 --embedding-dropout 0.1 "
+        "--weight-drop 0.5"}},
+      {"--model transformer_lm --hidden 16 --feed-forward 32 --heads 2 --vocabulary 50 --length 8 "
+       "--data-seed 3 --autograd ",
+       "--dropout 0.2 0 --max-norm 0 0.1 --seed 1 2",
+       {"--dropout 0.2 --max-norm 0 --seed 1", "--dropout 0 --max-norm 0.1 --seed 2"}},
+      {"--model bert_base --layers 1 --hidden 16 --heads 2 --feed-forward 32 --vocabulary 200 --length 16 "
+       "--positions 16 --data-seed 3 --stages 2 ",
+       "--dropout 0 0.2 --seed 1 2",
+       {"--dropout 0 --seed 1", "--dropout 0.2 --seed 2"}},
+      {"--model gnmt --layers 2 --hidden 12 --vocabulary 50 --data-seed 3 ",
+       "--dropout 0 0.2 --label-smoothing 0 0.1 --seed 1 2",
+       {"--dropout 0 --label-smoothing 0 --seed 1", "--dropout 0.2 --label-smoothing 0.1 --seed 2"}},
       {"--model mobilenet_v3_small --image-size 32 --classes 4 --data-seed 3 ",
        "--lr 0.1 0.05 --seed 1 2",
        {"--lr 0.1 --seed 1", "--lr 0.05 --seed 2"}},
@@ -83,6 +108,40 @@ TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
           << c.model << c.alone[b];
     }
   }
+}
+
+TEST_F(JobCommands, DropoutOfNothingLeavesAnArrayAndJoinsOne) {
+  const std::string model = "--model mlp --width 16 --depth 2 --data synthetic:64 --data-seed 7 ";
+  const std::vector<std::string> alone{"--dropout 0 --seed 1", "--dropout 0.2 --seed 2"};
+  const std::string to_12 = " --steps 12 --microbatch 4 --microbatches 2 --no-evaluation --threads 1 ";
+  train_alone(model, alone, to_12);
+  const std::string lists = "--fused --kernels loop --dropout 0 0.2 --seed 1 2 ";
+  expect_done(kTrain + model + lists + "--stages 2 --output-dir array --checkpoint-at-end");
+  expect_done("train " + model + lists + to_12 + "--resume array --save-weights on.safetensors");
+  // Each by itself, whose model has fewer layers; and an array of those that trained by themselves.
+  expect_done("split array --out jobs");
+  expect_done("fuse run0 run1 --out joined");
+  expect_done("train " + model + lists + to_12 + "--resume joined --save-weights joined.safetensors");
+  for (std::size_t b = 0; b < alone.size(); ++b) {
+    const std::string name = std::to_string(b), whole = bytes("whole" + name + ".safetensors");
+    expect_done("train " + model + alone[b] + to_12 + "--resume jobs/job" + name +
+                " --save-weights split.safetensors");
+    EXPECT_EQ(bytes("split.safetensors"), whole) << b;
+    EXPECT_EQ(bytes("on.job" + name + ".safetensors"), whole) << b;
+    EXPECT_EQ(bytes("joined.job" + name + ".safetensors"), whole) << b;
+  }
+}
+
+/// The plan is made for the model that has dropout; jobs without have its layers too.
+TEST_F(JobCommands, APlanTakesJobsWithAndWithoutDropout) {
+  const std::string model = "--model mlp --width 16 --depth 2 --microbatch 4 ";
+  expect_done("profile " + model + "--dropout 0.2 --jobs 2 --ranks 2 --out profile.json");
+  expect_done("plan --profile profile.json --ranks 2 --jobs 3 --microbatches 2 --out plan.json");
+  const std::string common = model + "--steps 4 --no-evaluation --threads 1 --data-seed 7 ";
+  expect_done("train " + common + "--fused --kernels loop --plan plan.json --dropout 0 0.2 0 --seed 1 2 3 " +
+              "--output-dir out --save-weights w.safetensors");
+  expect_done("train " + common + "--microbatches 2 --dropout 0 --seed 3 --save-weights alone.safetensors");
+  EXPECT_EQ(bytes("w.job2.safetensors"), bytes("alone.safetensors"));
 }
 
 TEST_F(JobCommands, ResultsAreByJob) {
@@ -515,6 +574,9 @@ TEST_F(JobCommands, WhatCannotBeAnArrayIsRefusedBeforeAnythingRuns) {
   expect_refused(2, "train --model mlp --fused --lr 0.1 0.2 --arrays 2 --replicas 2 --microbatches 3",
                  "do not divide among 2");
   expect_refused(2, std::string(kTrain) + "--model mlp --lr 0.1 --arrays 2", "a single job is not divided");
+  // Its gradients are added up in another order where it reads one tensor in place of two.
+  expect_refused(2, std::string(kTrain) + "--model awd_lstm --fused --dropout 0 0.3",
+                 "what head activations reads is ");
   expect_refused(2, train + "--arrays 2 --width 16 32", "[16, 16] in job 0 and [32, 32] in job 1");
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }

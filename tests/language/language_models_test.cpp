@@ -169,6 +169,9 @@ TEST(LanguageModels, AreWholeInEveryForm) {
     for (const GnmtForm form : {GnmtForm::PipeDream, GnmtForm::MLPerf})
       models.push_back(gnmt_model({.hidden = 8, .vocabulary = 30, .embeddings = embeddings, .form = form}));
     models.push_back(transformer_lm_model({.embeddings = embeddings}));
+    const LayeredModel scaled = transformer_lm_model({.embeddings = embeddings, .max_norm = 1});
+    EXPECT_EQ(validate(scaled).empty(), embeddings == Embeddings::Separate)
+        << "scaled rows of a shared matrix are not seen by its other use";
     models.push_back(awd_lstm_model({.layers = 2, .features = 6, .hidden = 9, .embeddings = embeddings}));
     models.push_back(awd_lstm_model({.layers = 1,
                                      .features = 6,
@@ -198,6 +201,10 @@ TEST(LanguageModels, RefuseSizesThatDoNotFit) {
   EXPECT_NE(to_string(make_model("bert_base", {{"length", "600"}}).problems()).find("--positions"),
             std::string::npos);
   EXPECT_FALSE(make_model("transformer_lm", {{"hidden", "7"}, {"heads", "1"}}));
+  for (const char* model : {"transformer_lm", "awd_lstm"})
+    EXPECT_NE(to_string(make_model(model, {{"embeddings", "shared"}, {"max-norm", "1"}}).problems())
+                  .find("give --embeddings separate"),
+              std::string::npos);
   EXPECT_FALSE(make_model("gnmt", {{"layers", "1"}}));
   const auto refused = [](const char* model, GivenOptions options, const char* part) {
     options.push_back({"softmax", "adaptive"});

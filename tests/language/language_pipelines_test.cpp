@@ -3,9 +3,11 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "runtime/base/error.h"
+#include "runtime/layers/sequence_layers.h"
 #include "runtime/stage/fuse.h"
 #include "tests/language/language_fixture.h"
 
@@ -28,12 +30,21 @@ class Language : public Pipeline {
                        int microbatches = kMicrobatches) {
     return plan_for(model, std::vector<int>(static_cast<std::size_t>(stages), 1), microbatches, kind);
   }
+  /// Rows of the embedding are scaled when they are read, and most are too long.
+  static LayeredModel with_max_norm() {
+    LayeredModel model = small_lm(kDropout);
+    const auto encoder = std::ranges::find(model.layers, "encoder", &NamedLayer::name);
+    const Shape shape = encoder->layer->parameters().front().shape;
+    encoder->layer = embedding({.vocabulary = shape[0], .features = shape[1], .max_norm = 0.5});
+    return model;
+  }
   static std::vector<LayeredModel> all() {
     return {small_gnmt(kDropout),
             small_gnmt(kDropout, Embeddings::Shared, GnmtForm::MLPerf),
             small_bert(kDropout),
             small_lm(kDropout),
             small_lm(kDropout, Embeddings::Shared),
+            with_max_norm(),
             small_awd(kDropout),
             small_awd(kDropout, Embeddings::Separate),
             small_lm(kDropout, Embeddings::Separate, small_clusters()),
@@ -259,6 +270,28 @@ TEST_F(Language, WindowsThatGoOnAreOneLongWindow) {
   EXPECT_NEAR(perplexity(12), whole, 1e-5 * whole);
   EXPECT_NEAR(perplexity(4), whole, 1e-5 * whole);
   EXPECT_GT(std::abs(perplexity(4, false) - whole), 1e-3 * whole);
+}
+
+TEST_F(Language, RowsThatAreScaledWhereWeightsAreSeveralAreRefused) {
+  const LayeredModel model = with_max_norm();
+  const auto refused = [&](const Plan& plan, const std::string& part) {
+    try {
+      run(model, plan, options(2));
+      ADD_FAILURE() << "not refused: " << part;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(
+          std::string(error.what()).find("encoder scales the rows that it reads (max_norm), and " + part),
+          std::string::npos)
+          << error.what();
+    }
+  };
+  refused(plan_for(model, {2, 1}, kMicrobatches, ScheduleKind::OneFOneB), "each of its 2 replicas");
+  refused(straight(model, 2, ScheduleKind::PipeDream, 1), "schedule pipedream has several versions");
+  const Outcome one = run(model, straight(model, 1, ScheduleKind::OneFOneB), options(2));
+  EXPECT_TRUE(std::isfinite(one.losses.back()));
+  const at::Tensor rows = one.weights.at("encoder.weight");
+  EXPECT_FALSE(at::equal(rows, run(small_lm(kDropout), straight(model, 1, ScheduleKind::OneFOneB), options(2))
+                                   .weights.at("encoder.weight")));
 }
 
 TEST_F(Language, StatesThatWouldChangeHandsAreRefused) {

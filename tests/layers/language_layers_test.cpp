@@ -7,6 +7,9 @@
 #include <ATen/ops/_pack_padded_sequence.h>
 #include <ATen/ops/_pad_packed_sequence.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_renorm.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/matmul.h>
@@ -241,6 +244,53 @@ void expect_near(const Outcome& a, const Outcome& b, at::ScalarType dtype) {
 }
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble};
+
+TEST(Embedding, RowsAreScaledToTheNormAsLibTorchDoes) {
+  const at::Tensor tokens = integers({4, 1, 1, 6, 3, 4}, {2, 3});
+  for (const double p : {1.0, 2.0, 3.0}) {
+    const LayerPtr layer =
+        embedding({.vocabulary = 40, .features = 5, .padding = 3, .max_norm = 0.75, .norm_type = p});
+    for (const at::ScalarType dtype : kTypes) {
+      const at::Tensor weight = initial(layer)[0].to(dtype), before = weight.clone();
+      const at::Tensor grad = at::ones({2, 3, 5}, dtype);
+      at::Tensor scaled = weight.clone();
+      const Outcome expected = theirs({weight}, grad, [&](std::vector<at::Tensor>& leaves) {
+        {
+          at::NoGradGuard no_grad;
+          at::embedding_renorm_(leaves[0], tokens, 0.75, p);
+          scaled = leaves[0].detach().clone();
+        }
+        return at::embedding(leaves[0], tokens, 3);
+      });
+      at::NoGradGuard no_grad;
+      const auto evaluate = [&] {
+        return layer->forward(std::vector{tokens}, std::vector{weight}, {}, {.training = false}, nullptr);
+      };
+      const at::Tensor evaluated = evaluate();
+      EXPECT_TRUE(at::equal(weight, before)) << "evaluation writes nothing";
+      const Outcome found = ours(layer, {tokens}, {weight}, grad);
+      expect_near(found, expected, dtype);
+      EXPECT_TRUE(at::equal(evaluated, found.output)) << p;
+      EXPECT_TRUE(at::allclose(weight, scaled, 1e-6, 1e-7)) << "what was read is scaled, nothing else";
+      EXPECT_TRUE(at::equal(weight[2], before[2]) && !at::equal(weight[1], before[1]));
+      const at::Tensor once = weight.clone();
+      layer->forward(std::vector{tokens}, std::vector{weight}, {}, {}, nullptr);
+      EXPECT_TRUE(at::equal(weight, once)) << "reading again changes nothing, whatever the norm rounds to";
+    }
+  }
+}
+
+/// A norm far below the rows' is where a scaled row is longer than it by rounding most often.
+TEST(Embedding, RowsThatAreScaledStayAsTheyAre) {
+  at::NoGradGuard no_grad;
+  const LayerPtr layer = embedding({.vocabulary = 3000, .features = 16, .deviation = 100, .max_norm = 1});
+  const std::vector<at::Tensor> p = initial(layer);
+  const at::Tensor tokens = at::arange(3000, at::kLong);
+  layer->forward(std::vector{tokens}, p, {}, {}, nullptr);
+  const at::Tensor once = p[0].clone();
+  layer->forward(std::vector{tokens.flip({0})}, p, {}, {}, nullptr);
+  EXPECT_TRUE(at::equal(p[0], once));
+}
 
 TEST(Lstm, EqualsLibTorchs) {
   for (const at::ScalarType dtype : kTypes) {

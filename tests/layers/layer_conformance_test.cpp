@@ -19,6 +19,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <functional>
+
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/layers/autograd_layer.h"
@@ -236,6 +238,27 @@ at::Tensor forward_of(const LayerPtr& layer, std::vector<at::Tensor> inputs,
   return layer->forward(inputs, parameters, {}, kContext, nullptr);
 }
 
+/// The layer gives `theirs` of its inputs and parameters, and the gradients that LibTorch's autograd finds of
+/// it, in float64.
+void expect_theirs(const Case& c, const std::function<at::Tensor(const Tensors&)>& theirs,
+                   const std::string& what) {
+  at::AutoGradMode with_grad(true);
+  Tensors t = tensors_for(c, at::kDouble);
+  std::vector<at::Tensor> leaves;
+  for (auto* list : {&t.inputs, &t.parameters}) {
+    for (at::Tensor& leaf : *list)
+      if (leaf.is_floating_point()) leaves.push_back(leaf.requires_grad_(true));
+  }
+  Gradients expected{.output = theirs(t)};
+  const auto all = torch::autograd::grad({expected.output}, leaves, {t.grad});
+  auto next = all.begin();
+  for (const at::Tensor& input : t.inputs)
+    expected.inputs.push_back(input.is_floating_point() ? *next++ : at::Tensor());
+  expected.parameters.assign(next, all.end());
+  at::NoGradGuard no_grad;
+  expect_near(run(c, true, at::kDouble), expected, 1e-10, what);
+}
+
 /// The same numbers as LibTorch's own functions of padding and convolution.
 TEST(Convolution, PadsAndDilatesAsLibTorchDoes) {
   at::NoGradGuard no_grad;
@@ -247,6 +270,16 @@ TEST(Convolution, PadsAndDilatesAsLibTorchDoes) {
       const ConvOptions options{.in = 3, .out = 4, .padding = {1, 2}, .dilation = 2, .padding_mode = mode};
       const at::Tensor x = random_tensor(dimensions == 1 ? Shape{2, 3, 9} : Shape{2, 3, 8, 9}, 1);
       const Case c{name, dimensions == 1 ? conv1d(options) : conv2d(options), {x.sizes().vec()}};
+      expect_theirs(
+          c,
+          [&, mode = name](const Tensors& t) {
+            const at::Tensor of =
+                at::pad(t.inputs[0], dimensions == 1 ? Shape{2, 2} : Shape{2, 2, 1, 1}, mode);
+            return dimensions == 1
+                       ? at::conv1d(of, t.parameters[0], t.parameters[1], 1, at::IntArrayRef{0}, 2)
+                       : at::conv2d(of, t.parameters[0], t.parameters[1], 1, at::IntArrayRef{0}, 2);
+          },
+          c.name);
       const std::vector<at::Tensor> p = tensors_for(c, at::kFloat).parameters;
       const at::Tensor padded = at::pad(x, dimensions == 1 ? Shape{2, 2} : Shape{2, 2, 1, 1}, name);
       const at::Tensor expected = dimensions == 1 ? at::conv1d(padded, p[0], p[1], 1, at::IntArrayRef{0}, 2)
@@ -271,6 +304,22 @@ TEST(Norms, AreLibTorchs) {
   EXPECT_TRUE(at::allclose(forward_of(instance_norm(6), {x}),
                            at::instance_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false), 1e-4, 1e-5));
   EXPECT_TRUE(at::equal(forward_of(prelu(6), {x}, {weight}), at::prelu(x, weight)));
+  const Shape shape = x.sizes().vec();
+  expect_theirs(
+      {"group_norm", group_norm(2, 6), {shape}},
+      [](const Tensors& t) { return at::group_norm(t.inputs[0], 2, t.parameters[0], t.parameters[1]); },
+      "group_norm");
+  expect_theirs(
+      {"instance_norm", instance_norm(6, {.affine = true}), {shape}},
+      [](const Tensors& t) {
+        return at::instance_norm(t.inputs[0], t.parameters[0], t.parameters[1], {}, {}, true, 0.1, 1e-5,
+                                 false);
+      },
+      "instance_norm");
+  for (const std::int64_t slopes : {1, 6})
+    expect_theirs(
+        {"prelu", prelu(slopes), {shape}},
+        [](const Tensors& t) { return at::prelu(t.inputs[0], t.parameters[0]); }, "prelu");
   EXPECT_THROW(instance_norm(6)->output_shape(std::vector<Shape>{{3, 6, 1, 1}}), ConfigError)
       << "one value is no statistics";
 }

@@ -468,6 +468,40 @@ TEST_F(SweepJobs, JobsThatCannotBeAtDifferentStepsShareArraysOfARung) {
   EXPECT_NE(ran.output.find("array of 3 trials, 3 at 0"), std::string::npos) << ran.output;
 }
 
+TEST_F(SweepJobs, DropoutOfNothingSharesAnArray) {
+  const std::string search = std::string(kJob) +
+                             "space: {lr: {uniform: [0.01, 0.1]}, dropout: {choice: [0, 0.2]}}\n"
+                             "algorithm: random\ntrials: 6\niterations: 1\niteration: 4\nmetric: top1\n";
+  write_serial_and_mixed(search);
+  for (const char* mode : {"serial", "fused"}) {
+    const Ran ran = run(std::string("tune ") + mode + ".yaml -o " + mode);
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    EXPECT_EQ(ran.output.find("FAILED"), std::string::npos) << ran.output;
+  }
+  std::set<std::string> dropouts;
+  for (const auto& row : table("fused/history.csv")) dropouts.insert(row.at("params.dropout"));
+  EXPECT_EQ(dropouts, (std::set<std::string>{"0", "0.2"}));
+}
+
+TEST_F(SweepJobs, EachPartitionIsTriedBeforeTheStart) {
+  const std::string job =
+      "job: {model: transformer_lm, hidden: 16, feed_forward: 16, vocabulary: 50, length: 8,\n"
+      "      data: 'synthetic:16', steps: 2, microbatch: 2, heads: 2}\n";
+  write("tune.yaml", job +
+                         "space: {lr: {uniform: [0.1, 0.2]}, heads: {choice: [2, 3, 4]}}\n"
+                         "algorithm: random\ntrials: 12\niterations: 1\niteration: 2\n");
+  write("fused.yaml", bytes("tune.yaml") + "mode: fused\n");
+  write("sweep.yaml", job + "lists: {lr: [0.1, 0.2, 0.3], heads: [2, 4, 3]}\n");
+  for (const char* command : {"tune tune.yaml", "tune fused.yaml", "sweep sweep.yaml"}) {
+    for (const char* how : {" --dry-run", " -o out"}) {
+      const Ran ran = run(std::string(command) + how);
+      EXPECT_EQ(ran.code, 2) << command << ran.output;
+      EXPECT_NE(ran.output.find(".yaml with heads:3: --heads"), std::string::npos) << command << ran.output;
+      EXPECT_FALSE(fs::exists(folder_ / "out")) << command;
+    }
+  }
+}
+
 TEST_F(SweepJobs, AMetricThatTheModelDoesNotHaveIsSaidOnce) {
   write("tune.yaml",
         std::string(kJob) + "space: {lr: {uniform: [0.1, 0.2]}}\nmost: 3\niteration: 2\nmetric: bleu\n");
