@@ -81,9 +81,14 @@ class LightestPlan {
 
   void several_stages_per_rank(const std::vector<CutSpace>& spaces, const std::vector<Layout>& layouts) {
     std::size_t looked = 0;
+    tables_ = 0;
     for (const Layout& layout : layouts) {
       for (const CutSpace& space : spaces) {
         if (is_enough()) return;
+        if (tables_ > most_tables_) {
+          least_.proved = false;
+          return;
+        }
         Layout one_stashed = layout;  // a rank holds its fullest stage with a microbatch at least
         one_stashed.stash.microbatches.assign(layout.ranks.size(), 1);
         if (weigh(one_stashed); least_at_all(space) >= least_.worst) continue;

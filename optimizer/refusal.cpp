@@ -10,6 +10,8 @@ namespace {
 
 constexpr int kMostRankFactor = 8;
 constexpr int kMostRanksTried = 64;
+// A change that is hinted at is looked for with less effort than the plan was: a refusal is not to take long.
+constexpr double kEffortOfHints = 0.1;
 
 Bytes smallest_limit(const ClusterSpec& cluster, const PlannerOptions& options) {
   if (options.memory_per_rank > 0) return options.memory_per_rank;
@@ -76,8 +78,9 @@ std::optional<int> fewest_more(const ClusterSpec& cluster, const PlannerOptions&
 
 }  // namespace
 
-Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
+Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, PlannerOptions options,
                      const std::optional<LeastNeed>& least, const TryPlan& attempt) {
+  options.effort *= kEffortOfHints;
   const Bytes limit = smallest_limit(cluster, options);
   std::vector<std::string> changes;
   std::string smallest;

@@ -25,7 +25,7 @@ struct LeastNeed {
 /// A Problem that says what is needed at least, and whose hint lists the smallest change of each kind with
 /// which `attempt` found a plan: more memory, recomputing, more ranks, another number of stages, fewer
 /// microbatches, another schedule, a lighter update rule. `least`: where some plan exists at all.
-Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, const PlannerOptions& options,
+Problem nothing_fits(const LayerGraph& graph, const ClusterSpec& cluster, PlannerOptions options,
                      const std::optional<LeastNeed>& least, const TryPlan& attempt);
 
 }  // namespace millrace

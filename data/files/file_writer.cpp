@@ -49,6 +49,7 @@ FileWriter::FileWriter(std::filesystem::path path, std::size_t buffer_bytes, std
       when_interrupted_(partial),
       capacity_(buffer_bytes),
       written_(keep) {
+  if (partial == Partial::Removed) unfinished_ = UnfinishedFile(partial_);
   fd_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) fail(partial_, "creating it", "give a folder that you may write");
   if (::ftruncate(fd_, keep) != 0) fail(partial_, "truncating it", {});
@@ -59,6 +60,7 @@ FileWriter::FileWriter(FileWriter&& other) noexcept
     : path_(std::move(other.path_)),
       partial_(std::move(other.partial_)),
       when_interrupted_(other.when_interrupted_),
+      unfinished_(std::move(other.unfinished_)),
       fd_(std::exchange(other.fd_, -1)),
       buffer_(std::move(other.buffer_)),
       capacity_(other.capacity_),
@@ -117,6 +119,7 @@ void FileWriter::commit(Durability durability) {
     errno = error;
     fail(path_.string(), "rename", {});
   }
+  unfinished_ = {};
 }
 
 void AlignedBuffer::resize(std::size_t bytes) {

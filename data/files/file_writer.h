@@ -7,14 +7,16 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/unfinished_file.h"
 #include "runtime/base/units.h"
 
 namespace millrace {
 
 enum class Durability { Cached, Synced };  ///< Synced: fsync before the file gets its name
 
-/// Writes PATH.partial, which `commit` renames to PATH; without it the partial file is removed, so that an
-/// interrupted writer leaves nothing that looks finished. Throws DataError when the disk fails.
+/// Writes PATH.partial, which `commit` renames to PATH; without it the partial file is removed, also by a signal
+/// that ends the process: an interrupted writer leaves nothing that looks finished. Throws DataError when the disk
+/// fails.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path, std::size_t buffer_bytes = 1 << 20);
@@ -31,7 +33,6 @@ class FileWriter {
   void patch(std::int64_t offset, std::string_view bytes);  ///< overwrites what was written
   std::int64_t size() const { return written_ + static_cast<std::int64_t>(used_); }
   void commit(Durability durability = Durability::Cached);
-  const std::string& partial() const { return partial_; }  ///< what is written until then
 
  private:
   enum class Partial { Removed, Kept };
@@ -40,6 +41,7 @@ class FileWriter {
   std::filesystem::path path_;
   std::string partial_;
   Partial when_interrupted_ = Partial::Removed;
+  UnfinishedFile unfinished_;
   int fd_ = -1;
   std::unique_ptr<char[]> buffer_;
   std::size_t capacity_;

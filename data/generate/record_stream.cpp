@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "data/files/file_writer.h"
+#include "data/generate/file_check.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -83,44 +84,24 @@ class BlockMaker {
 /// Takes the bytes of one file: writes them, or compares them with what is there.
 class Sink {
  public:
-  Sink(fs::path path, StreamMode mode, Bytes keep) : path_(std::move(path)) {
+  Sink(const fs::path& path, StreamMode mode, Bytes keep) {
     if (mode == StreamMode::Check) {
-      reader_ = std::make_unique<FileReader>(path_, ReadOptions{});
+      check_.emplace(path);
       return;
     }
-    fs::create_directories(path_.parent_path());
+    fs::create_directories(path.parent_path());
     if (keep >= 0) {
-      writer_.emplace(FileWriter::continued(path_, keep));
+      writer_.emplace(FileWriter::continued(path, keep));
     } else {
-      writer_.emplace(path_);
+      writer_.emplace(path);
     }
   }
-  void write(std::string_view bytes) {
-    if (writer_) return writer_->write(bytes);
-    const std::string_view have = reader_->read(at_, static_cast<std::int64_t>(bytes.size()), buffer_);
-    if (have != bytes) {
-      std::size_t differs = 0;
-      while (have[differs] == bytes[differs]) ++differs;
-      throw DataError(path_.string() + ": byte " + std::to_string(at_ + static_cast<std::int64_t>(differs)) +
-                          " is not what was generated",
-                      "remove the file and generate again: the rest is kept");
-    }
-    at_ += static_cast<std::int64_t>(bytes.size());
-  }
-  void finish() {
-    if (writer_) return writer_->commit();
-    if (reader_->size() != at_)
-      throw DataError(path_.string() + ": has " + std::to_string(reader_->size()) + " bytes, " +
-                          std::to_string(at_) + " were generated",
-                      "remove the file and generate again: the rest is kept");
-  }
+  void write(std::string_view bytes) { writer_ ? writer_->write(bytes) : check_->write(bytes); }
+  void finish() { writer_ ? writer_->commit() : check_->finish(); }
 
  private:
-  fs::path path_;
   std::optional<FileWriter> writer_;
-  std::unique_ptr<FileReader> reader_;
-  AlignedBuffer buffer_;
-  std::int64_t at_ = 0;
+  std::optional<FileCheck> check_;
 };
 
 /// Finished files from the first on, and the whole blocks of one that was interrupted.

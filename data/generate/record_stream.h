@@ -46,7 +46,7 @@ enum class StreamMode { Write, Check };
 using Progress = std::function<void(Bytes done)>;
 
 /// Writes the first records that together have at least `size` bytes, so at most one record more. Finished
-/// files are kept. With Check compares instead of writing and throws DataError at the first difference.
+/// files are kept. With Check compares instead of writing; DataError names the first byte that differs.
 StreamResult run_stream(const RecordStream& stream, const std::filesystem::path& folder, Bytes size,
                         int threads, StreamMode mode, const Progress& progress);
 

@@ -13,9 +13,11 @@
 #include "data/files/npy.h"
 #include "data/files/tfrecord.h"
 #include "data/files/zip.h"
+#include "data/generate/file_check.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -150,6 +152,7 @@ void write_hdf5_samples(const SampleFileSpec& spec) {
   const std::string labels(static_cast<std::size_t>(spec.num_samples) * 8, '\0');
   sets.push_back({.name = "labels", .element = Element::Int64, .shape = {spec.num_samples}, .data = labels});
   const std::string partial = spec.path.string() + ".partial";
+  const UnfinishedFile unfinished(partial);
   try {
     write_hdf5(partial, sets);
   } catch (...) {
@@ -221,17 +224,22 @@ bool exact_content(SampleFormat format) {
   return format != SampleFormat::Jpeg;
 }
 
-bool same_content(const SampleFileSpec& spec, std::int64_t sample, std::string_view read) {
-  if (static_cast<Bytes>(read.size()) != sample_bytes(spec)) return false;
-  if (!exact_content(spec.format)) return true;
+std::optional<std::string> wrong_content(const SampleFileSpec& spec, std::int64_t sample,
+                                         std::string_view read) {
+  if (static_cast<Bytes>(read.size()) != sample_bytes(spec))
+    return "has " + std::to_string(read.size()) + " bytes, " + std::to_string(sample_bytes(spec)) +
+           " were generated";
+  if (!exact_content(spec.format)) return std::nullopt;
   const Payload payload = payload_of(spec, sample);
   std::string part(static_cast<std::size_t>(std::min<std::int64_t>(kPart, sample_bytes(spec))), '\0');
   for (std::size_t at = 0; at < read.size(); at += part.size()) {
     const std::size_t now = std::min(part.size(), read.size() - at);
     payload.fill(static_cast<std::int64_t>(at), part.data(), static_cast<std::int64_t>(now));
-    if (std::memcmp(part.data(), read.data() + at, now) != 0) return false;
+    if (auto wrong = first_difference(read.substr(at, now), std::string_view(part).substr(0, now),
+                                      static_cast<std::int64_t>(at)))
+      return wrong;
   }
-  return true;
+  return std::nullopt;
 }
 
 }  // namespace millrace

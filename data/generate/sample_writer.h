@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,10 @@ Bytes sample_bytes(const SampleFileSpec& spec);
 /// Throws DataError when the disk fails. Files appear whole or not at all, index files first.
 void write_sample_file(const SampleFileSpec& spec);
 
-/// Whether `read` is what write_sample_file put there as sample `sample`. JPEG loses bits: only its size is
-/// compared (`exact_content` says so).
-bool same_content(const SampleFileSpec& spec, std::int64_t sample, std::string_view read);
+/// How `read` differs from what write_sample_file put there as sample `sample`: its length, or its first byte
+/// that differs, counted in the sample. JPEG loses bits: only its size is compared (`exact_content` says so).
+std::optional<std::string> wrong_content(const SampleFileSpec& spec, std::int64_t sample,
+                                         std::string_view read);
 bool exact_content(SampleFormat format);
 
 }  // namespace millrace

@@ -1,8 +1,12 @@
 #include "data/generate/workloads.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <numbers>
@@ -15,10 +19,12 @@
 #include "data/files/npy.h"
 #include "data/files/tfrecord.h"
 #include "data/files/zip.h"
+#include "data/generate/file_check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/random.h"
 #include "runtime/base/text.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -62,12 +68,13 @@ Volume volume_of(const GenerateOptions& options, std::int64_t number) {
           186 + static_cast<std::int64_t>(below(second, 259))};
 }
 
-void write_volume(const GenerateOptions& options, std::int64_t number, bool labels, const fs::path& path) {
+/// `Out`: a FileWriter or a FileCheck.
+template <class Out>
+void make_volume(const GenerateOptions& options, std::int64_t number, bool labels, Out& out) {
   const Volume volume = volume_of(options, number);
   const Payload payload(
       derive_seed(options.seed, labels ? "imseg.y" : "imseg.x", static_cast<std::uint64_t>(number)),
       labels ? Element::UInt8 : Element::Float32, options.randomness);
-  FileWriter out(path);
   out.write(npy_header(labels ? "|u1" : "<f4", volume.shape()));
   const std::int64_t bytes = volume.voxels() * (labels ? 1 : 4);
   for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(kChunk)) {
@@ -87,18 +94,6 @@ void write_volume(const GenerateOptions& options, std::int64_t number, bool labe
       std::memcpy(part + i, &value, 4);
     }
   }
-  out.commit();
-}
-
-bool same_file(const fs::path& a, const fs::path& b) {
-  const FileReader left(a, {}), right(b, {});
-  if (left.size() != right.size()) return false;
-  AlignedBuffer x, y;
-  for (Bytes at = 0; at < left.size(); at += static_cast<Bytes>(kChunk)) {
-    const Bytes now = std::min<Bytes>(kChunk, left.size() - at);
-    if (left.read(at, now, x) != right.read(at, now, y)) return false;
-  }
-  return true;
 }
 
 GenerateReport run_imseg(const GenerateOptions& options, StreamMode mode, const Progress& progress) {
@@ -106,9 +101,10 @@ GenerateReport run_imseg(const GenerateOptions& options, StreamMode mode, const 
   while (report.bytes < options.size) report.bytes += volume_of(options, report.records++).bytes();
   report.files = 2 * report.records;
   std::atomic<std::int64_t> next = 0;
-  std::mutex mutex;  // guards done, kept and failure
+  std::mutex mutex;  // guards what follows, and report.kept
   Bytes done = 0;
   std::exception_ptr failure;
+  std::int64_t failed = report.files;  // the first file in order, whichever thread is first
   const auto work = [&] {
     for (std::int64_t task; (task = next++) < report.files;) {
       const std::int64_t number = task / 2;
@@ -122,16 +118,13 @@ GenerateReport run_imseg(const GenerateOptions& options, StreamMode mode, const 
         std::error_code error;
         const bool there = fs::exists(path, error) && mode == StreamMode::Write;
         if (mode == StreamMode::Check) {
-          // The same writer into a scratch file: nothing to keep in step with.
-          const fs::path scratch = path.string() + ".check";
-          write_volume(options, number, labels, scratch);
-          const bool same = fs::exists(path, error) && same_file(path, scratch);
-          fs::remove(scratch, error);
-          if (!same)
-            throw DataError(path.string() + ": is not what was generated",
-                            "remove the file and generate again");
+          FileCheck check(path);
+          make_volume(options, number, labels, check);
+          check.finish();
         } else if (!there) {
-          write_volume(options, number, labels, path);
+          FileWriter out(path);
+          make_volume(options, number, labels, out);
+          out.commit();
         }
         const std::lock_guard lock(mutex);
         done += bytes;
@@ -139,7 +132,7 @@ GenerateReport run_imseg(const GenerateOptions& options, StreamMode mode, const 
         if (progress) progress(done);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
+        if (task < failed) failure = std::current_exception(), failed = task;
         next = report.files;
       }
     }
@@ -285,6 +278,23 @@ Bytes write_counts(const fs::path& path) {
   zip.finish();
   const Bytes bytes = out.size();
   out.commit();
+  return bytes;
+}
+
+/// A zip's writer goes back in its file: so it is written once more, outside of the data set, and compared.
+Bytes check_counts(const fs::path& path) {
+  std::string scratch = (fs::temp_directory_path() / "millrace-counts-XXXXXX").string();
+  const int fd = ::mkstemp(scratch.data());
+  if (fd < 0) throw DataError(scratch + ": cannot be made: " + std::strerror(errno), "set TMPDIR");
+  ::close(fd);
+  const UnfinishedFile unfinished(scratch);
+  const Bytes bytes = write_counts(scratch);
+  const Result<std::string> generated = read_file(scratch);
+  fs::remove(scratch);
+  if (!generated) throw DataError(to_string(generated.problems()));
+  FileCheck check(path);
+  check.write(*generated);
+  check.finish();
   return bytes;
 }
 
@@ -500,16 +510,7 @@ GenerateReport run(const GenerateOptions& options, StreamMode mode, const Progre
   report.files += tested.files + 1;
   report.extra = tested.bytes;
   const fs::path counts = options.out / "day_fea_count.npz";
-  if (mode == StreamMode::Write) {
-    report.extra += write_counts(counts);
-  } else {
-    const fs::path scratch = counts.string() + ".check";
-    report.extra += write_counts(scratch);
-    const bool same = fs::exists(counts) && same_file(counts, scratch);
-    fs::remove(scratch);
-    if (!same)
-      throw DataError(counts.string() + ": is not what was generated", "remove it and generate again");
-  }
+  report.extra += mode == StreamMode::Write ? write_counts(counts) : check_counts(counts);
   return report;
 }
 

@@ -39,6 +39,7 @@ OutputFiles::OutputFiles(std::vector<std::string> paths, const std::vector<std::
     if (const Status status = make_place_for_file(path); !status)
       throw ConfigError(to_string(status.problems()));
     temporary_.push_back(paths_[i] + ".tmp." + std::to_string(::getpid()));
+    unfinished_.emplace_back(temporary_.back());
   }
 }
 
@@ -57,6 +58,7 @@ void OutputFiles::publish() {
   }
   for (const std::string& path : paths_) sync_folder(std::filesystem::path(path).parent_path());
   temporary_.clear();
+  unfinished_.clear();
 }
 
 }  // namespace millrace

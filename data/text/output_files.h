@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/unfinished_file.h"
+
 namespace millrace {
 
 enum class Existing;
 
 /// Throws ConfigError: an output that exists and is not to be replaced, that is an input or another output
 /// too, or whose folder cannot be written. Until `publish` the files have other names, which the destructor
-/// removes.
+/// removes, and so does a signal that ends the process.
 class OutputFiles {
  public:
   OutputFiles(std::vector<std::string> paths, const std::vector<std::string>& inputs, Existing existing);
@@ -25,6 +27,7 @@ class OutputFiles {
 
  private:
   std::vector<std::string> paths_, temporary_;
+  std::vector<UnfinishedFile> unfinished_;
   Existing existing_;
 };
 

@@ -1,8 +1,8 @@
 // A job as `millrace launch` reads it: what to train, on how many ranks, and where the results go.
 // LibTorch-free.
 //   name, ranks, worker, env: {K: V}, args: {FLAG: VALUE}, and any flag of `millrace train` as a key, the
-//   model's own options included (docs/commands/launch.md). With `fused: true` flags take lists, a value for each
-//   job of the array.
+//   model's own options included (docs/commands/launch.md). With `fused: true` flags take lists, a value for
+//   each job of the array.
 #pragma once
 
 #include <string>

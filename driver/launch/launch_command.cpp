@@ -347,6 +347,10 @@ std::string failure_summary(const LaunchOutcome& outcome, const JobSpec& job,
     return "rank " + std::to_string(exit.rank) +
            (exit.stage < 0 ? "" : " (stage " + std::to_string(exit.stage) + ")");
   };
+  // Its message stands above, and there is no place in a run to tell of.
+  if (is_refusal(first) && place.step == "-")
+    return "\nmillrace launch: refused by " + name(first) + ", " + end_text(first) +
+           "; nothing was trained. Logs: " + (fs::path(job.output_dir) / "logs").string() + "\n";
   const std::string where = " at step " + place.step + ", action " + place.action;
   std::string text = "\nmillrace launch: " + name(shown);
   if (awaited < 0) {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <map>
 #include <optional>
 
 #include "driver/launch/console.h"
@@ -117,11 +118,31 @@ class SignalGuard {
   struct sigaction old_size_ {};
 };
 
+/// The refusals (`error: ...`, `Hint: ...`) that ranks have printed. Every rank checks the job, so all of
+/// them may refuse it in the same words: the console shows those once.
+class Refusals {
+ public:
+  /// Whether no other rank has printed `line`; true for any line that is no refusal.
+  bool is_new(int rank, const std::string& line) {
+    if (!line.starts_with("error: ") && !line.starts_with("Hint: ")) return true;
+    return first_.try_emplace(line, rank).first->second == rank;
+  }
+
+ private:
+  std::map<std::string, int> first_;  ///< line -> the rank that printed it first
+};
+
 /// One output stream of a rank: raw into the log, line by line to the console.
 class Stream {
  public:
-  Stream(Descriptor pipe, Descriptor log, Console& console, std::string prefix)
-      : pipe_(std::move(pipe)), log_(std::move(log)), console_(&console), prefix_(std::move(prefix)) {}
+  Stream(Descriptor pipe, Descriptor log, Console& console, std::string prefix, int rank,
+         Refusals* refusals = nullptr)
+      : pipe_(std::move(pipe)),
+        log_(std::move(log)),
+        console_(&console),
+        prefix_(std::move(prefix)),
+        rank_(rank),
+        refusals_(refusals) {}
 
   int descriptor() const { return pipe_.get(); }
   bool is_open() const { return pipe_.is_open(); }
@@ -167,7 +188,7 @@ class Stream {
   void pass_on(const std::string& line) {
     // The log lines of a rank name it themselves.
     const bool named = prefix_.empty() || line.rfind("[rank", 0) == 0;
-    console_->print(named ? line : prefix_ + line);
+    if (!refusals_ || refusals_->is_new(rank_, line)) console_->print(named ? line : prefix_ + line);
     if (line.empty()) return;
     lines_.push_back(line);
     if (lines_.size() > kKeptLines) lines_.pop_front();
@@ -177,6 +198,8 @@ class Stream {
   Descriptor log_;
   Console* console_;
   std::string prefix_;
+  int rank_;
+  Refusals* refusals_;
   std::string pending_;
   std::deque<std::string> lines_;
 };
@@ -294,10 +317,11 @@ class Launch {
                                     pointers(argv).data(), pointers(environment).data());
     if (error != 0)
       throw_errno("rank " + std::to_string(process.rank) + " cannot be started (" + argv[0] + ")", error);
-    ranks_.push_back({.result = {.rank = process.rank, .stage = process.stage, .pid = pid},
-                      .out = Stream(std::move(out.read), std::move(out_log), out_, ""),
-                      .err = Stream(std::move(err.read), std::move(err_log), err_,
-                                    "[rank " + std::to_string(process.rank) + "] ")});
+    ranks_.push_back(
+        {.result = {.rank = process.rank, .stage = process.stage, .pid = pid},
+         .out = Stream(std::move(out.read), std::move(out_log), out_, "", process.rank),
+         .err = Stream(std::move(err.read), std::move(err_log), err_,
+                       "[rank " + std::to_string(process.rank) + "] ", process.rank, &refusals_)});
   }
 
   LaunchOutcome run() {
@@ -500,7 +524,8 @@ class Launch {
   SignalGuard signals_;
   Console out_;
   Console err_;
-  std::vector<Running> ranks_;  // after the consoles they print to
+  Refusals refusals_;
+  std::vector<Running> ranks_;  // after what their streams point at
   std::optional<TimePoint> kill_at_;
   bool stopping_ = false;
   bool killed_ = false;

@@ -107,6 +107,7 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
     return;
   }
   const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+  if (is_refusal(first)) return;
   std::fprintf(stderr,
                "\nmillrace %s: rank %d failed first: %s, %.1f s after the start; no file was written\n",
                command.c_str(), first.rank, end_text(first).c_str(), first.after_s);
@@ -114,6 +115,10 @@ void explain_failure(const std::string& command, const LaunchOutcome& outcome) {
 }
 
 }  // namespace
+
+bool is_refusal(const RankExit& exit) {
+  return exit.signal == 0 && exit.status == static_cast<int>(ExitCode::Usage);
+}
 
 bool is_rank_of_a_job() {
   if (is_set("RANK") || is_set("WORLD_SIZE")) return true;

@@ -39,6 +39,9 @@ bool is_rank_of_a_job();
 int run_command_ranks(const std::string& worker, const std::string& command,
                       const std::vector<std::string>& args, int ranks, int threads);
 
+/// Whether the rank refused what it was told to do (exit code 2). Its message says all there is to say.
+bool is_refusal(const RankExit& exit);
+
 std::string signal_text(int signal);         ///< "signal 9 (SIGKILL)"
 std::string end_text(const RankExit& exit);  ///< "killed by signal 9 (SIGKILL)", "exit code 2", "done"
 

@@ -689,8 +689,9 @@ CommandSpec spec_of(PlanFlags& f) {
        .target = into::integer(o.chunks, 0, 64)},
       {.name = "effort",
        .value = "X",
-       .help = "Times the work after which a search that is not done gives what it has found (--explain says "
-               "whether that was so).",
+       .help = "Work that the search may take, relative to the usual: 4 looks further, 0.1 is faster. The "
+               "plan's last "
+               "line says when a search met its limit.",
        .group = kOurs,
        .target = into::number(o.effort, 0.01, 1e6)},
       {.name = "recompute",

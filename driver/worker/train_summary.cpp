@@ -39,8 +39,7 @@ Json jobs_of(const TrainSpec& spec, const RunReport& report) {
     if (!report.evaluations.empty()) {
       evaluation = Json::object({});
       const EvaluationReport& last = report.evaluations.back();
-      for (const auto& [name, value] : last.jobs.empty() ? last.values : last.jobs[b])
-        evaluation[name] = finite_or_null(value);
+      for (const auto& [name, value] : last.jobs[b]) evaluation[name] = finite_or_null(value);
     }
     jobs.push_back(
         Json::object({{"job", static_cast<std::int64_t>(b) + spec.options.first_job.value_or(0)},

@@ -1,5 +1,4 @@
 // `millrace translate`: lines -> tokens -> beam search, a window of lines at a time -> lines.
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,29 +125,6 @@ void print_result(const TranslateFlags& f, const Trained& trained, const Transla
   add(c.unfinished, "without an end");
   if (trained.step >= 0) text += "; checkpoint of step " + std::to_string(trained.step);
   std::fprintf(out, "%s; %.2f s, %.1f %s/s\n", text.c_str(), seconds, rate, videos ? "videos" : "sentences");
-}
-
-// The file that is being written, for the handler. Set before it, never changed then.
-std::string& unfinished_file() {
-  static std::string path;
-  return path;
-}
-
-/// A signal that ends this process (the launcher's, where another rank has failed; Ctrl-C) leaves no half of
-/// an output.
-void remove_when_stopped(const std::string& path) {
-  unfinished_file() = path;
-  struct sigaction action {};
-  action.sa_handler = [](int signal) {
-    ::unlink(unfinished_file().c_str());
-    ::raise(signal);  // SA_RESETHAND: this time it ends
-  };
-  action.sa_flags = SA_RESETHAND | SA_NODEFER;
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction inherited {};
-    const bool ignored = ::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN;
-    if (!ignored) ::sigaction(signal, &action, nullptr);
-  }
 }
 
 /// The ranks that share the sentences; one alone has no others.
@@ -283,7 +259,6 @@ int translate(const TranslateFlags& f, Place& place) {
   const auto all = [&](auto write) { translate_all(translation, f, trained, input, place, threads, write); };
   if (outputs) {
     FileWriter file(outputs->temporary(0));
-    remove_when_stopped(file.partial());
     all([&](const std::string& line) { file.write(line); });
     file.commit(Durability::Synced);
     outputs->publish();

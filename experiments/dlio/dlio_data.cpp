@@ -118,10 +118,21 @@ Status check_dlio_folder(const DlioConfig& config) {
   return Ok{};
 }
 
-Status write_dlio_manifest(const DlioConfig& config) {
+Status begin_dlio_folder(const DlioConfig& config) {
   const fs::path folder = data_path(config);
   if (const Status made = make_writable_folder(folder); !made) return made;
-  return write_file_atomically(folder / kManifestName, dlio_manifest(config).dump() + "\n");
+  if (const Status written =
+          write_file_atomically(folder / kManifestName, dlio_manifest(config).dump() + "\n");
+      !written)
+    return written;
+  for (const Split split : {Split::Train, Split::Valid}) {
+    const std::int64_t folders =
+        split == Split::Train ? config.dataset.num_subfolders_train : config.dataset.num_subfolders_eval;
+    fs::create_directories(folder / folder_of(split));
+    for (std::int64_t i = 0; folders > 1 && i < folders; ++i)
+      fs::create_directories(folder / folder_of(split) / padded(i, folders));
+  }
+  return Ok{};
 }
 
 Bytes generate_dlio_files(const DlioConfig& config, int process, int processes, int threads) {

@@ -20,7 +20,9 @@ SampleFileSpec dlio_file(const DlioConfig& config, Split split, std::int64_t fil
 Json dlio_manifest(const DlioConfig& config);
 /// Problem if the folder has files of other options, or files and no manifest.
 Status check_dlio_folder(const DlioConfig& config);
-Status write_dlio_manifest(const DlioConfig& config);
+/// The manifest, and the folders that DLIO makes: train and valid with their subfolders, also where no file
+/// comes. DLIO lists both before it trains.
+Status begin_dlio_folder(const DlioConfig& config);
 
 /// Writes the files `process`, `process` + `processes`, ... of both splits that are not there yet. Bytes
 /// written.

@@ -124,8 +124,10 @@ constexpr Preset kPresets[] = {
     {"unet3d_h100", ".unet3d", "train.computation_time=0.323 metric.au=0.90"},
     {"unet3d_v100", ".unet3d", "train.computation_time=1.3604 reader.batch_size=4"},
     {"unet3d_a100_s3", "unet3d_a100", kS3},
-    {"unet3d_h100_s3", "unet3d_h100", kS3},
-    {"unet3d_v100_s3", "unet3d_v100", kS3},
+    {".unet3d_h100_s3", "unet3d_h100", kS3},
+    {"unet3d_h100_s3", ".unet3d_h100_s3", "train.epochs=7"},
+    {".unet3d_v100_s3", "unet3d_v100", kS3},
+    {"unet3d_v100_s3", ".unet3d_v100_s3", "dataset.format=npy"},
 };
 
 const Preset* find(const std::string& name) {

@@ -141,8 +141,7 @@ class Emulation {
     if (leads_) {
       if (const Status good = check_dlio_folder(config_); !good)
         throw ConfigError(to_string(good.problems()));
-      if (const Status good = write_dlio_manifest(config_); !good)
-        throw DataError(to_string(good.problems()));
+      if (const Status good = begin_dlio_folder(config_); !good) throw DataError(to_string(good.problems()));
     }
     group_.barrier("generation");
     const auto started = std::chrono::steady_clock::now();
@@ -382,10 +381,9 @@ class Emulation {
     if (options_.check == ContentCheck::Contents) {
       source.check = [this, split](std::int64_t file, std::int64_t sample, std::string_view bytes) {
         const SampleFileSpec spec = dlio_file(config_, split, file);
-        if (!same_content(spec, sample, bytes))
-          throw DataError(
-              spec.path.string() + ": sample " + std::to_string(sample) + " is not what was generated",
-              "remove the file and generate it again");
+        if (const std::optional<std::string> wrong = wrong_content(spec, sample, bytes))
+          throw DataError(spec.path.string() + ": sample " + std::to_string(sample) + ": " + *wrong,
+                          "remove the file and generate it again");
       };
     }
     if (config_.reader.in_memory) load_into_memory(source);
@@ -439,6 +437,7 @@ class Emulation {
   void train_epoch(std::int64_t epoch, std::int64_t steps, const SampleSource& source) {
     const std::string began = now_text(), key = std::to_string(epoch);
     epoch_began_ = unix_now();
+    const Json memory = proc_lines("/proc/meminfo");
     for (LocalRank& rank : ranks_) {
       Json entry = Json::object({{"start", began}});
       rank.stats[key] = std::move(entry);
@@ -446,7 +445,8 @@ class Emulation {
                                        {"proc", Json::object()},
                                        {"throughput", Json::object()},
                                        {"au", Json::object()},
-                                       {"compute", Json::object()}});
+                                       {"compute", Json::object()},
+                                       {"host_meminfo", memory}});
       rank.epoch_blocks.clear(), rank.epoch_steps.clear(), rank.epoch_calibrated.clear();
     }
     totals_ = {};
@@ -587,6 +587,7 @@ class Emulation {
       totals_.au += au / steps, totals_.throughput += throughput / steps,
           totals_.calibrated += calibrated / steps, totals_.asked += asked / steps;
       rank.output[std::to_string(epoch)]["end"] = now_text();
+      stats_of(rank, epoch)["end"] = now_text();  // with the evaluation; its duration is the training's
     }
     const double own[] = {totals_.au,    totals_.calibrated, totals_.throughput, totals_.load,
                           totals_.copy,  totals_.compute,    totals_.barrier,    totals_.wall,
@@ -719,7 +720,8 @@ class Emulation {
   void only_checkpoints() {
     for (LocalRank& rank : ranks_) {
       rank.stats["1"] = Json::object({{"start", now_text()}});
-      rank.output["1"] = Json::object({{"load", Json::object()},
+      rank.output["1"] = Json::object({{"start", now_text()},
+                                       {"load", Json::object()},
                                        {"proc", Json::object()},
                                        {"throughput", Json::object()},
                                        {"au", Json::object()},
@@ -734,7 +736,7 @@ class Emulation {
     };
     each(config_.checkpoint.num_write, Direction::Save);
     each(config_.checkpoint.num_read, Direction::Load);
-    for (LocalRank& rank : ranks_) rank.stats["1"]["end"] = now_text();
+    for (LocalRank& rank : ranks_) rank.output["1"]["end"] = rank.stats["1"]["end"] = now_text();
   }
 
   void pause(double seconds) {
@@ -815,13 +817,18 @@ class Emulation {
     const double own_device = device_bytes();
     double device = 0;
     for (const auto& values : group_.exchange({&own_device, 1}, "end")) device += values[0];
+    const Json processor = cpu.find("model name") ? *cpu.find("model name") : Json("");
     for (LocalRank& rank : ranks_) {
-      rank.output["host_memory_GB"] = memory_gib;
-      rank.output["host_cpu_count"] = cores;
-      rank.output["potential_caching"] = data_gib <= memory_gib ? 1 : 0;
-      rank.output["hostname"] = std::string(host);
+      Json output = Json::object({{"host_memory_GB", memory_gib},
+                                  {"host_cpu_count", cores},
+                                  {"host_processor_name", processor},
+                                  {"potential_caching", data_gib <= memory_gib ? 1 : 0},
+                                  {"host_cpuinfo", cpu},
+                                  {"host_meminfo", memory}});
+      for (const auto& [epoch, told] : rank.output.members()) output[epoch] = told;
+      output["hostname"] = std::string(host);
       const fs::path folder = options_.output;
-      write_json_file((folder / (std::to_string(rank.rank) + "_output.json")).string(), rank.output);
+      write_json_file((folder / (std::to_string(rank.rank) + "_output.json")).string(), output);
       write_json_file((folder / (std::to_string(rank.rank) + "_per_epoch_stats.json")).string(), rank.stats);
     }
     group_.barrier("end");
@@ -839,7 +846,7 @@ class Emulation {
     summary_["num_files_eval"] = config_.dataset.num_files_eval;
     summary_["num_samples_per_file"] = config_.dataset.num_samples_per_file;
     summary_["host_cpu_count"] = cores_list;
-    summary_["host_processor_name"] = cpu.find("model name") ? *cpu.find("model name") : Json("");
+    summary_["host_processor_name"] = processor;
     summary_["potential_caching"] = one;
     summary_["host_cpuinfo"] = cpu;
     summary_["host_meminfo"] = memory;

@@ -12,6 +12,7 @@
 #include <numbers>
 
 #include "runtime/base/files.h"
+#include "runtime/base/unfinished_file.h"
 #include "runtime/drawing/svg.h"
 
 namespace millrace {
@@ -122,7 +123,7 @@ class SvgCanvas final : public Canvas {
 class CairoCanvas final : public Canvas {
  public:
   CairoCanvas(const std::string& path, double width, double height, double dots_per_inch)
-      : path_(path), partial_(path + ".partial"), png_(path.ends_with(".png")) {
+      : path_(path), partial_(path + ".partial"), unfinished_(partial_), png_(path.ends_with(".png")) {
     const double scale = dots_per_inch / 72;
     surface_ =
         png_ ? cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(std::lround(width * scale)),
@@ -208,6 +209,7 @@ class CairoCanvas final : public Canvas {
     for (const auto& [x, y] : points) cairo_line_to(cairo_, x, y);
   }
   std::string path_, partial_;
+  UnfinishedFile unfinished_;
   bool png_;
   cairo_surface_t* surface_;
   cairo_t* cairo_;

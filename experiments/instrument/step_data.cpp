@@ -56,6 +56,19 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
+/// Events that one of UNET3D and DLRM logs and the other does not.
+const std::set<std::string>& marks_of(StepSource source) {
+  static const std::set<std::string> unet3d{"epoch_start", "sample_load", "sample_preproc"},
+      dlrm{"training_start", "batch_load", "batch_preproc"};
+  return source == StepSource::Unet3d ? unet3d : dlrm;
+}
+
+std::string listed(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 /// Collects the durations of one run and leaves the warm-up out.
 class StepCollector {
  public:
@@ -216,7 +229,7 @@ class Reader {
       } else if (o_.source == StepSource::Bert) {
         read_profile(*text, file.string(), *configuration);
       } else {
-        read_dlio(*text, *configuration);
+        read_dlio(*text, file.string(), *configuration);
       }
     }
   }
@@ -237,6 +250,11 @@ class Reader {
   void read_events(const std::string& text, const std::string& name, const Configuration& configuration) {
     StepCollector collector(o_.source, o_.keep_warm_up, data_, metrics_of(configuration));
     const char* const border = o_.source == StepSource::Unet3d ? "epoch_start" : "training_start";
+    const bool is_unet3d = o_.source == StepSource::Unet3d;
+    const std::set<std::string>& own = marks_of(o_.source);
+    const std::set<std::string>& others = marks_of(is_unet3d ? StepSource::Dlrm : StepSource::Unet3d);
+    bool has_own = false;
+    std::set<std::string> foreign;
     std::int64_t events = 0;
     JsonObjects objects(text);
     while (const std::optional<std::string_view> object = objects.next()) {
@@ -247,6 +265,8 @@ class Reader {
         continue;
       }
       ++events;
+      has_own = has_own || own.count(key->as_string()) != 0;
+      if (others.count(key->as_string()) != 0) foreign.insert(key->as_string());
       if (key->as_string() == border) {
         collector.new_stretch();
       } else if (key->as_string() == "world_size") {
@@ -260,6 +280,11 @@ class Reader {
     if (events == 0)
       problems_.push_back(
           {name, "holds no event", "make it with `millrace trace preprocess --app-log-only`"});
+    if (!has_own && !foreign.empty())
+      problems_.push_back({name,
+                           std::string("is a log of ") + (is_unet3d ? "dlrm" : "unet3d") + ": it has " +
+                               listed(foreign) + ", and none of " + listed(own),
+                           std::string("--workload ") + (is_unet3d ? "dlrm" : "unet3d")});
   }
 
   void check_ranks(const Json& event, const Configuration& configuration, const std::string& name) {
@@ -327,17 +352,25 @@ class Reader {
 
   // ---- DLIO
 
-  void read_dlio(std::string_view text, const Configuration& configuration) {
+  void read_dlio(std::string_view text, const std::string& name, const Configuration& configuration) {
     StepCollector collector(o_.source, o_.keep_warm_up, data_, metrics_of(configuration));
-    bool whole = true;
+    bool whole = true, samples = false, batches = false;
     while (!text.empty()) {
       std::vector<std::string_view> words = words_of(next_line(text, whole));
       if (!words.empty() && words[0].front() == '[') words.erase(words.begin());
       if (words.size() >= 3 && words[1] == "Starting" && words[2] == "epoch") collector.new_stretch();
       if (words.size() != 2) continue;
       const std::optional<double> nanoseconds = whole ? number_of<double>(words[1]) : std::nullopt;
-      if (nanoseconds && std::isfinite(*nanoseconds)) collector.take(std::string(words[0]), *nanoseconds);
+      if (!nanoseconds || !std::isfinite(*nanoseconds)) continue;
+      samples = samples || words[0] == "sample_load";
+      batches = batches || words[0] == "batch_load";
+      collector.take(std::string(words[0]), *nanoseconds);
     }
+    if (samples != batches && samples != o_.by_sample)
+      problems_.push_back({name,
+                           samples ? "is the log of a workload that loads samples (sample_load), not batches"
+                                   : "is the log of a workload that loads batches (batch_load), not samples",
+                           samples ? "--workload dlio-unet3d" : "--workload dlio-bert or dlio-dlrm"});
   }
 
   // ---- our own runs

@@ -57,7 +57,8 @@ struct StepDataOptions {
 
 /// Warm-up: UNET3D and DLIO leave out the first epoch, and of each epoch (DLRM: of each training) what comes
 /// before the end of its first step; our own runs their first step. Zero durations are left out. Problem: no
-/// files, a configuration that nothing tells, one that contradicts the log (world_size), no step left.
+/// files, a configuration that nothing tells, one that contradicts the log (world_size), a log of another
+/// workload, no step left.
 Result<StepData> read_step_data(const StepDataOptions& options);
 
 /// Rounded to 6 decimals of a second, as the kit keeps durations.

@@ -1,6 +1,7 @@
 #include "experiments/trace/app_log.h"
 
 #include <algorithm>
+#include <set>
 
 #include "experiments/trace/civil_time.h"
 #include "runtime/base/json.h"
@@ -36,6 +37,14 @@ std::optional<Phase> phase_of(TracedWorkload workload, std::string_view name) {
   return training ? std::optional(Phase::Training) : std::nullopt;
 }
 
+/// The workload of mllog whose training is told by this name.
+std::optional<TracedWorkload> workload_that_trains_in(std::string_view name) {
+  for (const TracedWorkload workload : {TracedWorkload::Unet3d, TracedWorkload::Bert, TracedWorkload::Dlrm}) {
+    if (phase_of(workload, name) == Phase::Training) return workload;
+  }
+  return std::nullopt;
+}
+
 /// Pairs starts and stops. A start overwrites one that is open, as the kit's does.
 class Pairing {
  public:
@@ -69,7 +78,7 @@ class Pairing {
     ++log_.dropped["phases without a start or an end"];
     if (log_.notes.size() < 20)
       log_.notes.push_back(std::string(kPhaseNames[static_cast<std::size_t>(phase)]) + " at " +
-                           iso_text(time, 3) + " " + what);
+                           iso_text(time, log_.digits) + " " + what);
   }
   AppLog& log_;
   std::array<std::optional<std::int64_t>, kPhaseNames.size()> open_;
@@ -145,7 +154,8 @@ Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const 
   AppLog log;
   Pairing pairing(log);
   log.json = "[\n";
-  bool whole = true;
+  bool whole = true, trains = false;
+  std::set<std::string> other_training;
   while (!text.empty()) {
     const std::string_view line = next_line(text, whole);
     const std::size_t token = line.find(kToken);
@@ -169,6 +179,9 @@ Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const 
     log.json += *dated;
     const std::optional<Border> border = border_of(key->as_string());
     const std::optional<Phase> phase = border ? phase_of(workload, border->name) : std::nullopt;
+    trains = trains || phase == Phase::Training;
+    if (border && border->start && !phase && workload_that_trains_in(border->name))
+      other_training.insert(key->as_string());
     if (!phase) continue;
     border->start ? pairing.start(*phase, *time) : pairing.stop(*phase, *time);
   }
@@ -181,6 +194,15 @@ Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const 
     return Problem{name,
                    "has no initialisation (init_start and init_stop): where the run begins is not known",
                    "give the whole log, and the right --workload"};
+  if (!trains && !other_training.empty()) {
+    std::string found, whose;
+    for (const std::string& start : other_training) {
+      found += (found.empty() ? "" : ", ") + start;
+      whose += (whose.empty() ? "--workload " : " or ") +
+               to_string(*workload_that_trains_in(border_of(start)->name));
+    }
+    return Problem{name, "is no log of " + to_string(workload) + ": its training is told by " + found, whose};
+  }
   return log;
 }
 
@@ -211,6 +233,7 @@ std::string json_text(std::string_view text) {
 
 Result<AppLog> read_dlio_log(std::string_view text, const std::string& name) {
   AppLog log;
+  log.digits = 6;
   Pairing pairing(log);
   log.json = "[\n";
   bool initialised = false;
@@ -233,7 +256,8 @@ Result<AppLog> read_dlio_log(std::string_view text, const std::string& name) {
     if (log.lines == 0) pairing.start(Phase::Init, *time);
     take_time(log, *time);
     if (log.lines > 1) log.json += ",\n";
-    log.json += "{\"time_ms\": \"" + iso_text(*time, 3) + "\", \"message\": " + json_text(message) + "}";
+    log.json +=
+        "{\"time_ms\": \"" + iso_text(*time, log.digits) + "\", \"message\": " + json_text(message) + "}";
     const std::optional<DlioBorder> border = dlio_border(message);
     if (!border) continue;
     if (!initialised && border->start) {
@@ -259,10 +283,10 @@ Result<AppLog> read_dlio_log(std::string_view text, const std::string& name) {
   return log;
 }
 
-std::string timeline_csv(const std::vector<PhaseSpan>& phases) {
+std::string timeline_csv(const AppLog& log) {
   std::string text;
-  for (const PhaseSpan& span : phases) {
-    text += iso_text(span.start, 3) + "," + iso_text(span.end, 3) + "," +
+  for (const PhaseSpan& span : log.phases) {
+    text += iso_text(span.start, log.digits) + "," + iso_text(span.end, log.digits) + "," +
             kPhaseNames[static_cast<std::size_t>(span.phase)] + "\n";
   }
   return text;

@@ -34,6 +34,7 @@ struct AppLog {
   std::int64_t first = 0;          ///< the first event
   std::int64_t last = 0;           ///< the last
   std::int64_t lines = 0;          ///< events read
+  int digits = 3;                  ///< of a second, in the log's times: mllog 3, DLIO 6
   std::string json;                ///< the events as the kit writes them: an array, time_ms as ISO text
   std::vector<std::string> notes;  ///< stops without a start and the like
   Dropped dropped;
@@ -43,14 +44,15 @@ struct AppLog {
 };
 
 /// mllog: one `:::MLLOG {json}` a line, with anything before it; of horovod's ranks (`[1] :::MLLOG`) only the
-/// first. Other lines are not events. Problem: no event at all, or none that starts the initialisation.
+/// first. Other lines are not events. Problem: no event at all, none that starts the initialisation, or the
+/// training of another workload only.
 Result<AppLog> read_mllog(std::string_view text, TracedWorkload workload, const std::string& name);
 
 /// DLIO: `[INFO] <ISO time> Starting|Ending ...`; what comes before the first of them is INIT. The times are
 /// taken as UTC.
 Result<AppLog> read_dlio_log(std::string_view text, const std::string& name);
 
-/// The kit's timeline.csv: `start,end,EVENT` with milliseconds.
-std::string timeline_csv(const std::vector<PhaseSpan>& phases);
+/// The kit's timeline.csv: `start,end,EVENT`, with the digits of the log's own times.
+std::string timeline_csv(const AppLog& log);
 
 }  // namespace millrace

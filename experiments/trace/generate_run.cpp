@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "data/files/file_writer.h"
 #include "experiments/trace/civil_time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
@@ -25,16 +26,7 @@ constexpr std::int64_t kMs = 1'000'000;
 /// A file written row by row. Columns are padded as the tracer does.
 class RowFile {
  public:
-  RowFile(const fs::path& path, std::string_view head)
-      : path_(path.string()), file_(std::fopen(path_.c_str(), "wb")) {
-    if (!file_) throw DataError(path_ + ": cannot be opened");
-    buffer_ = head;
-  }
-  ~RowFile() {
-    if (file_) std::fclose(file_);
-  }
-  RowFile(const RowFile&) = delete;
-  RowFile& operator=(const RowFile&) = delete;
+  RowFile(const fs::path& path, std::string_view head) : out_(path), buffer_(head) {}
 
   RowFile& text(std::string_view text, std::size_t width = 0) {
     buffer_.append(text);
@@ -55,22 +47,19 @@ class RowFile {
   void close(GeneratedRun& run, std::string_view tail = "\n", bool counts = true) {
     buffer_ += tail;
     flush();
-    if (std::fclose(std::exchange(file_, nullptr)) != 0) throw DataError(path_ + ": cannot be written");
+    run.bytes += out_.size();
+    out_.commit();
     if (counts) run.rows += rows_;
-    run.bytes += bytes_;
   }
 
  private:
   void flush() {
-    if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size())
-      throw DataError(path_ + ": cannot be written", "is the disk full?");
-    bytes_ += static_cast<std::int64_t>(buffer_.size());
+    out_.write(buffer_);
     buffer_.clear();
   }
-  std::string path_;
-  std::FILE* file_;
+  FileWriter out_;
   std::string buffer_;
-  std::int64_t rows_ = 0, bytes_ = 0;
+  std::int64_t rows_ = 0;
 };
 
 struct Stretch {
@@ -88,7 +77,6 @@ class Generator {
   GeneratedRun run() {
     std::error_code error;
     fs::create_directories(folder_, error);
-    write_reads();
     write_bio();
     write_opens();
     write_writes();
@@ -97,6 +85,7 @@ class Generator {
     write_cpu();
     write_iostat();
     write_log();
+    write_reads();  // last: the file by which a folder holds a run
     return total_;
   }
 

@@ -481,7 +481,7 @@ class Preprocessor {
     const std::string name = to_string(options_.workload);
     write_all(staging_ / (name + ".log"), log_.json);
     write_all(staging_ / (name + ".mllog.json"), log_.json);
-    write_all(staging_ / "timeline" / "timeline.csv", timeline_csv(log_.phases));
+    write_all(staging_ / "timeline" / "timeline.csv", timeline_csv(log_));
   }
 
   bool read_traces() {

@@ -15,6 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -34,6 +35,7 @@ class OutputFile {
  public:
   OutputFile(std::string path, std::int64_t bytes)
       : path_(std::move(path)),
+        unfinished_(path_),
         needed_(bytes),
         fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
     if (fd_ < 0) fail("open");
@@ -78,6 +80,7 @@ class OutputFile {
     throw CheckpointError(text, "is the disk full or the folder read-only?");
   }
   std::string path_;
+  UnfinishedFile unfinished_;
   std::int64_t needed_;
   int fd_;
   Xxh3 hash_;

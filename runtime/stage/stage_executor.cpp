@@ -49,16 +49,13 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
     : parts_(parts),
       options_(options),
       program_(compile_stage(parts.layout, parts.stage)),
-      layers_(program_, parts_.store,
-              options.job_seeds.empty() ? std::vector{options.seed} : options.job_seeds),
+      layers_(program_, parts_.store, options.seeds),
       ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world, parts_.numbers),
       reducer_(parts.store, parts.replicas, program_, options.bucket_bytes),
       shapes_(parts_.layout),
-      extent_of_([nominal = parts.layout.nominal](std::int64_t) { return nominal; }),
       recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
-      loss_scales_(static_cast<std::size_t>(parts.store.jobs()), 1.0),
-      unscales_(loss_scales_),
       sums_(program_.num_sums, 0.0) {
+  begin({});
   layers_.set_masks(options.masks);
   parts_.store.make_copies(parts_.layout, parts_.stage,
                            options.microbatches_per_update / (parts.replicas ? parts.replicas->size() : 1));
@@ -66,9 +63,14 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
   layers_.set_replicas(&statistics_sum_.emplace(*parts.replicas));
 }
 
-void StageExecutor::begin(std::int64_t first_position, std::vector<double> lr) {
-  first_position_ = first_position;
-  lr_ = std::move(lr);
+void StageExecutor::begin(RunContext context) {
+  context_ = std::move(context);
+  const auto jobs = static_cast<std::size_t>(parts_.store.jobs());
+  if (!context_.extent_of)
+    context_.extent_of = [nominal = parts_.layout.nominal](std::int64_t) { return nominal; };
+  if (context_.loss_scales.empty()) context_.loss_scales.assign(jobs, 1.0);
+  if (context_.begins.empty()) context_.begins.assign(jobs, 0);
+  layers_.set_begins(context_.begins);
   step_total_.first = -1;
 }
 
@@ -119,7 +121,7 @@ void StageExecutor::keep_statistics(MicrobatchId microbatch) {
 }
 
 void StageExecutor::pause(std::int64_t cut) {
-  paused_ = Paused{.first_position = first_position_, .lr = lr_};
+  paused_ = Paused{.context = context_};
   paused_->slots.swap(slots_);
   paused_->posted.swap(posted_);
   const auto kept = statistics_.find(cut);
@@ -137,7 +139,7 @@ void StageExecutor::go_on() {
   slots_.swap(paused_->slots);
   posted_.swap(paused_->posted);
   if (paused_->statistics) parts_.store.exchange_buffers(*paused_->statistics);
-  begin(paused_->first_position, paused_->lr);
+  begin(std::move(paused_->context));
   paused_.reset();
 }
 
@@ -186,8 +188,9 @@ void StageExecutor::execute(const Action& action, bool last_gradient) {
     case Op::Reduce:
       return reduce();
     case Op::Update:
-      return update();
+      break;
   }
+  MILLRACE_CHECK(false, "an Update needs its scalars: update()");
 }
 
 void StageExecutor::forward(MicrobatchId microbatch) {
@@ -196,9 +199,10 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   const VersionId version = pin_version(microbatch);
   if (training_ && versions_ && parts_.store.has_buffers()) keep_statistics(microbatch);
   const bool keeps = training_ && recomputes_;
-  const std::int64_t position = first_position_ + microbatch.value;
-  const std::int64_t drawn = position - (training_ ? 0 : evaluation_shift_);
-  if (program_.carries) slot.carried = carried_of_run().before(position, extent_of_(position).follows);
+  const std::int64_t position = context_.first_position + microbatch.value;
+  const std::int64_t drawn = position - (training_ ? 0 : context_.evaluation_shift);
+  if (program_.carries)
+    slot.carried = carried_of_run().before(position, context_.extent_of(position).follows);
   if (keeps) slot.kept.assign(slot.values.begin(), slot.values.begin() + program_.num_incoming);
   layers_.forward(slot, drawn, version,
                   !training_ ? LayerRunner::Run::Evaluate
@@ -223,8 +227,8 @@ void StageExecutor::forward(MicrobatchId microbatch) {
 void StageExecutor::keep_carried(LayerSlot& slot) {
   std::int64_t oldest = slot.microbatch.value;
   for (const auto& other : slots_) oldest = std::min(oldest, other->microbatch.value);
-  carried_of_run().leave(first_position_ + slot.microbatch.value, std::exchange(slot.left, {}),
-                         first_position_ + oldest);
+  carried_of_run().leave(context_.first_position + slot.microbatch.value, std::exchange(slot.left, {}),
+                         context_.first_position + oldest);
 }
 
 /// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
@@ -259,12 +263,12 @@ void StageExecutor::collect_sums() {
 
 /// The microbatch's part of the loss of its step. Equal microbatches: exactly 1 / their number.
 std::vector<LossScale> StageExecutor::scales_of(const HeadStep& head, MicrobatchId microbatch) {
-  const std::int64_t position = first_position_ + microbatch.value;
+  const std::int64_t position = context_.first_position + microbatch.value;
   const std::int64_t first = position - position % options_.microbatches_per_update;
   if (step_total_.first != first) {
-    BatchExtent total = extent_of_(first);
+    BatchExtent total = context_.extent_of(first);
     for (std::int64_t p = first + 1; p < first + options_.microbatches_per_update; ++p) {
-      const BatchExtent one = extent_of_(p);
+      const BatchExtent one = context_.extent_of(p);
       total.samples += one.samples;
       for (std::size_t i = 0; i < one.counts.size(); ++i) total.counts[i] += one.counts[i];
     }
@@ -274,9 +278,10 @@ std::vector<LossScale> StageExecutor::scales_of(const HeadStep& head, Microbatch
     return static_cast<double>(head.count < 0 ? e.samples
                                               : e.counts.at(static_cast<std::size_t>(head.count)));
   };
-  const double all = std::max(1.0, weight_in(step_total_.second)), own = weight_in(extent_of_(position));
+  const double all = std::max(1.0, weight_in(step_total_.second)),
+               own = weight_in(context_.extent_of(position));
   std::vector<LossScale> of_jobs;
-  for (const double scale : loss_scales_) {
+  for (const double scale : context_.loss_scales) {
     const double weight = head.named->weight * scale;
     of_jobs.push_back({.share = weight * (own / all), .unit = weight / all});
   }
@@ -296,7 +301,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   if (recomputes_) {  // the forward again, with the same weights and the same dropout: the same bits
     slot.values = std::exchange(slot.kept, {});
     slot.values.resize(static_cast<std::size_t>(program_.num_places));
-    layers_.forward(slot, first_position_ + microbatch.value, version, LayerRunner::Run::Again);
+    layers_.forward(slot, context_.first_position + microbatch.value, version, LayerRunner::Run::Again);
     slot.values.assign(static_cast<std::size_t>(program_.num_places), {});
   }
   if (op == Op::Backward) {
@@ -415,7 +420,7 @@ StageExecutor::Route StageExecutor::route_of(const Action& action) const {
 
 /// Unique over the whole run.
 std::uint64_t StageExecutor::tag_of(const Action& action, const Port& port, bool gradient) const {
-  const auto position = static_cast<std::uint64_t>(first_position_ + action.microbatch.value);
+  const auto position = static_cast<std::uint64_t>(context_.first_position + action.microbatch.value);
   return parts_.numbers.tag(position, static_cast<std::size_t>(port.crossing), parts_.layout.crossings.size(),
                             parts_.numbers.most_crossings) *
              2 +
@@ -474,7 +479,7 @@ void StageExecutor::post_receive(const Action& action) {
   const std::uint64_t tag = tag_of(action, route.ports->front(), route.gradient);
   if (std::ranges::find(posted_, tag, &Message::tag) != posted_.end()) return;
   Message message{.tag = tag};
-  const auto& shapes = shapes_.of(extent_of_(first_position_ + action.microbatch.value));
+  const auto& shapes = shapes_.of(context_.extent_of(context_.first_position + action.microbatch.value));
   const auto weights = parts_.store.flat_weights().options();
   for (const Port& port : *route.ports) {
     const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
@@ -554,10 +559,9 @@ void StageExecutor::complete_gradients() {
   at::Tensor gradient = parts_.store.flat_gradient();
   if (options_.gradient_scale != 1) gradient.mul_(options_.gradient_scale);
   for (int job = 0; job < parts_.store.jobs(); ++job) {
-    const double value = options_.job_clip_values.empty()
-                             ? options_.clip_value
-                             : options_.job_clip_values[static_cast<std::size_t>(job)];
-    if (const double most = value * loss_scales_[static_cast<std::size_t>(job)]; most > 0)
+    const auto j = static_cast<std::size_t>(job);
+    const double value = j < options_.clip_values.size() ? options_.clip_values[j] : 0;
+    if (const double most = value * context_.loss_scales[j]; most > 0)
       parts_.store.of_job(gradient, job).clamp_(-most, most);
   }
 }
@@ -578,11 +582,9 @@ void StageExecutor::restore_ended() {
   }
 }
 
-void StageExecutor::update() {
+void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
   complete_gradients();
   gradients_complete_ = false;
-  const std::vector<double> factors = std::exchange(gradient_factors_, {});
-  const std::vector<char> skips = std::exchange(skips_update_, {});
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
         [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
@@ -590,14 +592,9 @@ void StageExecutor::update() {
     const ParameterStore& store = parts_.store;
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
       std::vector<UpdateRule::Update> updates;
-      for (const JobRule& one : parts_.rules.all) {
-        const auto job = static_cast<std::size_t>(one.job);
+      for (const JobRule& one : parts_.rules.all)
         updates.push_back(
-            one.update(store, weights, gradient,
-                       {.lr = lr_[job],
-                        .gradient_factor = (factors.empty() ? 1 : factors[job]) * unscales_[job],
-                        .skip = (!skips.empty() && skips[job]) || (!ended_.empty() && ended_[job])}));
-      }
+            one.update(store, weights, gradient, scalars.at(static_cast<std::size_t>(one.job))));
       UpdateRule::apply_all_(updates);
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
@@ -645,7 +642,7 @@ LossSums StageExecutor::losses_of(std::span<const double> sums) const {
   if (program_.heads.empty()) return {};
   const LayeredModel& model = parts_.layout.model;
   std::vector<NamedValues> jobs = job_values(model, sums);
-  NamedValues values = jobs.empty() ? head_values(model, sums) : values_of_jobs(jobs);
+  NamedValues values = values_of_jobs(jobs);
   return {.values = std::move(values),
           .jobs = std::move(jobs),
           .weight = sums[program_.heads.front().sums + program_.heads.front().num_sums - 1]};

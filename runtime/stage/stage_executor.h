@@ -26,16 +26,15 @@
 namespace millrace {
 
 struct ExecutorOptions {
-  std::uint64_t seed = 0;
-  std::vector<std::uint64_t> job_seeds{};  ///< of a job array, instead of `seed`
+  std::vector<std::uint64_t> seeds{0};  ///< by job
   /// Microbatches whose losses one update sums up: 1 if it follows each. Their weights (samples, tokens) are
   /// known beforehand, so each is scaled by its share at once.
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
-  double clip_value = 0;      ///< greatest absolute value of a gradient's element; 0: none
-  std::vector<double> job_clip_values{};  ///< of a job array, instead of it
-  std::int64_t bucket_bytes = 4 << 20;    ///< gradients per all-reduce
-  /// No Update by a loss that is NaN or Inf: NumericError (last stage). Of a job array: if all are.
+  /// By job: the greatest absolute value of a gradient's element; 0 or no entry: gradients stay as they are.
+  std::vector<double> clip_values{};
+  std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
+  /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
   bool stop_on_nonfinite = false;
   /// Statistics of batch normalisation are over the microbatches that all replicas run at a time. Their
   /// schedule must be one for check_rounds.
@@ -45,8 +44,8 @@ struct ExecutorOptions {
 
 /// What the heads say of the microbatches since the last time; of the model's last stage.
 struct LossSums {
-  NamedValues values;             ///< "loss" first (head_values)
-  std::vector<NamedValues> jobs;  ///< of a job array: each job's
+  NamedValues values;             ///< "loss" first (head_values); of several jobs their mean
+  std::vector<NamedValues> jobs;  ///< by job; empty: nothing was summed up
   double weight = 0;              ///< of the first head: samples or tokens
   double mean_loss() const { return values.empty() ? 0 : values.front().second; }
 };
@@ -65,14 +64,22 @@ struct ExecutorParts {
   MessageNumbers numbers{};  ///< where several models share the ranks
 };
 
+/// What the microbatches of a step, a flow or an evaluation run in. It stays the same until the next one.
+struct RunContext {
+  std::int64_t first_position = 0;  ///< position of microbatch 0: messages and random draws go by positions
+  ExtentOf extent_of{};             ///< by position, the same on every rank; null: the layout's nominal
+  std::vector<std::int64_t> begins{};  ///< by job: the position where its own run begins; empty: 0
+  std::int64_t evaluation_shift = 0;   ///< evaluations draw for positions less this: each draws the same
+  std::vector<double> loss_scales{};   ///< by job: the loss is multiplied by it; empty: 1
+};
+
 /// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
 class StageExecutor {
  public:
   StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);
 
-  /// Positions of the microbatches that follow are `first_position + microbatch` (tags, random streams).
-  void begin(std::int64_t first_position, double lr) { begin(first_position, std::vector<double>{lr}); }
-  void begin(std::int64_t first_position, std::vector<double> lr);  ///< by job
+  /// The microbatches that follow run in `context`.
+  void begin(RunContext context);
   /// An asynchronous run begins: the forward of microbatch m uses version
   /// max(oldest, current + m / per_version - lag), where current is the version now; this rank has the
   /// microbatches that are `replica` modulo `replicas`. Without: the newest at its forward (flushing).
@@ -80,18 +87,9 @@ class StageExecutor {
   /// Asynchronous, with running statistics: they are kept as they are before microbatches `cut` and later,
   /// for every cut that the function names (pause). Null: none.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
-  void set_learning_rate(std::vector<double> lr) { lr_ = std::move(lr); }  ///< by job
-  /// By job: positions at which the jobs' own begin. In training layers draw for those.
-  void set_begins(std::vector<std::int64_t> positions) { layers_.set_begins(std::move(positions)); }
-  /// By job, between steps: whose weights, rule state and running statistics stay as they are from now on.
+  /// By job, between steps: the running statistics of those that have ended stay as they are from now on.
+  /// (Their weights do by UpdateScalars::skip.)
   void set_ended(const std::vector<char>& ended);
-  /// In evaluation layers draw for positions less `shift`: every evaluation draws the same.
-  void set_evaluation_shift(std::int64_t shift) { evaluation_shift_ = shift; }
-  /// By job, of the steps that follow: the loss is multiplied by it, what the rule gets is divided by it.
-  void set_loss_scales(std::vector<double> scales, std::vector<double> unscales) {
-    loss_scales_ = std::move(scales);
-    unscales_ = std::move(unscales);
-  }
   /// Evaluation is done with the rule's averaged weights, if it has any, until training goes on. Collective
   /// over the replicas; before, finish_sends(). True: so it is, and finish_sends() waits for tied values.
   bool set_training(bool training);
@@ -100,9 +98,6 @@ class StageExecutor {
   /// below `cut`. go_on() takes both back.
   void pause(std::int64_t cut);
   void go_on();
-  /// Extents of the microbatches that follow, by position, on every rank alike; at first the layout's
-  /// nominal.
-  void set_extents(ExtentOf extent_of) { extent_of_ = std::move(extent_of); }
 
   /// Gives the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
   /// DataError where a value is outside its field's limit.
@@ -124,8 +119,8 @@ class StageExecutor {
   /// Posts the receive of a coming Recv action, so that the data can travel during computation.
   void post_receive(const Action& action);
 
-  /// `last_gradient`: no further backward adds to the gradients before the next Update; buckets are reduced
-  /// as they become ready.
+  /// Any action but Update. `last_gradient`: no further backward adds to the gradients before the next
+  /// Update; buckets are reduced as they become ready.
   void execute(const Action& action, bool last_gradient = false);
 
   /// Waits for the sends in flight, and for tied weights that are on their way: before this rank rests
@@ -141,10 +136,9 @@ class StageExecutor {
   /// stages before the first Update of a step, where it depends on the others; Update does it otherwise.
   /// Throws NumericError by a loss that is not finite.
   void complete_gradients();
-  /// The next Update changes nothing but the version's number.
-  void skip_update(std::vector<char> jobs) { skips_update_ = std::move(jobs); }
-  /// Of the next Update: times its gradients (clipping), by job.
-  void scale_gradients(std::vector<double> factors) { gradient_factors_ = std::move(factors); }
+  /// The Update: the rules turn the gradients into the next version of the weights. `scalars`: by job.
+  /// Collective over the replicas that share a rule's state.
+  void update(const std::vector<UpdateScalars>& scalars);
 
   /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
   void reduce_sums();
@@ -173,7 +167,6 @@ class StageExecutor {
   void receive(const Action& action);
   void reduce();
   void check_loss();
-  void update();
   bool exchange_averages();
   /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
   StageExecutor* sibling(int stage, MicrobatchId microbatch) const;
@@ -216,12 +209,10 @@ class StageExecutor {
   TiedExchange ties_;
   GradientReducer reducer_;
   ShapeCache shapes_;
-  ExtentOf extent_of_;
   std::vector<StageExecutor*> siblings_;
   bool recomputes_ = false;
   bool training_ = true;
-  std::int64_t first_position_ = 0;
-  std::int64_t evaluation_shift_ = 0;
+  RunContext context_;
   struct VersionsOfRun {
     VersionRule rule;
     VersionId first, oldest;
@@ -233,22 +224,17 @@ class StageExecutor {
   struct Paused {
     std::vector<std::unique_ptr<LayerSlot>> slots;
     std::vector<Message> posted;
-    std::optional<ParameterStore::Buffers> statistics;
-    std::int64_t first_position;
-    std::vector<double> lr;
+    std::optional<ParameterStore::Buffers> statistics{};
+    RunContext context;
   };
   std::optional<Paused> paused_;
-  std::vector<double> lr_{0};                      ///< by job
   std::vector<std::unique_ptr<LayerSlot>> slots_;  ///< of microbatches in flight: few, found by looking
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;
   std::vector<Message> posted_;                                          ///< receives
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
-  std::vector<double> gradient_factors_;        ///< by job; empty: 1
-  std::vector<char> ended_;                     ///< by job; empty: none
-  ParameterStore::Buffers statistics_at_end_;   ///< of all jobs, when the newest of those ended
-  std::vector<char> skips_update_;              ///< by job; empty: none
-  std::vector<double> loss_scales_, unscales_;  ///< by job
+  std::vector<char> ended_;                    ///< by job; empty: none
+  ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
   CarriedStates carried_, carried_in_evaluation_;
   at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
   std::vector<double> sums_;

@@ -266,8 +266,8 @@ std::vector<Shape> tensor_shapes(const StageLayout& layout, const BatchExtent& e
   return shapes;
 }
 
-void require_trainable(const StageLayout& layout, const std::vector<char>& joined) {
-  std::string first;
+Problems untrainable_layers(const StageLayout& layout, const std::vector<char>& joined) {
+  Problems result;
   int problems = 0;
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
     if (joined[static_cast<std::size_t>(layout.stage_of_layer[l])]) continue;
@@ -277,10 +277,10 @@ void require_trainable(const StageLayout& layout, const std::vector<char>& joine
     const NamedLayer& named = layout.model.layers[l];
     const std::string problem = named.layer->training_problem(inputs);
     if (problem.empty() || ++problems > 1) continue;
-    first = "model " + layout.model.name + ", layer " + named.name + ": " + problem;
+    result.push_back({"model " + layout.model.name + ", layer " + named.name, problem, kMoreValues});
   }
-  if (problems > 1) first += "; so do " + std::to_string(problems - 1) + " more layers";
-  if (problems > 0) throw ConfigError(first, kMoreValues);
+  if (problems > 1) result.front().what += "; so do " + std::to_string(problems - 1) + " more layers";
+  return result;
 }
 
 const std::vector<Shape>& ShapeCache::of(const BatchExtent& extent) {

@@ -80,10 +80,9 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
 /// where they do not fit.
 std::vector<Shape> tensor_shapes(const StageLayout& layout, const BatchExtent& extent);
 
-/// Throws ConfigError if a layer cannot be trained on microbatches of the nominal extent
-/// (Layer::training_problem). `joined` says by stage whether its replicas share their statistics: layers of
-/// such a stage are not asked.
-void require_trainable(const StageLayout& layout, const std::vector<char>& joined);
+/// One problem if layers cannot be trained on microbatches of the nominal extent (Layer::training_problem).
+/// `joined` says by stage whether its replicas share their statistics: layers of such a stage are not asked.
+Problems untrainable_layers(const StageLayout& layout, const std::vector<char>& joined);
 
 /// Remembers the shapes of the extents it has seen. Not thread-safe.
 class ShapeCache {

@@ -231,6 +231,7 @@ std::size_t num_head_sums(const LayeredModel& model) {
 }
 
 std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums) {
+  if (model.of_jobs.empty()) return {head_values(model, sums)};
   std::vector<NamedValues> result;
   for (std::size_t job = 0; job < model.of_jobs.size(); ++job) {
     std::vector<double> own;
@@ -258,6 +259,7 @@ static double mean_loss_of(const std::vector<NamedValues>& jobs) {
 }
 
 NamedValues values_of_jobs(const std::vector<NamedValues>& jobs) {
+  if (jobs.size() == 1) return jobs.front();
   NamedValues all{{"loss", mean_loss_of(jobs)}};
   for (std::size_t job = 0; job < jobs.size(); ++job) {
     for (const auto& [name, value] : jobs[job]) all.emplace_back(name + ".job" + std::to_string(job), value);

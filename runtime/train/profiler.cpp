@@ -1,4 +1,5 @@
 #include "runtime/train/profiler.h"
+#include "runtime/train/trainable.h"
 
 #include <algorithm>
 #include <set>
@@ -444,7 +445,7 @@ StageLayout layout_or_throw(const LayeredModel& model, const ProfileOptions& opt
   const Plan whole = uniform_plan(model.name, model.layer_names(), 1, 1, 1, ScheduleKind::OneFOneB);
   Result<StageLayout> made = make_layout(model, whole, options.microbatch, options.precision);
   if (!made) throw ConfigError(to_string(made.problems()));
-  require_trainable(*made, {options.sync_batch_norm});
+  refuse(untrainable_layers(*made, {options.sync_batch_norm}));
   return *std::move(made);
 }
 

@@ -46,8 +46,6 @@ double& seconds_of(StepTimes& times, Op op) {
       return times.wait;
     case Op::Reduce:
       return times.all_reduce;
-    case Op::Update:
-      return times.update;
     default:
       return times.backward;
   }
@@ -157,17 +155,23 @@ void RankRunner::feed(const Action& forward) {
 }
 
 /// Where the norm of all stages is needed, a span of its own: nobody updates before the last rank is here.
-void RankRunner::agree(const Action& update) {
-  const auto agreed = [&] { parts_.stages.before_update(update.stage, array_of(update)); };
-  if (!parts_.stages.agrees_before_updates()) return agreed();
-  Action together = update;
-  together.peer = RankId(-1);
-  timed(SpanKind::Wait, together, times_.wait, agreed);
+void RankRunner::update(const Action& action) {
+  const int array = array_of(action);
+  std::vector<UpdateScalars> scalars;
+  const auto agree = [&] { scalars = parts_.stages.before_update(action.stage, array); };
+  if (parts_.stages.agrees_before_updates()) {
+    Action together = action;
+    together.peer = RankId(-1);
+    timed(SpanKind::Wait, together, times_.wait, agree);
+  } else {
+    agree();
+  }
+  timed(SpanKind::Update, action, times_.update, [&] { parts_.stages.update(action.stage, scalars, array); });
 }
 
 void RankRunner::step(const Action& action, bool last_gradient) {
+  if (action.op == Op::Update) return update(action);
   if (action.op == Op::Forward) feed(action);
-  if (action.op == Op::Update) agree(action);
   timed(span_kind(action.op), action, seconds_of(times_, action.op),
         [&] { parts_.stages.execute(in_its_array(action), last_gradient, array_of(action)); });
   if (is_receive(action.op)) --posted_;

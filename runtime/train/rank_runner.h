@@ -67,7 +67,7 @@ class RankRunner {
   Action in_its_array(Action action) const;  ///< the microbatch counted in its array
   int updates_of_step(std::span<const Action> actions) const;
   void step(const Action& action, bool last_gradient);
-  void agree(const Action& update);
+  void update(const Action& action);
   void feed(const Action& forward);
   void post_receives(std::span<const Action> actions, std::size_t done);
   template <class Work>

@@ -63,9 +63,7 @@ int HeldStage::readings() const {
 RankStages::RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts,
                        const Plan& plan, const RankStagesOptions& options)
     : stops_on_nonfinite_(options.executor.stop_on_nonfinite) {
-  std::vector<JobOptions> jobs = options.jobs;
-  if (jobs.empty())
-    jobs.push_back({.seed = options.executor.seed, .rule = options.rule, .clip = options.clip});
+  const std::vector<JobOptions>& jobs = options.jobs;
   clip_scope_ = jobs.front().clip.scope;
   for (const JobOptions& job : jobs)
     clips_.push_back({clip_norm_of(job.rule, job.clip), job.rule.kind == UpdateRuleKind::Lamb});
@@ -74,6 +72,8 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
   last_loss_scales_.assign(jobs.size(), 1);
   skipped_last_.assign(jobs.size(), 0);
   ended_ = skipped_last_;
+  lr_.assign(jobs.size(), 0);
+  begins_.assign(jobs.size(), 0);
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<std::shared_ptr<Communicator>> groups;  // by stage
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -99,10 +99,10 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
     array.num_fields = layout.model.fields.size();
     array.held_at.assign(static_cast<std::size_t>(plan.num_stages()), -1);
     ExecutorOptions executor = options.executor;
-    executor.job_seeds.clear();
+    executor.seeds.clear();
     for (std::size_t job = array.first_job; job < array.first_job + array.jobs; ++job) {
-      executor.job_seeds.push_back(jobs[job].seed);
-      executor.job_clip_values.push_back(jobs[job].clip.value);
+      executor.seeds.push_back(jobs[job].seed);
+      executor.clip_values.push_back(jobs[job].clip.value);
     }
     // Where steps are skipped, those of a loss that is not finite are too.
     if (scales_loss()) executor.stop_on_nonfinite = false;
@@ -120,8 +120,8 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
                      .group = groups[static_cast<std::size_t>(s)]};
       if (options.rate_by_replicas)
         held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
-      held.store = std::make_unique<ParameterStore>(layout, held.stage, executor.job_seeds, device.where(),
-                                                    options.dtype);
+      held.store =
+          std::make_unique<ParameterStore>(layout, held.stage, executor.seeds, device.where(), options.dtype);
       add_rules(held, layout, jobs);
       for (const int layer : layout.layers[static_cast<std::size_t>(s)]) {
         const auto& names = layout.model.layers[static_cast<std::size_t>(layer)].unreached;
@@ -202,43 +202,32 @@ bool RankStages::owns_loss() const {
 }
 
 namespace {
-std::vector<double> times(std::vector<double> values, double factor) {
-  for (double& value : values) value *= factor;
-  return values;
-}
-}  // namespace
-
-namespace {
 /// What the array of `held` has of `all`, which is by job.
 template <class Value>
 std::vector<Value> own_of(const HeldStage& held, const std::vector<Value>& all) {
   const auto first = all.begin() + held.first_job;
   return {first, first + held.jobs};
 }
-
-std::vector<double> rates_of(const HeldStage& held, const std::vector<double>& lr) {
-  return times(own_of(held, lr), held.rate);
-}
 }  // namespace
 
-void RankStages::begin(std::int64_t first_position, const std::vector<double>& lr, std::optional<int> array) {
+void RankStages::begin(std::int64_t first_position, std::optional<int> array) {
   for (const HeldStage& h : held_) {
     if (array && h.array != *array) continue;
-    h.executor->begin(first_position, rates_of(h, lr));
-    if (!scales_loss()) continue;
-    std::vector<double> scales, unscales;
-    for (const LossScaler& scaler : own_of(h, loss_scalers_)) {
-      scales.push_back(scaler.scale());
-      unscales.push_back(scaler.unscale());
-    }
-    h.executor->set_loss_scales(std::move(scales), std::move(unscales));
+    RunContext context{.first_position = first_position,
+                       .extent_of = arrays_[static_cast<std::size_t>(h.array)].extent_of,
+                       .begins = own_of(h, begins_)};
+    for (const LossScaler& scaler : own_of(h, loss_scalers_)) context.loss_scales.push_back(scaler.scale());
+    h.executor->begin(std::move(context));
   }
 }
 
-void RankStages::set_begins(const std::vector<std::int64_t>& positions) {
-  for (const HeldStage& h : held_) {
-    for (const auto& executor : h.executors) executor->set_begins(own_of(h, positions));
-  }
+void RankStages::begin_evaluation(int array, const RunContext& context) {
+  for (const HeldStage& h : held_)
+    if (h.array == array) h.executor->begin(context);
+}
+
+void RankStages::set_extents(const ExtentOf& extent_of, int array) {
+  arrays_.at(static_cast<std::size_t>(array)).extent_of = extent_of;
 }
 
 void RankStages::set_ended(const std::vector<char>& ended) {
@@ -249,22 +238,14 @@ void RankStages::set_ended(const std::vector<char>& ended) {
   }
 }
 
-void RankStages::set_learning_rate(const std::vector<double>& lr) {
-  for (const HeldStage& h : held_) h.executor->set_learning_rate(rates_of(h, lr));
-}
-
 bool RankStages::clips() const {
   return std::ranges::any_of(clips_, [](const Clip& clip) { return clip.norm > 0; });
 }
 
-/// Of each job by its own norm: another's changes nothing.
-std::vector<double> RankStages::clip_factors(const OfArray& array, const std::vector<double>& norms) const {
-  std::vector<double> factors;
-  for (std::size_t job = 0; job < array.jobs; ++job) {
-    const Clip& clip = clips_[array.first_job + job];
-    factors.push_back(clip.norm > 0 ? clip_factor(norms[job], clip.norm, clip.exact) : 1);
-  }
-  return factors;
+/// By its own norm: another job's changes nothing.
+double RankStages::clip_factor_of(std::size_t job, double norm) const {
+  const Clip& clip = clips_[job];
+  return clip.norm > 0 ? clip_factor(norm, clip.norm, clip.exact) : 1;
 }
 
 void RankStages::set_norms(const OfArray& array, const std::vector<double>& norms) {
@@ -285,19 +266,8 @@ void RankStages::set_training(bool training) {
   if (exchanged) finish_sends();
 }
 
-void RankStages::set_extents(const ExtentOf& extent_of, int array) {
-  for (const HeldStage& h : held_) {
-    if (h.array != array) continue;
-    for (const auto& executor : h.executors) executor->set_extents(extent_of);
-  }
-}
-
 void RankStages::set_turn(std::optional<std::size_t> turn) {
   for (HeldStage& h : held_) h.executor = (turn ? h.executors.at(*turn) : h.executors.back()).get();
-}
-
-void RankStages::set_evaluation_shift(std::int64_t shift) {
-  for (const HeldStage& h : held_) h.executors.back()->set_evaluation_shift(shift);
 }
 
 LossSums RankStages::take_losses(int array) {
@@ -319,7 +289,7 @@ LossSums RankStages::take_losses(int array) {
   return whole.losses_of(sums);
 }
 
-void RankStages::before_update(StageId stage, int array_index) {
+std::vector<UpdateScalars> RankStages::before_update(StageId stage, int array_index) {
   const HeldStage& held = at(stage, array_index);
   OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
   // Before the first of this step: whose version is still this stage's has not updated yet.
@@ -327,45 +297,50 @@ void RankStages::before_update(StageId stage, int array_index) {
   for (HeldStage* h : of(array)) {
     if (h->store->current() == version) h->executor->prepare_update();
   }
-  if (array.agreement && std::exchange(array.agreed, version) != version) agree(array);
-  if (clips() && clip_scope_ == ClipScope::Stage) clip_stage(held);
+  if (std::exchange(array.agreed, version) != version) {
+    array.scalars.assign(array.jobs, {});
+    if (array.agreement) agree(array);
+  }
+  std::vector<UpdateScalars> scalars = array.scalars;
+  if (clips() && clip_scope_ == ClipScope::Stage) clip_stage(held, scalars);
+  for (std::size_t job = 0; job < array.jobs; ++job) {
+    scalars[job].lr = lr_[array.first_job + job] * held.rate;
+    scalars[job].skip = scalars[job].skip || ended_[array.first_job + job];
+  }
+  return scalars;
 }
 
 /// Of all stages of an array, before any of them updates: whether they do, and by how much they are clipped.
 void RankStages::agree(OfArray& array) {
   std::vector<GradientAgreement::Part> parts;
-  const std::vector<HeldStage*> held = of(array);
-  for (const HeldStage* h : held) {
+  for (const HeldStage* h : of(array)) {
     h->executor->complete_gradients();
     parts.push_back({h->store.get(), h->replica == 0});
   }
   const std::vector<double> norms = array.agreement->norms(parts);
   std::vector<double> unscaled;
-  std::vector<char> skips;
+  const bool clips_model = clips() && clip_scope_ == ClipScope::Model;
   for (std::size_t job = 0; job < array.jobs; ++job) {  // each by its own: another's changes nothing
     const std::size_t at = array.first_job + job;
     LossScaler& scaler = loss_scalers_[at];
     const bool finite = std::isfinite(norms[job]);
     last_loss_scales_[at] = scaler.scale();
     unscaled.push_back(norms[job] * scaler.unscale());
-    skips.push_back(scaler.active() && !finite);
-    skipped_last_[at] = skips.back();
+    array.scalars[job].skip = scaler.active() && !finite;
+    array.scalars[job].gradient_factor =
+        (clips_model ? clip_factor_of(at, unscaled[job]) : 1) * scaler.unscale();
+    skipped_last_[at] = array.scalars[job].skip;
     if (!ended_[at]) scaler.completed(finite);
   }
   set_norms(array, unscaled);
-  if (const auto skipped = std::ranges::count(skips, 1); skipped > 0) {
-    for (const HeldStage* h : held) h->executor->skip_update(skips);
-    if (skipped == std::ssize(skips)) return require_end_of_skips();
-  }
+  if (std::ranges::all_of(array.scalars, &UpdateScalars::skip)) return require_end_of_skips();
   require_finite(norms, "of the model");
-  if (!clips() || clip_scope_ == ClipScope::Stage) return;
-  for (const HeldStage* h : held) h->executor->scale_gradients(clip_factors(array, unscaled));
 }
 
-void RankStages::clip_stage(const HeldStage& held) {
+void RankStages::clip_stage(const HeldStage& held, std::vector<UpdateScalars>& scalars) {
   held.executor->complete_gradients();
   const OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
-  if (std::ranges::count(own_of(held, skipped_last_), 0) == 0) return;
+  if (std::ranges::all_of(scalars, &UpdateScalars::skip)) return;
   const std::vector<double> sums = square_sums_by_slot(*held.store, held.store->flat_gradient());
   const auto per_job = static_cast<std::ptrdiff_t>(sums.size() / array.jobs);
   std::vector<double> norms;
@@ -373,7 +348,15 @@ void RankStages::clip_stage(const HeldStage& held) {
     norms.push_back(norm_of({from, from + per_job}) / last_loss_scales_[array.first_job + norms.size()]);
   if (held.stage == held_.front().stage) set_norms(array, norms);
   require_finite(norms, "of stage " + std::to_string(held.stage.value));
-  held.executor->scale_gradients(clip_factors(array, norms));
+  for (std::size_t job = 0; job < array.jobs; ++job)
+    scalars[job].gradient_factor =
+        clip_factor_of(array.first_job + job, norms[job]) * scalars[job].gradient_factor;
+}
+
+void RankStages::update(StageId stage, const std::vector<UpdateScalars>& scalars, int array) {
+  const HeldStage& held = at(stage, array);
+  if (before_first_update_.erase(held.executor) > 0) look_for_zero_gradients(held);
+  held.executor->update(scalars);
 }
 
 /// An array goes on as long as one of its jobs does.
@@ -445,7 +428,6 @@ void RankStages::look_for_zero_gradients(const HeldStage& held) {
 
 void RankStages::execute(const Action& action, bool last_gradient, int array) {
   const HeldStage& held = at(action.stage, array);
-  if (action.op == Op::Update && before_first_update_.erase(held.executor) > 0) look_for_zero_gradients(held);
   held.executor->execute(action, last_gradient);
   if (action.op != Op::Forward) return;
   int stash = 0;

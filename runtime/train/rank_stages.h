@@ -53,10 +53,8 @@ struct HeldStage {
 };
 
 struct RankStagesOptions {
-  ExecutorOptions executor;
-  RuleOptions rule;
-  ClipOptions clip;
-  std::vector<JobOptions> jobs{};  ///< of a job array, instead of the seed, the rule and the clipping above
+  ExecutorOptions executor;        ///< but the seeds and clip values, which are the jobs'
+  std::vector<JobOptions> jobs{};  ///< of all arrays in turn; at least one
   at::ScalarType dtype =
       at::kFloat;  ///< of weights and gradients; of what is computed too, unless the layout casts
   Precision precision = Precision::Float32;  ///< the layout's
@@ -82,24 +80,28 @@ class RankStages {
   std::vector<char> fields(int array = 0) const;
   bool owns_loss() const;  ///< the one rank that speaks for the job
 
-  /// `lr`: by job, of all arrays. `array`: only that one begins; nullopt: all.
-  void begin(std::int64_t first_position, const std::vector<double>& lr, std::optional<int> array = {});
-  void set_begins(const std::vector<std::int64_t>& positions);  ///< StageExecutor's, of all arrays
-  void set_ended(const std::vector<char>& ended);               ///< StageExecutor's, of all arrays
-  void set_learning_rate(const std::vector<double>& lr);
-  void pause(std::int64_t cut);  ///< StageExecutor::pause
+  /// A step begins, or an asynchronous run: its microbatch 0 is at `first_position`. `array`: only that one
+  /// begins; nullopt: all.
+  void begin(std::int64_t first_position, std::optional<int> array = {});
+  /// The microbatches of `array` that follow are an evaluation's.
+  void begin_evaluation(int array, const RunContext& context);
+  /// Rates of the updates that follow, by job, of all arrays.
+  void set_learning_rate(const std::vector<double>& lr) { lr_ = lr; }
+  void set_begins(const std::vector<std::int64_t>& positions) { begins_ = positions; }  ///< RunContext's
+  void set_extents(const ExtentOf& extent_of, int array);  ///< RunContext's, in training
+  void set_ended(const std::vector<char>& ended);          ///< StageExecutor's, of all arrays
+  void pause(std::int64_t cut);                            ///< StageExecutor::pause
   void go_on();
   void set_training(bool training);
-  void set_extents(const ExtentOf& extent_of, int array = 0);
   /// What follows is turn `turn` of a step; nullopt: the whole model's, for evaluation.
   void set_turn(std::optional<std::size_t> turn);
   /// Of the last stage, which is here: since the last time; in a turn those of all turns.
   LossSums take_losses(int array);
-  void set_evaluation_shift(std::int64_t shift);  ///< StageExecutor's
   /// Before the Update of `stage`: what stages agree on, and gradients of tied parameters. Waits for other
-  /// ranks.
-  void before_update(StageId stage, int array = 0);
-  /// The action's microbatch counts in its array.
+  /// ranks. Returns what the update of each of the array's jobs is told.
+  std::vector<UpdateScalars> before_update(StageId stage, int array = 0);
+  void update(StageId stage, const std::vector<UpdateScalars>& scalars, int array = 0);
+  /// Any action but Update. Its microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();
 
@@ -125,20 +127,22 @@ class RankStages {
     std::size_t first_job = 0, jobs = 1;
     std::vector<int> held_at;  ///< by stage: index into held_, or -1
     std::size_t num_fields = 0;
+    ExtentOf extent_of{};
     std::unique_ptr<GradientAgreement> agreement;  ///< null: stages update by themselves
     VersionId agreed{-1};                          ///< before the update of this version
+    std::vector<UpdateScalars> scalars{};          ///< by job, but the rates: what was agreed for it
   };
   const HeldStage& at(StageId stage, int array) const;
   void agree(OfArray& array);
   void look_for_zero_gradients(const HeldStage& held);
-  void clip_stage(const HeldStage& held);
+  void clip_stage(const HeldStage& held, std::vector<UpdateScalars>& scalars);
   std::vector<HeldStage*> of(const OfArray& array);
   /// Of the array's jobs, in place among all.
   void set_norms(const OfArray& array, const std::vector<double>& norms);
   void require_finite(const std::vector<double>& norms, const std::string& whose) const;
   void require_end_of_skips() const;
   bool clips() const;
-  std::vector<double> clip_factors(const OfArray& array, const std::vector<double>& norms) const;
+  double clip_factor_of(std::size_t job, double norm) const;
 
   std::vector<OfArray> arrays_;
   std::vector<HeldStage> held_;
@@ -154,6 +158,8 @@ class RankStages {
   std::vector<LossScaler> loss_scalers_;  ///< by job, as the following
   std::vector<double> last_loss_scales_;
   std::vector<char> skipped_last_, ended_;
+  std::vector<double> lr_;
+  std::vector<std::int64_t> begins_;
   int peak_stash_ = 0;
 };
 

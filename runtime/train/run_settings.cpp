@@ -106,26 +106,9 @@ void add_precision(const TrainOptions& options, Settings& settings) {
   put_unusual("loss-scale-growth-interval", double(scale.growth_interval), double(usual.growth_interval));
 }
 
-}  // namespace
-
-Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
-  if (!options.jobs.empty()) {
-    std::vector<Settings> of_jobs;
-    for (std::size_t job = 0; job < options.jobs.size(); ++job) {
-      const JobOptions& own = options.jobs[job];
-      TrainOptions alone = options;
-      alone.jobs.clear();
-      alone.seed = own.seed;
-      alone.rule = own.rule;
-      alone.clip = own.clip;
-      alone.learning_rate = own.learning_rate;
-      alone.settings = own.settings;
-      of_jobs.push_back(run_settings(model.of_jobs.empty() ? model : model.of_jobs[job], plan, alone));
-    }
-    Settings all = joined_settings(of_jobs);
-    all.emplace_back("jobs", std::to_string(options.jobs.size()));
-    return all;
-  }
+/// One job's. `model` is that of the job alone.
+Settings settings_of_job(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
+                         const JobOptions& job) {
   Settings settings;
   for (const FieldSpec& field : model.fields) {
     if (field.limit > 0)
@@ -136,20 +119,33 @@ Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOp
   const Settings more{{"schedule", kind_of(plan.schedule)},
                       {"microbatch", std::to_string(options.microbatch)},
                       {"microbatches", std::to_string(microbatches_per_step(plan))},
-                      {"seed", std::to_string(options.seed)}};
+                      {"seed", std::to_string(job.seed)}};
   settings.insert(settings.end(), more.begin(), more.end());
-  add_rule(options.rule, options.clip, settings);
-  if (value_of(options.rule, &RuleOptions::nonmonotone) > 0)
+  add_rule(job.rule, job.clip, settings);
+  if (value_of(job.rule, &RuleOptions::nonmonotone) > 0)
     settings.emplace_back("evaluate-every", std::to_string(options.evaluate_every));
-  add_rate(options.learning_rate, settings);
+  add_rate(job.learning_rate, settings);
   add_precision(options, settings);
   if (options.sync_batch_norm) settings.emplace_back("sync-batch-norm", "true");
   if (options.masks != MasksFrom::Device) settings.emplace_back("dropout-masks", to_string(options.masks));
   if (options.rate_by_replicas) settings.emplace_back("lr-by-replicas", "true");
   if (options.rate_per_length > 0)
     settings.emplace_back("lr-by-length", std::to_string(options.rate_per_length));
-  settings.insert(settings.end(), options.settings.begin(), options.settings.end());
+  settings.insert(settings.end(), job.settings.begin(), job.settings.end());
   return settings;
+}
+
+}  // namespace
+
+Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options) {
+  std::vector<Settings> of_jobs;
+  for (std::size_t job = 0; job < options.jobs.size(); ++job)
+    of_jobs.push_back(settings_of_job(model.of_jobs.empty() ? model : model.of_jobs[job], plan, options,
+                                      options.jobs[job]));
+  if (of_jobs.size() == 1) return of_jobs.front();
+  Settings all = joined_settings(of_jobs);
+  all.emplace_back("jobs", std::to_string(of_jobs.size()));
+  return all;
 }
 
 Settings rank_settings(const Plan& plan, const TrainOptions& options) {

@@ -12,8 +12,9 @@ namespace millrace {
 
 struct TrainOptions;
 
-/// By the names of the flags; TrainOptions::settings included. Left out is what may change without changing
-/// the run: the plan (any plan gives the same), the number of steps (unless the rate depends on it), output.
+/// By the names of the flags, of all options.jobs (at least one); their JobOptions::settings included. Left
+/// out is what may change without changing the run: the plan (any plan gives the same), the number of steps
+/// (unless the rate depends on it), output.
 Settings run_settings(const LayeredModel& model, const Plan& plan, const TrainOptions& options);
 
 /// What must besides be the same on all ranks, or they would wait for each other in different places.

@@ -173,9 +173,7 @@ void StepLog::write(const ScoreReport& s) {
 
 /// "step,job,loss,...,lr,status", and where they differ "own_step".
 void StepLog::write_jobs(const StepRecord& r) {
-  const std::span<const NamedValues> jobs = r.losses->jobs.empty()
-                                                ? std::span(&r.losses->values, 1)  // one of several by itself
-                                                : std::span<const NamedValues>(r.losses->jobs);
+  const std::vector<NamedValues>& jobs = r.losses->jobs;
   if (!std::exchange(jobs_begun_, true)) {
     std::string header = "step,job";
     for (const auto& [name, value] : *std::ranges::find(jobs, false, &NamedValues::empty))
@@ -207,8 +205,9 @@ std::string text_of(const NamedValues& values) {
   return all;
 }
 
-/// Of an array, the losses: "loss=2.3037,2.1,nan"
+/// All values of one job; of several, their losses: "loss=2.3037,2.1,nan".
 std::string text_of(const std::vector<NamedValues>& jobs) {
+  if (jobs.size() == 1) return text_of(jobs.front());
   std::string all;
   for (const NamedValues& job : jobs)
     all += (all.empty() ? " loss=" : ",") + (job.empty() ? "-" : printed("%.4f", job.front().second));
@@ -218,7 +217,7 @@ std::string text_of(const std::vector<NamedValues>& jobs) {
 
 void StepLog::print(const StepRecord& r, std::int64_t total) {
   std::string text = "step=" + std::to_string(r.step + 1) + "/" + std::to_string(total);
-  if (r.losses) text += r.losses->jobs.empty() ? text_of(r.losses->values) : text_of(r.losses->jobs);
+  if (r.losses) text += text_of(r.losses->jobs);
   text += printed(" samples/s=%.1f step=%.1fms", r.samples_per_s, r.step_s * 1e3);
   if (r.lr.size() == 1) text += printed(" lr=%.4g", r.lr.front());
   if (r.loss_scales.size() == 1) text += printed(" loss_scale=%.6g", r.loss_scales.front());
@@ -231,8 +230,7 @@ void StepLog::print(const StepRecord& r, std::int64_t total) {
 }
 
 void StepLog::print(const EvaluationReport& e) {
-  log_info("evaluation step=" + std::to_string(e.step) +
-           (e.jobs.empty() ? text_of(e.values) : text_of(e.jobs)) +
+  log_info("evaluation step=" + std::to_string(e.step) + text_of(e.jobs) +
            " samples=" + std::to_string(static_cast<std::int64_t>(e.samples)));
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/device/host_memory.h"
 #include "runtime/schedule/pair_order.h"
 #include "runtime/stage/stage_program.h"
+#include "runtime/train/trainable.h"
 
 namespace millrace {
 
@@ -56,7 +57,7 @@ LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
 
 /// Of jobs that have ended nothing is said.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
-  if (ended.empty() || losses.jobs.empty()) return;
+  if (ended.empty()) return;
   for (std::size_t job = 0; job < ended.size(); ++job)
     if (ended[job]) losses.jobs[job].clear();
   losses.values = values_of_jobs(losses.jobs);
@@ -158,12 +159,7 @@ ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, cons
 LossSums joined(std::vector<LossSums> arrays) {
   if (arrays.size() == 1) return std::move(arrays.front());
   LossSums all{.weight = arrays.front().weight};
-  for (LossSums& array : arrays) {
-    if (array.jobs.empty())
-      all.jobs.push_back(std::move(array.values));
-    else
-      std::ranges::move(array.jobs, std::back_inserter(all.jobs));
-  }
+  for (LossSums& array : arrays) std::ranges::move(array.jobs, std::back_inserter(all.jobs));
   all.values = values_of_jobs(all.jobs);
   return all;
 }
@@ -173,83 +169,19 @@ Trainer::Impl::Impl(World w, const std::vector<TrainedArray>& arrays, Plan p, Tr
       plan(std::move(p)),
       options(std::move(o)),
       layouts(layouts_or_throw(arrays, plan, options)),
-      model(with_all_jobs(arrays)) {
+      model(with_all_jobs(arrays)),
+      job_steps(wanted_steps(options), asynchronous()) {
   if (updates_after_each()) round = shape_of(plan).round();
-  joined_at.assign(static_cast<std::size_t>(jobs()), 0);
-  ended_with.resize(joined_at.size());
-}
-
-void Trainer::Impl::check_sizes() {
-  if (!layout().ties.empty() && asynchronous()) {
-    throw ConfigError("the model ties " + layout().ties.front().owner + " across stages, and schedule " +
-                          to_string(plan.schedule) + " never flushes",
-                      "use a schedule that flushes, or a plan with both uses in one stage");
-  }
-  if (options.sync_batch_norm && asynchronous()) {
-    throw ConfigError("--sync-batch-norm: the replicas of " + to_string(plan.schedule) +
-                          " take turns, so that no two of them run at the same time",
-                      "use a schedule that flushes, for example --schedule 1f1b");
-  }
-  if (score && jobs() > 1)
-    throw ConfigError("the weights of a job array have no score of their own", "train the jobs apart");
-  if (options.target_score && asynchronous()) {
-    throw ConfigError("a target score ends a run whose schedule flushes: " + to_string(plan.schedule) +
-                          " has later minibatches under way when the score is known",
-                      "use for example --schedule 1f1b, or leave the target out");
-  }
-  std::vector<char> joined;
-  for (const PlanStage& stage : plan.stages)
-    joined.push_back(options.sync_batch_norm && stage.ranks.size() > 1);
-  for (const StageLayout& layout : layouts) require_trainable(layout, joined);
-  check_turns();
-  check_ends();
-  if (carries() && num_arrays() > 1) {
-    throw ConfigError(
-        plan.model + " carries states from window to window, and several arrays go through the pipeline",
-        "give --arrays 1");
-  }
-  if (plan.arrays != num_arrays()) {
-    throw ConfigError("the plan is for " + std::to_string(plan.arrays) + " arrays, this job has " +
-                          std::to_string(num_arrays()),
-                      "give --arrays " + std::to_string(plan.arrays));
-  }
-  if (plan.num_ranks() != world.communicator.size()) {
-    throw ConfigError("the plan has " + std::to_string(plan.num_ranks()) + " ranks, this job has " +
-                          std::to_string(world.communicator.size()),
-                      "start exactly the plan's ranks");
-  }
-}
-
-/// What a model is not trained with whose parts take turns.
-void Trainer::Impl::check_turns() {
-  if (layout().turns.empty()) return;
-  const std::string model_in_turns =
-      plan.model + " is trained in turns, each of which needs the weights of the one before";
-  if (asynchronous())
-    throw ConfigError(model_in_turns + ", and schedule " + to_string(plan.schedule) + " never flushes",
-                      "use a schedule that flushes, for example --schedule 1f1b");
-  if (LossScaler(options.precision, options.loss_scale).active())
-    throw ConfigError(plan.model + " is trained in turns, and a scaled loss may skip one of them",
-                      "give --precision bfloat16 or float32");
-  const auto averages = [](const RuleOptions& rule) { return rule.kind == UpdateRuleKind::Asgd; };
-  if (averages(options.rule) ||
-      std::ranges::any_of(options.jobs, [&](const JobOptions& job) { return averages(job.rule); }))
-    throw ConfigError(plan.model + " is trained in turns, and ASGD's averages are of one update a step",
-                      "use another --rule, for example adam");
 }
 
 void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
-  check_sizes();
   RankStagesOptions stage_options;
-  stage_options.rule = options.rule;
-  stage_options.clip = options.clip;
   stage_options.jobs = options.jobs;
   stage_options.precision = options.precision;
   stage_options.loss_scale = options.loss_scale;
   stage_options.average_replicas = updates_after_each();
   stage_options.rate_by_replicas = options.rate_by_replicas;
   ExecutorOptions& executor = stage_options.executor;
-  executor.seed = options.seed;
   executor.microbatches_per_update = microbatches_per_step(plan);
   executor.bucket_bytes = options.bucket_bytes;
   // Of several arrays the others go on: require_a_finite_loss.
@@ -276,7 +208,7 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
     BatchNeeds evaluation = train;
     evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
     sources.push_back(batches_of(arrays[static_cast<std::size_t>(array)], array, train, evaluation));
-    use_extents_of(*sources.back().train, array);
+    stages->set_extents(extents_of(*sources.back().train), array);
   }
   prepare_averaging();
   place_followers();
@@ -291,7 +223,9 @@ BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, con
   std::size_t first = 0;
   for (int before = 0; before < index; ++before)
     first += static_cast<std::size_t>(layouts[static_cast<std::size_t>(before)].model.jobs());
-  const auto begins_at = [this, first](std::size_t job) { return position_of(joined_at[first + job]); };
+  const auto begins_at = [this, first](std::size_t job) {
+    return position_of(job_steps.joined(first + job));
+  };
   if (!array.of_jobs.empty())
     return batches_of_jobs(array.of_jobs, array.model.of_jobs.front().fields.size(), train, evaluation,
                            begins_at);
@@ -300,24 +234,9 @@ BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, con
   return of_all;
 }
 
-/// Jobs whose steps end apart. Throws ConfigError.
-void Trainer::Impl::check_ends() const {
-  bool apart = false;
-  for (std::size_t job = 0; job < joined_at.size(); ++job) apart = apart || steps_of(job) != steps_of(0);
-  if (!apart) return;
-  if (asynchronous())
-    throw ConfigError("--steps ends jobs apart, and schedule " + to_string(plan.schedule) + " never flushes",
-                      "give one number of steps, or a schedule that flushes");
-  if (carries())
-    throw ConfigError("--steps ends jobs apart, and " + plan.model +
-                          " carries states from window to window, which go on for all jobs of an array",
-                      "give one number of steps");
-}
-
 void Trainer::Impl::prepare_averaging() {
-  for (std::size_t job = 0; job < joined_at.size(); ++job) {
-    const RuleOptions& rule = options.jobs.empty() ? options.rule : options.jobs[job].rule;
-    const double patience = value_of(rule, &RuleOptions::nonmonotone);
+  for (std::size_t job = 0; job < job_steps.size(); ++job) {
+    const double patience = value_of(options.jobs[job].rule, &RuleOptions::nonmonotone);
     averaging.emplace_back();
     if (patience == 0) continue;
     if (!evaluates()) {
@@ -374,7 +293,7 @@ void Trainer::Impl::open_flow() {
 }
 
 std::int64_t Trainer::Impl::next_event() const {
-  std::int64_t next = steps_of_all();
+  std::int64_t next = job_steps.last();
   for (std::int64_t every : {options.checkpoint_every, evaluates() ? options.evaluate_every : 0,
                              scores() ? options.score_every : 0}) {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
@@ -382,8 +301,8 @@ std::int64_t Trainer::Impl::next_event() const {
   for (std::size_t job = 0; job < averaging.size(); ++job) {
     // Evaluations of a job that waits for them are at its own steps.
     if (!averaging[job] || averaging[job]->has_begun()) continue;
-    const std::int64_t every = options.evaluate_every, own = done - joined_at[job];
-    if (const std::int64_t step = joined_at[job] + (own / every + 1) * every; watches(job, step))
+    const std::int64_t every = options.evaluate_every, own = done - job_steps.joined(job);
+    if (const std::int64_t step = job_steps.joined(job) + (own / every + 1) * every; watches(job, step))
       next = std::min(next, step);
   }
   return end_of_round(next);
@@ -403,7 +322,8 @@ void Trainer::Impl::flow_to(std::int64_t end) {
   const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
   const std::int64_t window = std::max<std::int64_t>(1, kFlowWindow / period) * period;
   const RankId rank = world.communicator.rank();
-  stages->begin(position_of(start), rates(done));
+  stages->set_learning_rate(rates(done));
+  stages->begin(position_of(start));
   const std::int64_t last = (end - start) * per_step;
   for (std::int64_t from = (done - start) * per_step; from < last;) {
     const std::int64_t to = std::min(last, from + window);
@@ -432,15 +352,17 @@ void Trainer::Impl::step_to(std::int64_t end) {
     std::ranges::for_each(layout().turns, add);
   }
   while (done < end) {
-    if (const std::vector<char> ended = ended_at(done); ended != flushing->ended) go_on_without(ended);
+    if (const std::vector<char> ended = job_steps.ended_at(done); ended != flushing->ended)
+      go_on_without(ended);
     if (in_stretches()) {
       go_a_stretch(end);
       if (done == limit()) break;
       continue;
     }
+    stages->set_learning_rate(rates(done));
     for (std::size_t turn = 0; turn < flushing->turns.size(); ++turn) {
       stages->set_turn(turn);
-      stages->begin(position_of(done), rates(done));
+      stages->begin(position_of(done));
       flushing->runner->run(flushing->turns[turn], done, position_of(done), [&](const Action&) {
         if (turn + 1 == flushing->turns.size()) on_update(*flushing->runner, done);
       });
@@ -466,8 +388,8 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
   std::int64_t to = std::min({end, limit(), done + (is_traced(done) ? 1 : flushing->stretch)});
   for (const TraceWindow& window : traced)
     if (window.first > done) to = std::min(to, window.first);
-  for (std::size_t job = 0; job < joined_at.size(); ++job)
-    if (!has_ended(job, done)) to = std::min(to, joined_at[job] + steps_of(job));
+  for (std::size_t job = 0; job < job_steps.size(); ++job)
+    if (!job_steps.has_ended(job, done)) to = std::min(to, job_steps.end(job));
   std::vector<Measured> steps(static_cast<std::size_t>(to - done));
   for (std::int64_t step = done; step < to; ++step)
     steps[static_cast<std::size_t>(step - done)].lr = rates(step);
@@ -483,7 +405,8 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
         all.losses.push_back(stages->take_losses(array));
         continue;
       }
-      stages->begin(position_of(step), all.lr, array);
+      stages->set_learning_rate(all.lr);
+      stages->begin(position_of(step), array);
       runner.run(actions, step, position_of(step), [&](const Action&) {
         const Measured own = measure(runner);
         all.seconds += own.seconds;
@@ -593,25 +516,23 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
     record.loss_scales = stages->last_loss_scales();
     record.skipped = stages->skipped_last();
   }
-  if (at_different_steps()) {
-    for (const std::int64_t at : joined_at) record.own_steps.push_back(newest - at);
-  }
-  record.ended = ended_at(step);
+  for (std::size_t job = 0; job_steps.apart() && job < job_steps.size(); ++job)
+    record.own_steps.push_back(newest - job_steps.joined(job));
+  record.ended = job_steps.ended_at(step);
   if (stages->last()) {
     record.losses = joined(std::move(measured.losses));
     leave_out(record.ended, *record.losses);
     require_a_finite_loss(*record.losses, newest);
     report.losses.push_back(record.losses->mean_loss());
-    std::span<const NamedValues> losses = record.losses->jobs;
-    if (losses.empty() && is_one_of_several()) losses = std::span(&record.losses->values, 1);
-    if (report.jobs.empty()) {
+    const std::vector<NamedValues>& losses = record.losses->jobs;
+    if (report.jobs.empty() && is_one_of_several()) {
       for (std::size_t job = 0; job < losses.size(); ++job)
-        report.jobs.push_back({.first_step = own_steps(job, start)});
+        report.jobs.push_back({.first_step = job_steps.own(job, start)});
     }
     for (std::size_t job = 0; job < report.jobs.size(); ++job) {
-      report.jobs[job].steps = own_steps(job, newest + 1);
+      report.jobs[job].steps = job_steps.own(job, newest + 1);
       if (losses[job].empty()) continue;  // it has ended
-      const std::int64_t own = newest - joined_at[job];
+      const std::int64_t own = newest - job_steps.joined(job);
       const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
       const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are as they were
@@ -724,28 +645,20 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
 Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
                  std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
-  Problems problems = validate(options.precision, options.loss_scale, is_asynchronous(plan.schedule));
-  const auto check = [&](const RuleOptions& rule, const ClipOptions& clip, LearningRateOptions& rate,
-                         std::int64_t steps) {
-    if (rate.total_steps <= 1) rate.total_steps = steps;
-    append(problems, validate(rate));
-    append(problems, validate(rule));
-    append(problems, validate(rule, clip, is_asynchronous(plan.schedule)));
-  };
-  for (JobOptions& job : options.jobs)
-    check(job.rule, job.clip, job.learning_rate, job.steps.value_or(options.steps));
-  if (options.jobs.empty()) check(options.rule, options.clip, options.learning_rate, options.steps);
-  int jobs = 0;
-  for (const TrainedArray& array : arrays) jobs += array.model.jobs();
-  if ((!options.jobs.empty() || arrays.size() > 1) && static_cast<int>(options.jobs.size()) != jobs)
-    problems.push_back({"job array",
-                        "the model has " + std::to_string(jobs) + " jobs, their settings are " +
-                            std::to_string(options.jobs.size()),
-                        {}});
-  if (!problems.empty()) throw ConfigError(to_string(problems));
+  if (options.jobs.empty())  // one job, told by the options of the run
+    options.jobs.push_back({.seed = options.seed,
+                            .rule = options.rule,
+                            .clip = options.clip,
+                            .learning_rate = options.learning_rate,
+                            .settings = options.settings});
+  for (JobOptions& job : options.jobs) {
+    if (job.learning_rate.total_steps <= 1) job.learning_rate.total_steps = job.steps.value_or(options.steps);
+  }
   impl_ = std::make_unique<Impl>(world, arrays, std::move(plan), std::move(options));
   Impl& self = *impl_;
   self.score = std::move(score);
+  refuse(training_problems(self.layouts, self.plan, self.options, self.score != nullptr,
+                           world.communicator.size()));
   self.agree_on_settings();
   self.claim_outputs();
   self.build(arrays);

@@ -57,11 +57,9 @@ bool Trainer::Impl::evaluate() {
 void Trainer::Impl::require_finite(const EvaluationReport& found) const {
   if (!options.stop_on_nonfinite) return;
   const auto finite = [](const NamedValues& v) { return v.empty() || std::isfinite(v.front().second); };
-  const bool any = found.jobs.empty() ? finite(found.values) : std::ranges::any_of(found.jobs, finite);
-  if (any) return;
-  const NamedValues& shown = found.jobs.empty() ? found.values : found.jobs.front();
+  if (std::ranges::any_of(found.jobs, finite)) return;
   throw NumericError("the evaluation after step " + std::to_string(found.step) + ": the loss is " +
-                         std::to_string(shown.front().second),
+                         std::to_string(found.jobs.front().front().second),
                      "lower --lr or add --warmup-steps");
 }
 
@@ -74,8 +72,6 @@ bool Trainer::Impl::evaluate_array(int array) {
   // Positions of the tags go up from evaluation to evaluation; those of the data start at 0 each time.
   const std::int64_t by = kEvaluationPosition + evaluated;
   ShiftedBatches shifted(*evaluation.batches, [by] { return by; });
-  stages->set_evaluation_shift(evaluated);
-  use_extents_of(shifted, array);
   RunnerParts parts = runner_parts();
   parts.batches[static_cast<std::size_t>(array)] = &shifted;
   parts.steps_per_update = 1;
@@ -85,7 +81,9 @@ bool Trainer::Impl::evaluate_array(int array) {
   for (std::int64_t next = 0; next < total && !asked;) {
     const std::int64_t chunk = next / evaluation_chunk * evaluation_chunk;
     const std::int64_t end = std::min({total, chunk + evaluation_chunk, next + kEvaluationPiece});
-    stages->begin(by + chunk, std::vector<double>(static_cast<std::size_t>(jobs()), 0.0));
+    stages->begin_evaluation(
+        array,
+        {.first_position = by + chunk, .extent_of = extents_of(shifted), .evaluation_shift = evaluated});
     shifted_runner.run(evaluation_actions(plan, layout(), static_cast<int>(next - chunk),
                                           static_cast<int>(end - chunk), world.communicator),
                        done, by + chunk, [](const Action&) {});
@@ -94,7 +92,6 @@ bool Trainer::Impl::evaluate_array(int array) {
             (next < total || array + 1 < num_arrays());
   }
   stages->finish_sends();
-  use_extents_of(*sources[static_cast<std::size_t>(array)].train, array);
   evaluated += total + evaluation_chunk;
   return asked;
 }
@@ -162,13 +159,12 @@ void Trainer::Impl::watch_evaluation() {
   if (owns_loss()) {
     const EvaluationReport& newest = report.evaluations.back();
     for (std::size_t job = 0; job < averaging.size(); ++job)
-      losses.mutable_data_ptr<double>()[job] =
-          (newest.jobs.empty() ? newest.values : newest.jobs[job]).front().second;
+      losses.mutable_data_ptr<double>()[job] = newest.jobs[job].front().second;
   }
   if (world.communicator.size() > 1) world.communicator.broadcast(losses, plan.stages.back().ranks.front());
   for (std::size_t job = 0; job < averaging.size(); ++job) {
     if (!watches(job, done)) continue;
-    const std::int64_t own = own_steps(job, done),
+    const std::int64_t own = job_steps.own(job, done),
                        updates = own - (loss_scale(job) ? loss_scale(job)->skipped : 0);
     if (!averaging[job]->evaluated(losses.const_data_ptr<double>()[job], own, updates)) continue;
     for (const HeldStage& h : stages->held()) {

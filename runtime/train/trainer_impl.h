@@ -19,6 +19,7 @@
 #include "runtime/schedule/schedule_stream.h"
 #include "runtime/trace/trace_windows.h"
 #include "runtime/train/job_batches.h"
+#include "runtime/train/job_steps.h"
 #include "runtime/train/run_settings.h"
 #include "runtime/train/step_log.h"
 #include "runtime/train/trainer.h"
@@ -85,9 +86,8 @@ struct Trainer::Impl {
     std::int64_t stretch = 1;   ///< steps, where arrays take their turns in_stretches()
   };
   std::optional<Flushing> flushing;
-  std::int64_t start = 0;                               // steps done when this run began
-  std::vector<std::int64_t> joined_at;                  // by job: at which step of the run its own begin
-  std::vector<std::optional<std::int64_t>> ended_with;  // by job: its own steps, if it ended before this run
+  std::int64_t start = 0;  // steps done when this run began
+  JobSteps job_steps;
   /// Before the current one: the first forwards use them, as they did in the run that saved them.
   std::int64_t older_versions = 0;
   RunLock lock;                    // of rank 0
@@ -128,8 +128,8 @@ struct Trainer::Impl {
   /// Steps of the job per Update of this rank's stages.
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
-  void use_extents_of(const BatchSource& source, int array) const {
-    stages->set_extents([&source](std::int64_t position) { return source.extent(position); }, array);
+  static ExtentOf extents_of(const BatchSource& source) {
+    return [&source](std::int64_t position) { return source.extent(position); };
   }
   int jobs() const { return model.jobs(); }
   /// TrainOptions::rate_per_length: what the rates of an array are multiplied with.
@@ -143,53 +143,24 @@ struct Trainer::Impl {
   bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
   /// Of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
-    if (options.jobs.empty()) return {length_share(step, 0) * learning_rate(options.learning_rate, step)};
     std::vector<double> result;
     for (int array = 0; array < num_arrays(); ++array) {
       const double share = length_share(step, array);
       for (int b = layouts[static_cast<std::size_t>(array)].model.jobs(); b > 0; --b) {
         const std::size_t job = result.size();
-        result.push_back(share * learning_rate(options.jobs[job].learning_rate, step - joined_at[job]));
+        result.push_back(share *
+                         learning_rate(options.jobs[job].learning_rate, step - job_steps.joined(job)));
       }
     }
     return result;
   }
 
-  /// Steps of a job's own that it is to do, and that it has done after `step` of the run.
-  std::int64_t steps_of(std::size_t job) const {
-    return options.jobs.empty() ? options.steps : options.jobs[job].steps.value_or(options.steps);
-  }
-  std::int64_t own_steps(std::size_t job, std::int64_t step) const {
-    if (ended_with[job]) return *ended_with[job];
-    if (asynchronous()) return step - joined_at[job];  // all end together, after a whole round
-    return std::min(step - joined_at[job], std::max(steps_of(job), start - joined_at[job]));
-  }
-  bool has_ended(std::size_t job, std::int64_t step) const {
-    return ended_with[job] || (!asynchronous() && step - joined_at[job] >= steps_of(job));
-  }
-  /// Of the run: when its last job has done its own.
-  std::int64_t steps_of_all() const {
-    std::int64_t last = 0;
-    for (std::size_t job = 0; job < joined_at.size(); ++job)
-      if (!ended_with[job]) last = std::max(last, joined_at[job] + steps_of(job));
-    return last;
-  }
-  /// By job; empty if no job has ended.
-  std::vector<char> ended_at(std::int64_t step) const {
-    std::vector<char> ended;
-    for (std::size_t job = 0; job < joined_at.size(); ++job) ended.push_back(has_ended(job, step));
-    if (std::ranges::find(ended, 1) == ended.end()) ended.clear();
-    return ended;
-  }
-  bool at_different_steps() const {
-    return std::ranges::any_of(joined_at, [](std::int64_t at) { return at != 0; });
-  }
   /// What a checkpoint of this moment says of the jobs: nothing where all have come as far as the run, and
   /// none waits for evaluations.
   std::vector<JobProgress> progress() const {
     std::vector<JobProgress> all;
-    for (std::size_t job = 0; job < joined_at.size(); ++job) {
-      const std::int64_t own = own_steps(job, done);
+    for (std::size_t job = 0; job < job_steps.size(); ++job) {
+      const std::int64_t own = job_steps.own(job, done);
       all.push_back({.step = own,
                      .position = position_of(own),
                      .updates = own,
@@ -209,7 +180,7 @@ struct Trainer::Impl {
   std::int64_t end_of_round(std::int64_t step) const {
     return start + (step - start + round - 1) / round * round;
   }
-  std::int64_t last_step() const { return end_of_round(steps_of_all()); }
+  std::int64_t last_step() const { return end_of_round(job_steps.last()); }
   std::int64_t limit() const {
     return stop->limit() == StopVote::kNever ? StopVote::kNever : start + stop->limit();
   }
@@ -221,9 +192,10 @@ struct Trainer::Impl {
   /// Whether averages of the job begin by the evaluation after `step`: by those that its own run has, unless
   /// it has seen this one.
   bool watches(std::size_t job, std::int64_t step) const {
-    const std::int64_t own = step - joined_at[job];
-    return averaging[job] && !averaging[job]->has_begun() && !ended_with[job] && own <= steps_of(job) &&
-           own % options.evaluate_every == 0 && own > averaging[job]->state().evaluated;
+    const std::int64_t own = step - job_steps.joined(job);
+    return averaging[job] && !averaging[job]->has_begun() && !job_steps.ended_before_run(job) &&
+           own <= job_steps.wanted(job) && own % options.evaluate_every == 0 &&
+           own > averaging[job]->state().evaluated;
   }
   bool any_watches(std::int64_t step) const {
     for (std::size_t job = 0; job < averaging.size(); ++job)
@@ -255,7 +227,8 @@ struct Trainer::Impl {
         const ParameterStore own = h.store_of(of);
         UpdateRule& rule = *of.rule;
         NamedTensors state = whole_stage_state(own, rule);
-        add_update_counts(state, own, rule, own_steps(static_cast<std::size_t>(h.first_job + of.job), done));
+        add_update_counts(state, own, rule,
+                          job_steps.own(static_cast<std::size_t>(h.first_job + of.job), done));
         add_last_rate(state, own, rule);
         std::ranges::move(state, std::back_inserter(states[&h]));
       }
@@ -297,11 +270,7 @@ struct Trainer::Impl {
   void prepare_averaging();
   void place_followers();
   void watch_evaluation();
-  void check_sizes();
-  void check_ends() const;
-  void set_aside_ended();
   void check_steps(const std::string& checkpoint) const;
-  void check_turns();
   void build(const std::vector<TrainedArray>& arrays);
   void resume();
   void take_initial_weights();

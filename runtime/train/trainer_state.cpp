@@ -31,23 +31,9 @@ void require(const Status& status) {
 
 }  // namespace
 
-/// Who has ended reads what a job of its array reads that goes on, whatever it is: nothing comes of it.
-void Trainer::Impl::set_aside_ended() {
-  std::size_t first = 0;
-  for (const StageLayout& array : layouts) {
-    const std::size_t end = first + static_cast<std::size_t>(array.model.jobs());
-    std::int64_t of_others = 0;
-    for (std::size_t job = end; job-- > first;)
-      if (!ended_with[job]) of_others = joined_at[job];
-    for (std::size_t job = first; job < end; ++job)
-      if (ended_with[job]) joined_at[job] = of_others;
-    first = end;
-  }
-}
-
 /// Jobs that go on at different steps. Throws CheckpointError.
 void Trainer::Impl::check_steps(const std::string& checkpoint) const {
-  if (!at_different_steps()) return;
+  if (!job_steps.apart()) return;
   const std::string apart = "cannot resume: the jobs of " + checkpoint + " are at different steps, and ";
   const std::string alone = "`millrace split` makes a checkpoint of each job";
   if (asynchronous())
@@ -60,7 +46,7 @@ void Trainer::Impl::check_steps(const std::string& checkpoint) const {
   for (std::size_t array = 0; array < layouts.size(); ++array) {
     const std::size_t end = first + static_cast<std::size_t>(layouts[array].model.jobs());
     for (std::size_t job = first; job < end; ++job) {
-      if (joined_at[job] != joined_at[first] && !reads_own[array])
+      if (job_steps.joined(job) != job_steps.joined(first) && !reads_own[array])
         throw CheckpointError(apart + "jobs " + std::to_string(first) + " and " + std::to_string(job) +
                                   " read the same batches",
                               "make the array with batches of each job's own (JobData::Own); " + alone);
@@ -277,15 +263,14 @@ void Trainer::Impl::resume() {
                           "give a number of microbatches per step that divides it");
   };
   done = start = steps_in(opened.info.position);
-  for (std::size_t job = 0; job < joined_at.size(); ++job) {
-    const std::int64_t own = steps_in(progress[job].position);
-    joined_at[job] = done - own;
-    if (jobs() > 1 && !asynchronous() && own >= steps_of(job)) ended_with[job] = own;
-  }
-  set_aside_ended();
+  std::vector<std::int64_t> own_steps, begins;
+  for (const JobProgress& job : progress) own_steps.push_back(steps_in(job.position));
+  std::vector<int> jobs_of_arrays;
+  for (const StageLayout& array : layouts) jobs_of_arrays.push_back(array.model.jobs());
+  job_steps.resume(start, own_steps, jobs_of_arrays);
   check_steps(opened.path);
-  std::vector<std::int64_t> begins;
-  for (const std::int64_t step : joined_at) begins.push_back(position_of(step));
+  for (std::size_t job = 0; job < job_steps.size(); ++job)
+    begins.push_back(position_of(job_steps.joined(job)));
   stages->set_begins(begins);
   for (const HeldStage& h : stages->held()) {
     h.store->set_current(VersionId(done));
@@ -301,8 +286,8 @@ void Trainer::Impl::resume() {
   if (continues) report.saved_step = done;
   if (owns_loss()) {
     std::string of_jobs;
-    for (std::size_t job = 0; at_different_steps() && job < joined_at.size(); ++job)
-      of_jobs += (job == 0 ? " own_steps=" : ",") + std::to_string(own_steps(job, done));
+    for (std::size_t job = 0; job_steps.apart() && job < job_steps.size(); ++job)
+      of_jobs += (job == 0 ? " own_steps=" : ",") + std::to_string(job_steps.own(job, done));
     log_info("resumed step=" + std::to_string(done) + of_jobs + " from=" + opened.path);
   }
   for (const BatchSources& of_array : sources) of_array.train->seek(position_of(done));
@@ -355,7 +340,7 @@ void Trainer::Impl::open_files() {
                    .ranks = world.communicator.size(),
                    .writes_jobs = is_one_of_several() && owns_loss(),
                    .first_job = first_job(),
-                   .own_steps = at_different_steps()},
+                   .own_steps = job_steps.apart()},
                   continues ? done : 0);
   });
   if (problem) throw ConfigError(problem->what);

@@ -1,8 +1,12 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <barrier>
+#include <csignal>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -12,6 +16,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/philox.h"
 #include "runtime/base/random.h"
+#include "runtime/base/unfinished_file.h"
 
 namespace millrace {
 namespace {
@@ -128,6 +133,49 @@ TEST(Files, AtomicWriteReplacesAndLeavesNothingBehind) {
   EXPECT_FALSE(write_file_atomically(folder / "absent" / "f", "x"));
   EXPECT_FALSE(read_file(folder));
   EXPECT_FALSE(read_file(folder / "f", 2));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(UnfinishedFiles, ASignalThatEndsTheProcessRemovesThem) {
+  char name[] = "/tmp/millrace-test-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  const auto write = [&](const char* file) {
+    const std::string path = folder / file;
+    ::close(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
+    return path;
+  };
+  const auto left = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      names.insert(entry.path().filename());
+    return names;
+  };
+  const auto ended_by = [&](int signal) {
+    UnfinishedFile first(write("first")), second(write("second"));
+    { const UnfinishedFile whole(write("whole")); }
+    const UnfinishedFile moved = std::move(first);
+    second = {};  // so it is whole
+    const UnfinishedFile third(write("third"));
+    if (const pid_t child = ::fork(); child == 0)
+      ::raise(signal);  // removes nothing of its parent's
+    else
+      ::waitpid(child, nullptr, 0);
+    ::raise(left().size() == 4 ? signal : SIGKILL);
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited {};
+    if (::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN) continue;  // nohup
+    EXPECT_EXIT(ended_by(signal), testing::KilledBySignal(signal), "");
+    EXPECT_EQ(left(), (std::set<std::string>{"second", "whole"})) << signal;
+  }
+  // A signal that the program ignores stays so.
+  const auto ignores = [&] {
+    ::signal(SIGHUP, SIG_IGN);
+    const UnfinishedFile unfinished(write("kept"));
+    ::raise(SIGHUP);
+    ::_exit(left().contains("kept") ? 7 : 8);
+  };
+  EXPECT_EXIT(ignores(), testing::ExitedWithCode(7), "");
   std::filesystem::remove_all(folder);
 }
 

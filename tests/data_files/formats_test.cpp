@@ -171,9 +171,9 @@ TEST_P(EveryFormat, EverySampleComesBackAsItWasMade) {
         continue;  // a memory file system has no disk to read past
       }
       ASSERT_EQ(file->num_samples(), samples);
-      for (std::int64_t i = samples; i-- > 0;) EXPECT_TRUE(same_content(made, i, file->sample(i))) << i;
+      for (std::int64_t i = samples; i-- > 0;) EXPECT_FALSE(wrong_content(made, i, file->sample(i))) << i;
       if (exact_content(GetParam()) && samples > 1) {
-        EXPECT_FALSE(same_content(made, 0, file->sample(1)));
+        EXPECT_TRUE(wrong_content(made, 0, file->sample(1)));
       }
       EXPECT_THROW(file->sample(samples), DataError);
       EXPECT_GT(file->bytes_read(), 0);
@@ -190,7 +190,7 @@ TEST_P(EveryFormat, ACutFileIsNeverReadAsWhole) {
     const auto read_all = [&] {
       const auto file = open_sample_file(GetParam(), made.path, made.index, {});
       for (std::int64_t i = 0; i < made.num_samples; ++i) {
-        if (!same_content(made, i, file->sample(i))) throw DataError("content");
+        if (wrong_content(made, i, file->sample(i))) throw DataError("content");
       }
     };
     // The last line of a text file may lose its line's end and be whole.
@@ -216,7 +216,7 @@ TEST(Samples, PackedArraysAndOtherNumbers) {
                           .compression = compression};
       write_sample_file(made);
       const auto file = open_sample_file(format, made.path, "", {});
-      for (std::int64_t i = 0; i < 3; ++i) EXPECT_TRUE(same_content(made, i, file->sample(i))) << info.name;
+      for (std::int64_t i = 0; i < 3; ++i) EXPECT_FALSE(wrong_content(made, i, file->sample(i))) << info.name;
       EXPECT_LT(std::filesystem::file_size(made.path), static_cast<std::uintmax_t>(3 * sample_bytes(made)))
           << info.name;
     }
@@ -234,7 +234,7 @@ TEST(Samples, AWrongIndexFileIsNotBelieved) {
   for (const char* index : {"", "0 5\n", "0 99999\n", "x", "0 100\n200 3\n"}) {
     const auto file = open_sample_file(SampleFormat::TfRecord, made.path, folder.write("f.idx", index), {});
     ASSERT_EQ(file->num_samples(), 3) << index;
-    EXPECT_TRUE(same_content(made, 2, file->sample(2)));
+    EXPECT_FALSE(wrong_content(made, 2, file->sample(2)));
   }
 }
 

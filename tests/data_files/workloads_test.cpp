@@ -63,10 +63,27 @@ TEST_P(EveryWorkload, ThreadsDoNotChangeAByteAndCheckFindsAChangedOne) {
     std::string changed = content;
     changed[changed.size() / 2] ^= 0x10;
     folder_.write("one/" + name, changed);
-    EXPECT_THROW((void)check_workload(folder_.path("one"), 2, {}), DataError) << name;
+    const auto says = [&]() -> std::string {
+      try {
+        (void)check_workload(folder_.path("one"), 2, {});
+      } catch (const DataError& error) {
+        return error.what();
+      }
+      return "nothing";
+    };
+    const std::string place = name + ": byte " + std::to_string(content.size() / 2) + " is ";
+    EXPECT_NE(says().find(place), std::string::npos) << place << says();
+    folder_.write("one/" + name, content.substr(0, content.size() - 1));
+    EXPECT_NE(says().find(name + ": ends at byte " + std::to_string(content.size() - 1)), std::string::npos)
+        << says();
+    folder_.write("one/" + name, content + "x");
+    EXPECT_NE(says().find(name + ": goes on after byte " + std::to_string(content.size())), std::string::npos)
+        << says();
+    fs::remove(folder_.path("one/" + name));
+    EXPECT_NE(says().find(name), std::string::npos) << says();
     folder_.write("one/" + name, content);
-    break;
   }
+  EXPECT_TRUE(files == files_below(folder_.path("one"))) << "a check leaves nothing behind";
 }
 
 TEST_P(EveryWorkload, HasItsSizeToTheLastRecord) {

@@ -47,6 +47,14 @@ TEST(DlioConfig, EveryShippedWorkloadIsReadAndS3IsRefusedByName) {
   EXPECT_EQ(config_of({"workload=resnet50_a100"}).reader.batch_size, 400);
   EXPECT_EQ(config_of({"workload=cosmoflow_a100"}).expected_au, 0.70);
   EXPECT_TRUE(config_of({"workload=llama_405b"}).only_checkpoints());
+  // Those of object stores are not the others' in everything.
+  const auto on_disk = [](const std::string& name) {
+    return config_of({"workload=" + name, "++workload.storage.storage_type=local_fs"});
+  };
+  EXPECT_EQ(on_disk("unet3d_h100_s3").train.epochs, 7);
+  EXPECT_EQ(on_disk("unet3d_a100_s3").train.epochs, 5);
+  EXPECT_EQ(on_disk("unet3d_v100_s3").dataset.format, SampleFormat::Npy);
+  EXPECT_EQ(on_disk("unet3d_h100_s3").dataset.format, SampleFormat::Npz);
 }
 
 TEST(DlioConfig, OverridesAsHydraWritesThem) {

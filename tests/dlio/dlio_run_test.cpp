@@ -166,6 +166,8 @@ TEST_F(DlioProgram, EveryFormatIsGeneratedReadAndChecked) {
     ASSERT_EQ(answer.code, 0) << format << "\n" << answer.text;
     EXPECT_EQ(number(summary(), {"millrace", "epochs_with_each_sample_once"}), 2) << format;
     EXPECT_EQ(number(summary(), {"millrace", "samples_read"}), image ? 10 : 30) << format;
+    EXPECT_TRUE(fs::is_directory(folder_.path(std::string("data_") + format + "/valid")))
+        << "DLIO lists it, with and without files";
     EXPECT_GT(number(summary(), {"millrace", "bytes_read"}), 0) << format;
   }
 }
@@ -234,7 +236,7 @@ TEST_F(DlioProgram, LeavesDliosFiles) {
   ASSERT_EQ(
       run(base_ + "++workload.workflow.generate_data=True ++workload.dataset.num_files_train=8 "
                   "++workload.reader.batch_size=1 --ranks 2 ++workload.workflow.evaluation=True "
-                  "++workload.dataset.num_subfolders_eval=0 ++workload.evaluation.eval_time=0.001 "
+                  "++workload.dataset.num_subfolders_eval=3 ++workload.evaluation.eval_time=0.001 "
                   "++workload.workflow.checkpoint=True ++workload.checkpoint.steps_between_checkpoints=2")
           .code,
       0)
@@ -243,9 +245,17 @@ TEST_F(DlioProgram, LeavesDliosFiles) {
        {"summary.json", "0_output.json", "1_output.json", "0_per_epoch_stats.json", "1_per_epoch_stats.json",
         "per_epoch_stats.json", "dlio.log", ".hydra/config.yaml", ".hydra/overrides.yaml"})
     EXPECT_TRUE(fs::exists(folder_.path(std::string("out/") + file))) << file;
+  for (const char* made : {"0", "1", "2"})
+    EXPECT_TRUE(fs::is_directory(folder_.path(std::string("data/default/valid/") + made))) << made;
   const Json output = *read_json(folder_.path("out/1_output.json"));
+  for (const char* key : {"host_memory_GB", "host_cpu_count", "host_processor_name", "potential_caching",
+                          "host_cpuinfo", "host_meminfo", "hostname"})
+    EXPECT_NE(output.find(key), nullptr) << key;
+  EXPECT_NE(output.find("host_meminfo")->find("MemTotal"), nullptr);
   const Json* epoch = output.find("2");
   ASSERT_NE(epoch, nullptr);
+  for (const char* key : {"throughput", "au", "host_meminfo", "end"})
+    EXPECT_NE(epoch->find(key), nullptr) << key;
   for (const char* part : {"load", "proc", "compute"}) {
     EXPECT_EQ(epoch->find(part)->find("block1")->size(), 2u) << part;
     EXPECT_EQ(epoch->find(part)->find("eval")->size(), 4u) << part;
@@ -291,6 +301,18 @@ TEST_F(DlioProgram, BadInputIsSaidWithItsCode) {
   const Answer damaged = run(read);
   EXPECT_EQ(damaged.code, 3) << damaged.text;
   EXPECT_NE(damaged.text.find("img_2_of_4.npz"), std::string::npos) << damaged.text;
+  // A format without one: compared with what was generated, byte by byte.
+  const std::string plain = read + "++workload.dataset.format=npy ++workload.dataset.data_folder=plain ";
+  ASSERT_EQ(run(plain + "++workload.workflow.generate_data=True ++workload.workflow.train=False").code, 0);
+  bytes = *read_file(folder_.path("plain/train/img_2_of_4.npy"));
+  const std::size_t header = bytes.size() - 4096;
+  bytes[header + 1000] ^= 1;
+  folder_.write("plain/train/img_2_of_4.npy", bytes);
+  EXPECT_EQ(run(plain).code, 0) << "contents are not read unless they are asked for";
+  const Answer differs = run(plain + "--check contents");
+  EXPECT_EQ(differs.code, 3) << differs.text;
+  EXPECT_NE(differs.text.find("img_2_of_4.npy: sample 0: byte 1000 is 0x"), std::string::npos)
+      << differs.text;
 }
 
 TEST_F(DlioProgram, MlperfDoesSixRunsAndSaysWhyItFails) {

@@ -121,6 +121,19 @@ TEST(JobSpec, EveryProblemAtOnceWithItsPlace) {
   }
 }
 
+TEST(JobSpec, HintsAreAdviceAndNumbersAreShownAsWritten) {
+  const std::string all = problems_of(
+      "model: mlp\nno_evaluation: yes\nlr: 99999999999999999999\nsteps: 99999999999999999999\n"
+      "momentum: 0x2\n");
+  for (const char* expected :
+       {"no_evaluation: 'yes' is not true or false. Hint: write true, or leave the key out",
+        "lr: 99999999999999999999 is out of range. Hint: expected from 0 to 1000000",
+        "steps: '99999999999999999999' is not an integer. Hint: expected from 0 to 9007199254740991",
+        "momentum: '0x2' is not a number"})
+    EXPECT_NE(all.find(expected), std::string::npos) << expected << "\n" << all;
+  EXPECT_EQ(all.find("e+"), std::string::npos) << all;
+}
+
 TEST(JobSpec, AModelsOwnOptionsAreKeysForItAlone) {
   const Result<JobSpec> result =
       job("steps: 3\ndropout: 0.5\nwidth: 8\nmodel: mlp\n", {{"width", "9"}, {"args.dropout", "0.25"}});

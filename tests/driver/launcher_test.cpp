@@ -69,6 +69,25 @@ TEST_F(Launcher, AllDone) {
   EXPECT_EQ(folder_.read("rank_1.err"), "[rank1] log line\nunfinished") << "the log is raw";
 }
 
+TEST_F(Launcher, ARefusalInTheSameWordsIsShownOnce) {
+  const std::string refuse = "echo 'error: no such layer' >&2; echo 'Hint: name another' >&2; ";
+  const LaunchOutcome outcome = run({refuse + "exit 2", refuse + "echo 'error: and no such rank' >&2; exit 2",
+                                     "echo same >&2", "echo same >&2"});
+  EXPECT_EQ(outcome.exit_code(), 2);
+  const std::string err = folder_.read("console.err");
+  const auto times = [&](const std::string& text) {
+    int found = 0;
+    for (std::size_t at = err.find(text); at != std::string::npos; at = err.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(times("error: no such layer"), 1) << err;
+  EXPECT_EQ(times("Hint: name another"), 1) << err;
+  EXPECT_EQ(times("[rank 1] error: and no such rank"), 1) << err;
+  for (int rank : {0, 1})
+    EXPECT_NE(folder_.read("rank_" + std::to_string(rank) + ".err").find("no such layer"), std::string::npos)
+        << "the logs hold everything";
+}
+
 TEST_F(Launcher, EnvironmentStdinAndProcessGroup) {
   const LaunchOutcome outcome =
       run({"read x && exit 9; test \"$RANK\" = 0 || exit 8; test \"$(ps -o pgid= -p $$ | tr -d ' ')\" = $$ "
@@ -359,6 +378,22 @@ TEST(FailureSummary, NamesTheRankThatTheOthersWaitFor) {
   outcome.exits[0].status = 6;
   outcome.exits[2].was_suspended = true;
   EXPECT_NE(summary().find("rank 0 (stage 0) failed first: exit code 6"), std::string::npos) << summary();
+}
+
+TEST(FailureSummary, ARefusalIsOneLine) {
+  const TemporaryFolder folder;
+  const JobSpec job{
+      .name = "j", .source = "job.yaml", .output_dir = folder.path(), .ranks = 2, .stage_of_rank = {0, 1}};
+  const LaunchOutcome outcome{
+      .exits = {{.rank = 0, .stage = 0, .status = 2, .last_lines = {"error: no such layer"}},
+                {.rank = 1, .stage = 1, .status = 2, .order = 1}},
+      .first_failure = 0};
+  EXPECT_EQ(failure_summary(outcome, job, "again"),
+            "\nmillrace launch: refused by rank 0 (stage 0), exit code 2; nothing was trained. Logs: " +
+                folder.path() + "/logs\n");
+  folder.write("status.rank0.json", R"({"rank":0,"stage":0,"step":7,"action":"0F4"})");
+  EXPECT_NE(failure_summary(outcome, job, "again").find("| error: no such layer"), std::string::npos)
+      << "it ran for some time";
 }
 
 TEST(FailureSummary, NamesRankStepActionLogAndTheWayOn) {

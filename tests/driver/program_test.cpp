@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include "driver/bleu/bleu_command.h"
@@ -247,6 +248,40 @@ std::string commands_page() {
   std::ostringstream text;
   text << std::ifstream(std::string(MILLRACE_SOURCE_DIR) + "/docs/commands.md").rdbuf();
   return text.str();
+}
+
+TEST_F(Program, ASignalLeavesNoPartsOfFiles) {
+  std::string lines;
+  for (int i = 0; i < 200'000; ++i) lines += "the small cat saw the large dog\n";
+  folder_.write("lines", lines);
+  folder_.write("vocab", "the\nsmall\ncat\nsaw\nlarge\ndog\n");
+  folder_.write("end-while-writing", R"sh(
+    parts() { find . -name '*.partial' -o -name '*.tmp.*'; }
+    "$@" >log 2>&1 & pid=$!
+    for i in $(seq 6000); do
+      [ -n "$(parts)" ] && echo seen && break
+      kill -0 $pid 2>/dev/null || break
+      sleep 0.01
+    done
+    kill -TERM $pid; wait $pid; code=$?
+    parts; exit $code)sh");
+  const auto here = [&](const std::string& command) {
+    return shell("cd " + folder_.path() + " && " + command);
+  };
+  // Members of one gzip file: a gigabyte to encode, soon made.
+  ASSERT_EQ(here("gzip lines && for i in $(seq 150); do cat lines.gz; done >text.gz").code, 0);
+  for (const char* command :
+       {"data text encode text.gz -v vocab -o out/tokens", "data generate -w imseg -s 50GB -o out",
+        "dlio workload=default ++workload.workflow.generate_data=True ++workload.workflow.train=False "
+        "++workload.workflow.evaluation=False ++workload.dataset.format=npy "
+        "++workload.dataset.record_length_bytes=4000000000 "
+        "++workload.dataset.data_folder=out --output-dir results"}) {
+    const Answer answer = here(std::string("bash end-while-writing ./millrace ") + command);
+    EXPECT_EQ(answer.code, 128 + SIGTERM) << command << "\n" << answer.text << folder_.read("log");
+    EXPECT_EQ(answer.text, "seen\n") << command;
+    EXPECT_FALSE(std::filesystem::exists(folder_.path("out/tokens")));
+    std::filesystem::remove_all(folder_.path("out"));
+  }
 }
 
 TEST(CommandDocs, EveryExampleParses) {

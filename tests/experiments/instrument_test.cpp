@@ -118,6 +118,20 @@ std::string mllog_set(int steps) {
   return text + "\n]\n";
 }
 
+std::string dlio_log() {
+  std::string text;
+  for (int epoch = 1; epoch <= 2; ++epoch) {
+    text +=
+        "[INFO] 2023-02-11T13:00:00.000000 Starting epoch " + std::to_string(epoch) + ": 3 steps expected\n";
+    for (int s = 1; s <= 3; ++s) {
+      for (const char* name :
+           {"sample_load", "load_batch_inner", "load_batch_mem", "all_compute", "step_end"})
+        text += "[INFO] " + std::string(name) + " " + std::to_string(s * 10'000'000) + "\n";
+    }
+  }
+  return text;
+}
+
 class StepSets : public testing::Test {
  protected:
   StepSets() { fs::create_directories(folder_.path("set/raw_data")); }
@@ -159,6 +173,23 @@ TEST_F(StepSets, RefusesWhatItCannotTrust) {
   EXPECT_NE(says(read()).find("holds no event"), std::string::npos);
 }
 
+TEST_F(StepSets, ALogOfAnotherWorkloadIsRefused) {
+  folder_.write("set/raw_data/UNET3D_2g_4b.json", mllog_set(5));
+  const std::string as_dlrm = says(read({.source = StepSource::Dlrm, .by_sample = false}));
+  EXPECT_NE(as_dlrm.find("is a log of unet3d: it has epoch_start, sample_load, sample_preproc"),
+            std::string::npos)
+      << as_dlrm;
+  EXPECT_NE(as_dlrm.find("--workload unet3d"), std::string::npos) << as_dlrm;
+  fs::create_directories(folder_.path("dlio/UNET3D_2g_4b"));
+  folder_.write("dlio/UNET3D_2g_4b/dlio.log", dlio_log());
+  const auto dlio = [&](bool by_sample) {
+    return read({.source = StepSource::Dlio, .folders = {folder_.path("dlio")}, .by_sample = by_sample});
+  };
+  EXPECT_TRUE(dlio(true)) << says(dlio(true));
+  EXPECT_NE(says(dlio(false)).find("loads samples (sample_load), not batches"), std::string::npos)
+      << says(dlio(false));
+}
+
 TEST_F(StepSets, TruncatedFilesAreCounted) {
   const std::string text = mllog_set(5);
   folder_.write("set/raw_data/UNET3D_2g_4b.json", text.substr(0, text.size() - 30));
@@ -192,17 +223,7 @@ TEST_F(StepSets, OurOwnRunsAreReadOfEveryRank) {
 
 TEST_F(StepSets, DliosLogsAreReadWithAWholeStepOfWarmUp) {
   fs::create_directories(folder_.path("set/UNET3D_2g_4b"));
-  std::string text;
-  for (int epoch = 1; epoch <= 2; ++epoch) {
-    text +=
-        "[INFO] 2023-02-11T13:00:00.000000 Starting epoch " + std::to_string(epoch) + ": 3 steps expected\n";
-    for (int s = 1; s <= 3; ++s) {
-      for (const char* name :
-           {"sample_load", "load_batch_inner", "load_batch_mem", "all_compute", "step_end"})
-        text += "[INFO] " + std::string(name) + " " + std::to_string(s * 10'000'000) + "\n";
-    }
-  }
-  folder_.write("set/UNET3D_2g_4b/dlio.log", text);
+  folder_.write("set/UNET3D_2g_4b/dlio.log", dlio_log());
   const Result<StepData> data = read({.source = StepSource::Dlio});
   ASSERT_TRUE(data) << says(data);
   const Metrics& metrics = data->by_configuration.at({2, 4});

@@ -136,7 +136,7 @@ TEST(AppLogs, PhasesPairAndOtherRanksAreLeftOut) {
                            ":::MLLOG {\"time_ms\": 35";
   const Result<AppLog> log = read_mllog(text, TracedWorkload::Unet3d, "unet3d.log");
   ASSERT_TRUE(log) << to_string(log.problems());
-  EXPECT_EQ(timeline_csv(log->phases),
+  EXPECT_EQ(timeline_csv(*log),
             "1970-01-01T00:00:01.000,1970-01-01T00:00:02.000,INIT\n"
             "1970-01-01T00:00:02.500,1970-01-01T00:00:03.000,TRAINING\n");
   EXPECT_EQ(log->dropped.at("events of other ranks"), 1);
@@ -162,6 +162,16 @@ TEST(AppLogs, WithoutEventsOrInitialisationIsRefused) {
   EXPECT_FALSE(read_mllog("", TracedWorkload::Unet3d, "x"));
   EXPECT_FALSE(read_mllog("hello\n", TracedWorkload::Unet3d, "x"));
   EXPECT_FALSE(read_mllog(event("epoch_start", 1) + event("epoch_stop", 2), TracedWorkload::Unet3d, "x"));
+  const std::string init = event("init_start", 1) + event("init_stop", 2);
+  const Result<AppLog> other =
+      read_mllog(init + event("epoch_start", 3) + event("epoch_stop", 4), TracedWorkload::Dlrm, "unet3d.log");
+  ASSERT_FALSE(other);
+  const std::string says = to_string(other.problems());
+  EXPECT_NE(says.find("unet3d.log: is no log of dlrm: its training is told by epoch_start"),
+            std::string::npos)
+      << says;
+  EXPECT_NE(says.find("--workload unet3d"), std::string::npos) << says;
+  EXPECT_TRUE(read_mllog(init, TracedWorkload::Dlrm, "x")) << "a run that ended before its training";
   EXPECT_FALSE(read_dlio_log("[INFO] 2023-02-11T13:00:00.000000 hello\n", "x"));
   EXPECT_FALSE(
       read_dlio_log("[INFO] 2023-06-11T13:00:00.000000 hello\n"
@@ -173,18 +183,19 @@ TEST(AppLogs, WithoutEventsOrInitialisationIsRefused) {
 TEST(AppLogs, DliosEpochAndBlockAreOneTraining) {
   const Result<AppLog> log = read_dlio_log(
       "[INFO] 2023-02-11T13:00:00.000000 Running DLIO with 2 processes\n"
-      "[INFO] 2023-02-11T13:00:05.000000 Starting epoch 1: 10 steps expected\n"
+      "[INFO] 2023-02-11T13:00:05.000007 Starting epoch 1: 10 steps expected\n"
       "[INFO] 2023-02-11T13:00:05.500000 Starting block 1\n"
       "[INFO] 2023-02-11T13:00:09.000000 Ending block 1\n"
       "[INFO] 2023-02-11T13:00:09.100000 Starting checkpoint 1\n"
-      "[INFO] 2023-02-11T13:00:09.300000 Ending checkpoint 1\n"
+      "[INFO] 2023-02-11T13:00:09.300999 Ending checkpoint 1\n"
       "[INFO] 2023-02-11T13:00:09.400000 Ending epoch 1\n",
       "dlio.log");
   ASSERT_TRUE(log) << to_string(log.problems());
-  EXPECT_EQ(timeline_csv(log->phases),
-            "2023-02-11T13:00:00.000,2023-02-11T13:00:05.000,INIT\n"
-            "2023-02-11T13:00:05.000,2023-02-11T13:00:09.000,TRAINING\n"
-            "2023-02-11T13:00:09.100,2023-02-11T13:00:09.300,CHECKPOINT\n");
+  EXPECT_EQ(timeline_csv(*log),
+            "2023-02-11T13:00:00.000000,2023-02-11T13:00:05.000007,INIT\n"
+            "2023-02-11T13:00:05.000007,2023-02-11T13:00:09.000000,TRAINING\n"
+            "2023-02-11T13:00:09.100000,2023-02-11T13:00:09.300999,CHECKPOINT\n");
+  EXPECT_NE(log->json.find("\"2023-02-11T13:00:09.300999\""), std::string::npos) << log->json;
 }
 
 TEST(RawRows, LayoutsOfTheTracer) {

@@ -84,9 +84,8 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   }
   Alone alone;
   const auto device = make_cpu_device();
-  StageExecutor executor({*layout, StageId(0), store, *rule, alone, nullptr, *device}, {.seed = 1});
-  executor.set_extents([&](std::int64_t) { return extent; });
-  executor.begin(0, 0);
+  StageExecutor executor({*layout, StageId(0), store, *rule, alone, nullptr, *device}, {.seeds = {1}});
+  executor.begin({.extent_of = [&](std::int64_t) { return extent; }});
   executor.feed(MicrobatchId(0), batch);
   executor.execute({Op::Forward, StageId(0), MicrobatchId(0)});
   executor.execute({Op::Backward, StageId(0), MicrobatchId(0)});

@@ -16,7 +16,7 @@ void check_log(const millrace::Result<millrace::AppLog>& log) {
   require(log->init_start().has_value() && log->lines > 0);
   require(parse_json(log->json, "again").has_value());
   Dropped dropped;
-  require(read_phases(timeline_csv(log->phases), dropped).size() == log->phases.size() && dropped.empty());
+  require(read_phases(timeline_csv(*log), dropped).size() == log->phases.size() && dropped.empty());
 }
 
 }  // namespace

@@ -299,13 +299,13 @@ void write_step(const LayeredModel& model, const std::string& path, const std::s
   auto rule = make_update_rule({}, store);
   Alone alone;
   StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device},
-                         {.seed = 7, .microbatches_per_update = kTogether});
+                         {.seeds = {7}, .microbatches_per_update = kTogether});
   const auto batches = text_batches(model, kSamples, kTogether);
-  executor.set_extents([&](std::int64_t position) { return batches->extent(position); });
   NamedTensors tensors;
   LossSums losses;
   for (int first = 0; first <= (executor.program().carries ? kTogether : 0); first += kTogether) {
-    executor.begin(first, 0);
+    executor.begin({.first_position = first,
+                    .extent_of = [&](std::int64_t position) { return batches->extent(position); }});
     store.flat_gradient().zero_();
     for (const TiedUse& use : store.tied()) at::Tensor(use.gradient).zero_();
     for (int m = 0; m < kTogether; ++m) {

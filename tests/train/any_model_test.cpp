@@ -252,11 +252,10 @@ TEST_F(Pipeline, MicrobatchesCountByTheirTokens) {
   auto rule = make_update_rule({}, store);
   Alone alone;
   StageExecutor executor({layout, StageId(0), store, *rule, alone, nullptr, *device_},
-                         {.seed = options(1).seed});
+                         {.seeds = {options(1).seed}});
   RandomBatches batches(model, kMicrobatch);
   double language = 0, tokens = 0, classes = 0, samples = 0;
-  executor.begin(0, 0);
-  executor.set_extents([&](std::int64_t position) { return batches.extent(position); });
+  executor.begin({.extent_of = [&](std::int64_t position) { return batches.extent(position); }});
   for (int m = 0; m < 4; ++m) {
     executor.feed(MicrobatchId(m), batches.get(m));
     executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});

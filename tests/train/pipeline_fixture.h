@@ -281,12 +281,11 @@ class Reference {
     at::NoGradGuard no_grad;
     ParameterStore& store = stores_.at(0);
     StageExecutor executor({layout_, StageId(0), store, *rules_.at(0), alone_, nullptr, *device_},
-                           {.seed = options_.seed, .microbatches_per_update = microbatches});
-    executor.set_extents([this](std::int64_t position) { return batches_->extent(position); });
+                           {.seeds = {options_.seed}, .microbatches_per_update = microbatches});
     std::vector<at::Tensor> gradients{store.flat_gradient()};
     for (const TiedUse& use : store.tied()) gradients.push_back(use.gradient);
     for (std::int64_t step = 0; step < steps; ++step) {
-      executor.begin(step * microbatches, learning_rate(options_.learning_rate, step));
+      executor.begin(from(step * microbatches));
       std::vector<at::Tensor> sums(gradients.size());
       for (int replica = 0; replica < replicas; ++replica) {
         for (at::Tensor& gradient : gradients) gradient.zero_();
@@ -299,7 +298,7 @@ class Reference {
           sums[i] = replica == 0 ? gradients[i].clone() : at::add(sums[i], gradients[i]);
       }
       for (std::size_t i = 0; i < sums.size(); ++i) gradients[i].copy_(sums[i]);
-      executor.execute({Op::Update, StageId(0), MicrobatchId(microbatches - 1)});
+      executor.update({{.lr = learning_rate(options_.learning_rate, step)}});
     }
     return weights();
   }
@@ -355,18 +354,20 @@ class Reference {
   }
 
  private:
+  RunContext from(std::int64_t position) const {
+    return {.first_position = position, .extent_of = [this](std::int64_t p) { return batches_->extent(p); }};
+  }
   void gradients(std::int64_t position, int microbatches) {
     // One executor over the whole model, whose parameters are set from the stages' stores.
     ParameterStore store(whole_, StageId(0), options_.seed);
     auto rule = make_update_rule(options_.rule, store);
     StageExecutor executor({whole_, StageId(0), store, *rule, alone_, nullptr, *device_},
-                           {.seed = options_.seed, .microbatches_per_update = microbatches});
-    executor.set_extents([this](std::int64_t position) { return batches_->extent(position); });
+                           {.seeds = {options_.seed}, .microbatches_per_update = microbatches});
     executor.carried_states() = std::move(carried_);
     const auto named = weights();
     for (std::size_t i = 0; i < store.slots().size(); ++i)
       store.view(store.flat_weights(), i).copy_(named.at(store.slots()[i].name));
-    executor.begin(position, 0);
+    executor.begin(from(position));
     for (int m = 0; m < microbatches; ++m) {
       executor.feed(MicrobatchId(m), batches_->get(position + m));
       executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});

@@ -11,13 +11,13 @@ Plan chunked_plan(const LayeredModel& model, int places, int chunks, int microba
   return uniform_plan(model.name, model.layer_names(), places * chunks, replicas, microbatches, kind, chunks);
 }
 
-struct Case {
+struct ScheduleCase {
   ScheduleKind kind;
   int places, chunks;
 };
 /// Every kind that flushes, on two places and more, with as many stages on each as it may have.
-const std::vector<Case> kFlushing = [] {
-  std::vector<Case> cases;
+const std::vector<ScheduleCase> kFlushing = [] {
+  std::vector<ScheduleCase> cases;
   for (ScheduleKind kind : named_kinds(false)) {
     const int chunks = default_chunks(kind);
     cases.insert(cases.end(), {{kind, 2, chunks}, {kind, chunks > 1 ? 3 : 4, chunks}});
@@ -27,14 +27,14 @@ const std::vector<Case> kFlushing = [] {
   return cases;
 }();
 
-std::string name_of(const Case& c) {
+std::string name_of(const ScheduleCase& c) {
   return to_string(c.kind) + " " + std::to_string(c.places) + "x" + std::to_string(c.chunks);
 }
 
 TEST_F(Pipeline, EveryFlushingScheduleEqualsOneProcessBitForBit) {
   for (const LayeredModel& model : {small_model(), conv_model()}) {
     const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(4));
-    for (const Case& c : kFlushing) {
+    for (const ScheduleCase& c : kFlushing) {
       const Plan plan = chunked_plan(model, c.places, c.chunks, 6, c.kind);
       const Outcome ours = train(model, plan, options(4));
       expect_equal(ours, one, model.name + " " + name_of(c));
@@ -54,7 +54,7 @@ TEST_F(Pipeline, EverySchedulesMessagesKeepNcclsOrder) {
   make_ranks_ = [](int size, std::chrono::milliseconds deadline) {
     return make_fake_nccl_communicators(size, deadline);
   };
-  for (const Case& c : kFlushing)
+  for (const ScheduleCase& c : kFlushing)
     expect_equal(train(model, chunked_plan(model, c.places, c.chunks, 6, c.kind), options(3)), one,
                  name_of(c));
 }
@@ -63,10 +63,10 @@ TEST_F(Pipeline, EverySchedulesMessagesKeepNcclsOrder) {
 TEST_F(Pipeline, RecomputedForwardsGiveTheSameBits) {
   for (const LayeredModel& model : {small_model(), conv_model()}) {
     const Outcome one = train(model, plan_for(model, {1}, 6, ScheduleKind::OneFOneB), options(4));
-    for (const Case& c : {Case{ScheduleKind::OneFOneB, 3, 1},
-                          {ScheduleKind::ZeroBubbleV, 2, 2},
-                          {ScheduleKind::ZeroBubbleH1, 2, 1},
-                          {ScheduleKind::OneFOneB, 1, 1}}) {
+    for (const ScheduleCase& c : {ScheduleCase{ScheduleKind::OneFOneB, 3, 1},
+                                  {ScheduleKind::ZeroBubbleV, 2, 2},
+                                  {ScheduleKind::ZeroBubbleH1, 2, 1},
+                                  {ScheduleKind::OneFOneB, 1, 1}}) {
       Plan plan = chunked_plan(model, c.places, c.chunks, 6, c.kind);
       for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].recompute = s % 3 != 1;
       expect_equal(train(model, plan, options(4)), one, model.name + " " + name_of(c));
@@ -83,7 +83,7 @@ TEST_F(Pipeline, RecomputedForwardsGiveTheSameBits) {
 TEST_F(Pipeline, ReplicatedChunksEqualReplicasOfTheWholeModel) {
   const LayeredModel model = small_model();
   const Outcome two = train(model, plan_for(model, {2}, 8, ScheduleKind::OneFOneB), options(3));
-  for (const Case& c : kFlushing) {
+  for (const ScheduleCase& c : kFlushing) {
     if (c.places > 2) continue;
     expect_equal(train(model, chunked_plan(model, c.places, c.chunks, 8, c.kind, 2), options(3)), two,
                  name_of(c));

@@ -48,6 +48,7 @@ class Stops : public Jobs {
                              " exec " + wrapper + " " MILLRACE_BIN_DIR "/millrace " + arguments +
                              " >log 2>&1";
     const char* const argv[] = {"/bin/bash", "-c", line.c_str(), nullptr};
+    ::signal(SIGHUP, SIG_DFL);  // these tests may run under nohup
     ASSERT_EQ(::posix_spawn(&launcher_, argv[0], nullptr, nullptr, const_cast<char**>(argv), environ), 0);
   }
   /// Exit code of what was started, or 128 + signal; nothing within `limit`: -1.

@@ -1,0 +1,96 @@
+#include "runtime/base/unfinished_file.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace millrace {
+
+/// One of a list that only grows: a handler walks it at any moment. Whoever takes `path` out owns the text.
+struct UnfinishedFile::Entry {
+  std::atomic<bool> taken{true};
+  std::atomic<char*> path{nullptr};
+  pid_t process = 0;
+  Entry* next = nullptr;
+};
+
+namespace {
+
+std::atomic<void*> first_entry{nullptr};
+static_assert(std::atomic<char*>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
+
+}  // namespace
+
+/// Calls what is safe in a handler, and no more. SA_RESETHAND: the raised signal ends the process.
+void remove_unfinished_files(int signal) {
+  using Entry = UnfinishedFile::Entry;
+  const pid_t process = ::getpid();
+  for (auto* entry = static_cast<Entry*>(first_entry.load()); entry; entry = entry->next) {
+    if (!entry->taken.load() || entry->process != process) continue;
+    if (const char* const path = entry->path.exchange(nullptr)) ::unlink(path);
+  }
+  ::raise(signal);
+}
+
+namespace {
+
+/// Where nobody has set anything else: a program that handles its signals unwinds, and removes its files so.
+void handle_signals() {
+  struct sigaction action {};
+  action.sa_handler = remove_unfinished_files;
+  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited {};
+    const bool plain = ::sigaction(signal, nullptr, &inherited) == 0 &&
+                       (inherited.sa_flags & SA_SIGINFO) == 0 && inherited.sa_handler == SIG_DFL;
+    if (plain) ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace
+
+UnfinishedFile::Entry* UnfinishedFile::claim() {
+  static std::once_flag once;
+  std::call_once(once, handle_signals);
+  for (auto* entry = static_cast<Entry*>(first_entry.load()); entry; entry = entry->next) {
+    if (!entry->taken.exchange(true)) return entry;
+  }
+  auto* const made = new Entry;
+  void* head = first_entry.load();
+  do {
+    made->next = static_cast<Entry*>(head);
+  } while (!first_entry.compare_exchange_weak(head, made));
+  return made;
+}
+
+UnfinishedFile::UnfinishedFile(const std::string& path) : entry_(claim()) {
+  char* const text = ::strdup(path.c_str());
+  if (!text) {
+    entry_->taken = false;
+    throw std::bad_alloc();
+  }
+  entry_->process = ::getpid();
+  entry_->path = text;
+}
+
+UnfinishedFile::UnfinishedFile(UnfinishedFile&& other) noexcept
+    : entry_(std::exchange(other.entry_, nullptr)) {}
+
+UnfinishedFile& UnfinishedFile::operator=(UnfinishedFile&& other) noexcept {
+  std::swap(entry_, other.entry_);
+  return *this;
+}
+
+UnfinishedFile::~UnfinishedFile() {
+  if (!entry_) return;
+  std::free(entry_->path.exchange(nullptr));
+  entry_->taken = false;
+}
+
+}  // namespace millrace

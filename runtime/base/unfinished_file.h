@@ -1,0 +1,29 @@
+// Names of files that are being written: a signal that ends the process removes those files.
+#pragma once
+
+#include <string>
+
+namespace millrace {
+
+/// Holds the name of a file that is not whole yet. While it does, SIGINT, SIGTERM and SIGHUP remove that file
+/// and then end the process as they would have. Signals that the program handles, blocks or ignores stay as
+/// they are. SIGKILL removes nothing: so a file is written under a temporary name, and renamed when it is
+/// whole. A child made by fork removes none of its parent's files. Objects may be made and destroyed in any
+/// thread.
+class UnfinishedFile {
+ public:
+  UnfinishedFile() = default;
+  /// Make it before the file.
+  explicit UnfinishedFile(const std::string& path);
+  UnfinishedFile(UnfinishedFile&& other) noexcept;
+  UnfinishedFile& operator=(UnfinishedFile&& other) noexcept;
+  ~UnfinishedFile();
+
+ private:
+  struct Entry;
+  friend void remove_unfinished_files(int signal);
+  static Entry* claim();
+  Entry* entry_ = nullptr;
+};
+
+}  // namespace millrace
