@@ -173,10 +173,10 @@ int print_size(const DlioCommand& command, const MlperfSize& size) {
   return 0;
 }
 
-/// A number of the summary's `metric`.
-double metric_of(const std::string& folder, const char* name) {
+/// A number of the summary's `metric`, or of another part.
+double metric_of(const std::string& folder, const char* name, const char* part = "metric") {
   const Result<Json> summary = read_json(folder + "/summary.json");
-  const Json* metric = summary ? summary->find("metric") : nullptr;
+  const Json* metric = summary ? summary->find(part) : nullptr;
   const Json* value = metric ? metric->find(name) : nullptr;
   if (!value || !value->is_number()) throw DataError(folder + "/summary.json: has no " + name);
   return value->as_double();
@@ -194,12 +194,15 @@ int run_mlperf(const std::vector<std::string>& args, const DlioCommand& command,
     if (const int code = run_job(args, more, command, folder); code != 0) return code;
     if (run > 0)
       runs.push_back({metric_of(folder, "train_au_mean_percentage"),
-                      metric_of(folder, "train_throughput_mean_samples_per_second")});
+                      metric_of(folder, "train_throughput_mean_samples_per_second"),
+                      metric_of(folder, "train_compute_error_percentage", "millrace")});
   }
   const MlperfVerdict verdict = mlperf_verdict(command.config, size, runs);
   Json list = Json::array(), reasons = Json::array();
   for (const MlperfRun& run : runs)
-    list.push_back(Json::object({{"au_percentage", run.au}, {"samples_per_second", run.throughput}}));
+    list.push_back(Json::object({{"au_percentage", run.au},
+                                 {"samples_per_second", run.throughput},
+                                 {"compute_error_percentage", run.compute_error}}));
   for (const std::string& reason : verdict.reasons) reasons.push_back(reason);
   const Json report = Json::object({{"format", "millrace-mlperf-storage-1"},
                                     {"workload", command.config.workload},

@@ -40,6 +40,15 @@ BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std
               : 0};
 }
 
+double compute_error(double au, double au_asked) {
+  return au_asked > 0 ? 100 * (au / au_asked - 1) : 0;
+}
+
+const char* au_verdict(double au, double au_asked, double expected) {
+  if (std::abs(compute_error(au, au_asked)) > kMostComputeError) return "invalid";
+  return au >= expected * 100 ? "success" : "fail";
+}
+
 double average_of(const std::vector<double>& values) {
   return values.empty() ? 0 : sum(values, 0, values.size()) / static_cast<double>(values.size());
 }

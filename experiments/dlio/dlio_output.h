@@ -43,6 +43,14 @@ struct BlockMetrics {
 BlockMetrics block_metrics(const DlioConfig& config, const RankBlock& block, std::int64_t batch,
                            double own_cost_s);
 
+/// How far emulated computation may be from what was asked for, per cent: beyond, utilisation says nothing.
+constexpr double kMostComputeError = 1;
+/// Of the mean utilisations, as computed and as asked for: by how much more (negative: less) was computed
+/// than asked, per cent. 0 where nothing was asked for.
+double compute_error(double au, double au_asked);
+/// "success", "fail", or "invalid" where the computation is off.
+const char* au_verdict(double au, double au_asked, double expected);
+
 double average_of(const std::vector<double>& values);
 double spread_of(const std::vector<double>& values);  ///< of the population, as NumPy's std
 

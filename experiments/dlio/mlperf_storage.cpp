@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "experiments/dlio/dlio_output.h"
 #include "runtime/base/text.h"
 
 namespace millrace {
@@ -92,6 +93,9 @@ MlperfVerdict mlperf_verdict(const DlioConfig& config, const MlperfSize& size,
   double mean = 0;
   for (const MlperfRun& run : runs) mean += run.throughput / static_cast<double>(runs.size());
   for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (std::abs(runs[i].compute_error) > kMostComputeError)
+      fail(printed("run %zu is invalid: its computation took %.1f %% %s than asked for, 1 %% is allowed",
+                   i + 1, std::abs(runs[i].compute_error), runs[i].compute_error > 0 ? "longer" : "less"));
     if (runs[i].au < config.expected_au * 100)
       fail(printed("run %zu: utilisation %.2f %%, at least %.0f %% is needed", i + 1, runs[i].au,
                    config.expected_au * 100));

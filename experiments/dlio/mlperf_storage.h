@@ -27,8 +27,9 @@ std::vector<std::string> closed_violations(const DlioConfig& config);
 
 /// One measured run (the warm-up is none).
 struct MlperfRun {
-  double au = 0;          ///< mean, per cent
-  double throughput = 0;  ///< samples a second, all accelerators
+  double au = 0;             ///< mean, per cent
+  double throughput = 0;     ///< samples a second, all accelerators
+  double compute_error = 0;  ///< of the emulated computation, per cent (dlio_output.h)
 };
 
 struct MlperfVerdict {

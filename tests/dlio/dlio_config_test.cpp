@@ -9,6 +9,7 @@
 #include "experiments/dlio/checkpoint_writer.h"
 #include "experiments/dlio/dlio_command.h"
 #include "experiments/dlio/dlio_config.h"
+#include "experiments/dlio/dlio_output.h"
 #include "experiments/dlio/mlperf_storage.h"
 #include "experiments/export/convert_command.h"
 #include "runtime/base/files.h"
@@ -222,6 +223,17 @@ TEST(MlperfStorage, AVerdictSaysWhyNot) {
   low[2].au = 89.9;
   EXPECT_NE(mlperf_verdict(closed, size, low).reasons.at(0).find("run 3: utilisation 89.90"),
             std::string::npos);
+  for (const double error : {1.5, -34.0}) {
+    std::vector<MlperfRun> late = good;
+    late[1].compute_error = error;
+    const MlperfVerdict verdict = mlperf_verdict(closed, size, late);
+    EXPECT_FALSE(verdict.passes);
+    EXPECT_NE(verdict.reasons.at(0).find("run 2 is invalid: its computation took"), std::string::npos);
+  }
+  EXPECT_STREQ(au_verdict(99.9, 34, 0.9), "invalid");
+  EXPECT_STREQ(au_verdict(95, 94.5, 0.9), "success");
+  EXPECT_STREQ(au_verdict(85, 85, 0.9), "fail");
+  EXPECT_STREQ(au_verdict(0, 0, 0.9), "fail");  // no computation was asked for
   std::vector<MlperfRun> uneven = good;
   uneven[4].throughput = 22;
   EXPECT_NE(mlperf_verdict(closed, size, uneven).reasons.at(0).find("5 %"), std::string::npos);
