@@ -183,7 +183,7 @@ CommandSpec train_spec(TrainFlags& f) {
        .value = choices_of<ArrayKernels>(),
        .help =
            "loop: layers run job by job, the bits of the jobs' own runs; fused: all jobs in one kernel where "
-           "there is one; auto: whichever was faster when it was tried.",
+           "there is one; auto: whichever was faster when it was tried, or loop with --deterministic.",
        .group = "Job array",
        .target = into::choice(f.kernels, "kind of kernels")},
       {.name = "unfused",
@@ -196,7 +196,7 @@ CommandSpec train_spec(TrainFlags& f) {
        .group = "Job array",
        .target = into::on(f.explain)},
       {.name = "deterministic",
-       .help = "Only deterministic kernels.",
+       .help = "Only deterministic kernels, and none that a measured time chose (--kernels).",
        .group = "Training",
        .target = into::on(f.deterministic)},
       {.name = "threads",

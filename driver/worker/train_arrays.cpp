@@ -98,8 +98,11 @@ bool may_divide(const TrainSpec& spec) {
   return validate(several, spec.alone.name, spec.alone.layer_names()).empty();
 }
 
+/// No clock decides what a deterministic run computes: kernels over all jobs round differently.
 std::shared_ptr<KernelChoices> new_choices(const TrainSpec& spec) {
-  return std::make_shared<KernelChoices>(spec.kernels, choosing_clock());
+  const bool timed = spec.kernels == ArrayKernels::Auto;
+  return std::make_shared<KernelChoices>(timed && spec.deterministic ? ArrayKernels::Loop : spec.kernels,
+                                         choosing_clock());
 }
 
 /// Makes `arrays` job arrays of what the jobs are; the first ones have a job more where they cannot be equal.

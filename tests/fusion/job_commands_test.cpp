@@ -35,6 +35,15 @@ class JobCommands : public Jobs {
   }
 };
 
+TEST_F(JobCommands, InADeterministicArrayNoClockDecides) {
+  const std::string common = std::string(kTrain) + "--model mlp --width 16 --depth 2 --deterministic ";
+  const std::string said =
+      expect_done(common + "--fused --lr 0.1 0.05 --kernels auto --explain --save-weights w.safetensors");
+  EXPECT_NE(said.find("kernels: loop, nothing was measured"), std::string::npos) << said;
+  expect_done(common + "--lr 0.05 --save-weights alone.safetensors");
+  EXPECT_EQ(bytes("w.job1.safetensors"), bytes("alone.safetensors"));
+}
+
 TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
   const struct {
     std::string model, lists;
