@@ -156,9 +156,13 @@ TrainedArray array_for(const TrainSpec& spec, const Datasets& sets, const Layere
     return batches_of(sets.trains[reader], sets.test ? sets.tests[reader] : nullptr,
                       loader_options(spec, reader));
   };
-  if (network.fields.size() == spec.alone.fields.size())
-    return {network, of_reader(spec.own_data ? first : 0)};
   TrainedArray array{network, {}};
+  const auto choices = spec.choices.find(static_cast<std::size_t>(network.jobs()));
+  if (choices != spec.choices.end()) array.choices = choices->second;
+  if (network.fields.size() == spec.alone.fields.size()) {
+    array.make_batches = of_reader(spec.own_data ? first : 0);
+    return array;
+  }
   for (std::size_t reader = first; reader < first + static_cast<std::size_t>(network.jobs()); ++reader) {
     if (sets.trains[reader]->size() != sets.train->size())
       throw DataError("the data sets of job 0 and job " + std::to_string(reader) + " differ in size");

@@ -426,6 +426,11 @@ class JobLayer : public MultiLayer {
     std::vector<at::Tensor> room;
     inputs = apart(inputs, per_job, room);
     KernelChoice choice{.layer = name_, .kind = kind(), .inputs = text_of(inputs, per_job, context.training)};
+    if (const std::optional<bool> recalled = choices_->recalled(key)) {
+      choice.fused = *recalled;
+      choices_->add(key, choice);
+      return choice.fused;
+    }
     if (one_call_) {
       const double limit = kNotTried * static_cast<double>(jobs_.size()) * at::get_num_threads();
       for (int i = 0; i < 2; ++i) {
@@ -710,6 +715,26 @@ std::optional<bool> KernelChoices::find(std::uint64_t key) const {
 void KernelChoices::add(std::uint64_t key, KernelChoice choice) {
   std::lock_guard lock(mutex_);
   if (places_.emplace(key, made_.size()).second) made_.push_back(std::move(choice));
+}
+
+std::optional<bool> KernelChoices::recalled(std::uint64_t key) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [layer, choices] : recalled_) {
+    if (const auto found = choices.find(key); found != choices.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
+void KernelChoices::recall(const std::string& layer, std::uint64_t key, bool fused) {
+  std::lock_guard lock(mutex_);
+  recalled_[layer][key] = fused;
+}
+
+std::map<std::string, std::map<std::uint64_t, bool>> KernelChoices::by_layer() const {
+  std::lock_guard lock(mutex_);
+  auto all = recalled_;
+  for (const auto& [key, place] : places_) all[made_[place].layer][key] = made_[place].fused;
+  return all;
 }
 
 std::vector<KernelChoice> KernelChoices::all() const {

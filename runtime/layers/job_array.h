@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +39,8 @@ inline bool jobs_together(const at::Tensor& first, const at::Tensor& second) {
 struct KernelChoice {
   std::string layer, kind, inputs;
   bool fused = false;
-  double loop_s = 0, fused_s = 0;  ///< forward and backward, the fastest of a few; 0: not tried
+  /// Forward and backward, the fastest of a few. 0: not tried. Both 0: an earlier run chose.
+  double loop_s = 0, fused_s = 0;
 };
 
 /// CPU time of the calling thread where it computes alone (one thread), which other programs disturb less
@@ -56,14 +58,20 @@ class KernelChoices {
   /// The one made under `key` (of layer and shapes); nullopt: none yet.
   std::optional<bool> find(std::uint64_t key) const;
   void add(std::uint64_t key, KernelChoice choice);
+  /// The choice that an earlier run made under `key`; nullopt: none is known. It stands for a measurement.
+  std::optional<bool> recalled(std::uint64_t key) const;
+  void recall(const std::string& layer, std::uint64_t key, bool fused);
   std::vector<KernelChoice> all() const;  ///< in the order in which they were made
+  /// Keys and choices by layer, those of an earlier run included: what a checkpoint keeps.
+  std::map<std::string, std::map<std::uint64_t, bool>> by_layer() const;
 
  private:
   ArrayKernels mode_;
   Clock& clock_;
-  mutable std::mutex mutex_;  // of made_
+  mutable std::mutex mutex_;  // of what follows
   std::unordered_map<std::uint64_t, std::size_t> places_;
   std::vector<KernelChoice> made_;
+  std::map<std::string, std::map<std::uint64_t, bool>> recalled_;  ///< by layer and key
 };
 
 /// The layer called `name` of B jobs. Inputs, parameters, buffers and outputs are those of job 0, then those

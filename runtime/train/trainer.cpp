@@ -201,6 +201,7 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   for (int array = 0; array < num_arrays(); ++array) {
     BatchNeeds train{.fields = stages->fields(array)};
     reads_own.push_back(!arrays[static_cast<std::size_t>(array)].of_jobs.empty());
+    choices.push_back(arrays[static_cast<std::size_t>(array)].choices);
     // Replicas take turns from where the run begins, which resume() says before the first batch is read.
     train.mine = [=, this](std::int64_t position) {
       return mine(whole_run ? position - position_of(start) : position % per_step);

@@ -24,6 +24,8 @@
 
 namespace millrace {
 
+class KernelChoices;
+
 /// What a rank lives in. Outlives the trainer.
 struct World {
   Communicator& communicator;
@@ -112,6 +114,9 @@ struct TrainedArray {
   /// Of an array whose jobs read their own batches (JobData::Own), instead: each job's, with the fields of
   /// its own model and at its own positions. Jobs that are to go on at different steps need it.
   std::vector<MakeBatches> of_jobs{};
+  /// What `model` was fused with (stage/fuse.h): checkpoints keep the choices, and a run that goes on takes
+  /// them. Null: nothing is chosen by measuring, or nothing of it is kept.
+  std::shared_ptr<KernelChoices> choices{};
 };
 
 /// Collective: every rank of the plan constructs and runs one. Throws ConfigError (plan, model, ranks do not

@@ -48,8 +48,9 @@ struct Trainer::Impl {
   std::int64_t round =
       1;  ///< steps in which every replica has its turn as often: all events come after whole ones
   std::unique_ptr<RankStages> stages;
-  std::vector<BatchSources> sources;  // by array
-  std::vector<char> reads_own;        // by array: each of its jobs has batches of its own
+  std::vector<BatchSources> sources;                    // by array
+  std::vector<char> reads_own;                          // by array: each of its jobs has batches of its own
+  std::vector<std::shared_ptr<KernelChoices>> choices;  // by array; arrays of one size share theirs
   std::unique_ptr<WeightsScore> score;
   SpanRing trace;
   std::vector<TraceWindow> traced;  // steps whose spans are kept
@@ -233,6 +234,7 @@ struct Trainer::Impl {
         std::ranges::move(state, std::back_inserter(states[&h]));
       }
       add_carried(states[&h], *h.executor, *h.store, followed(), h.group.get());
+      add_choices(states[&h], h);
     }
     return mine([&](const HeldStage& h) {
       NamedTensors state = std::move(states.at(&h));
@@ -247,6 +249,7 @@ struct Trainer::Impl {
     return run_together(world.communicator, options.checkpoint_deadline, what, work);
   }
 
+  void add_choices(NamedTensors& state, const HeldStage& held) const;
   void agree_on_settings();
   void require_shared(const std::filesystem::path& folder);
   void claim_outputs();

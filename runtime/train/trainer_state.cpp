@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/carried.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/job_checkpoints.h"
+#include "runtime/checkpoint/kernel_choices.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/layers/job_array.h"
 #include "runtime/train/run_settings.h"
@@ -232,6 +233,8 @@ void Trainer::Impl::resume() {
   const std::vector<JobProgress> progress = progress_of(opened);
   if (std::ranges::any_of(progress, &JobProgress::is_new)) take_initial_weights();
   const auto problem = together("loading " + opened.path, [&] {
+    for (std::size_t array = 0; array < choices.size(); ++array)
+      if (choices[array]) load_kernel_choices(opened, *choices[array], layouts[array].model.jobs());
     for (const HeldStage& h : stages->held()) {
       for (const HeldStage::Rule& of : h.rules) {
         const JobProgress& job = progress[static_cast<std::size_t>(h.first_job + of.job)];
@@ -364,6 +367,16 @@ void Trainer::Impl::require_finite(const std::vector<StageTensors>& tensors) {
     throw NumericError("after step " + std::to_string(done) + " " + problem->what,
                        "lower --lr or add --warmup-steps");
   }
+}
+
+/// Arrays of one size have the same choices: the first of them adds them.
+void Trainer::Impl::add_choices(NamedTensors& state, const HeldStage& held) const {
+  const auto array = static_cast<std::size_t>(held.array);
+  if (!choices[array] || std::ranges::find(choices, choices[array]) != choices.begin() + held.array) return;
+  std::vector<std::string> layers;
+  for (const int layer : layouts[array].layers[static_cast<std::size_t>(held.stage.value)])
+    layers.push_back(layouts[array].model.layers[static_cast<std::size_t>(layer)].name);
+  add_kernel_choices(state, *choices[array], layouts[array].model.jobs(), layers);
 }
 
 /// False if it could not be saved: training goes on, the run's end tells.

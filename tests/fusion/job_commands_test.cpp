@@ -44,6 +44,35 @@ TEST_F(JobCommands, InADeterministicArrayNoClockDecides) {
   EXPECT_EQ(bytes("w.job1.safetensors"), bytes("alone.safetensors"));
 }
 
+TEST_F(JobCommands, ARunThatGoesOnTakesTheKernelsOfItsCheckpoint) {
+  const std::string model = "--model mlp --width 16 --depth 2 --fused --lr 0.1 0.05 --kernels auto ";
+  expect_done(kTrain + model + "--output-dir run --checkpoint-at-end");
+  const std::string on = "train --microbatch 4 --microbatches 2 --steps 12 --no-evaluation --threads 1 " +
+                         model + "--resume run ";
+  // Another cut reads the choices of all stages.
+  for (const char* plan : {"", "--stages 2 "}) {
+    fs::remove_all(folder_ / "on");
+    expect_done(on + plan + "--output-dir on --checkpoint-at-end");
+    const Result<Json> before = read_json((folder_ / "run/summary.json").string()),
+                       after = read_json((folder_ / "on/summary.json").string());
+    ASSERT_TRUE(before && after);
+    const auto& rows = before->find("kernels")->items();
+    ASSERT_FALSE(rows.empty());
+    ASSERT_EQ(after->find("kernels")->items().size(), rows.size());
+    for (const Json& row : after->find("kernels")->items()) {
+      EXPECT_EQ(row.find("loop_s")->as_double(), 0) << "measured again: " << row.dump();
+      const auto same = std::ranges::find_if(rows, [&](const Json& other) {
+        return other.find("layer")->as_string() == row.find("layer")->as_string() &&
+               other.find("inputs")->as_string() == row.find("inputs")->as_string();
+      });
+      ASSERT_NE(same, rows.end()) << row.dump();
+      EXPECT_EQ(row.find("kernel")->as_string(), same->find("kernel")->as_string());
+    }
+  }
+  // They are the array's, not a job's.
+  expect_done("split on --out jobs");
+}
+
 TEST_F(JobCommands, AnArrayWritesWhatItsJobsWould) {
   const struct {
     std::string model, lists;
