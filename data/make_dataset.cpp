@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "data/dataset.h"
+#include "data/files/data_kinds.h"
 #include "data/language/language_datasets.h"
 #include "data/points/point_datasets.h"
 #include "data/readers/array_file.h"
@@ -28,19 +29,18 @@ bool reads_images_alone(const std::vector<FieldSpec>& fields) {
 
 Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& options) {
   const UncountedTensors of_the_set;
-  constexpr std::string_view kArrays = "arrays:";
-  if (options.length_buckets > 0 && (options.path.starts_with(kArrays) || !reads_text(options.fields)))
+  const auto arrays = rest_of(options.path, kArrayData);
+  if (options.length_buckets > 0 && (arrays || !reads_text(options.fields)))
     return Problem{"--length-buckets", "is for pairs of sentences", "leave it out"};
-  if (options.random_bptt && (options.path.starts_with(kArrays) || !reads_text(options.fields)))
+  if (options.random_bptt && (arrays || !reads_text(options.fields)))
     return Problem{"--random-bptt", "is for text that runs on", "leave it out"};
-  if (options.path.starts_with(kArrays)) return make_array_file(options, options.path.substr(kArrays.size()));
+  if (arrays) return make_array_file(options, std::string(*arrays));
   if (reads_text(options.fields)) return make_language_dataset(options);
   const bool points = reads_points(options.fields),
              labelled = !points && reads_labelled_tensors(options.fields),
              images = reads_images_alone(options.fields);
-  constexpr std::string_view kShapeNet = "shapenet:";
-  if (points && options.path.starts_with(kShapeNet))
-    return make_shape_net(options, options.path.substr(kShapeNet.size()));
+  if (const auto folder = rest_of(options.path, kShapeNetData); points && folder)
+    return make_shape_net(options, std::string(*folder));
   if (!labelled && !images && !options.path.starts_with("synthetic")) {
     std::string names;
     for (const FieldSpec& field : options.fields) names += (names.empty() ? "" : ", ") + field.name;
@@ -48,16 +48,14 @@ Result<std::shared_ptr<const Dataset>> make_dataset(const DatasetOptions& option
                    points ? "--data shapenet:FOLDER, arrays:FILE.npz with these arrays, or synthetic"
                           : "--data arrays:FILE.npz with these arrays, or synthetic"};
   }
-  constexpr std::string_view kSynthetic = "synthetic";
   constexpr std::int64_t kTrain = 8192, kTest = 1024;
   const auto make = [&](std::int64_t size) {
     if (points) return make_synthetic_points(options, size);
     return labelled ? make_synthetic(options, size) : make_synthetic_fields(options, size);
   };
-  if (options.path == kSynthetic) return make(options.split == DataSplit::Train ? kTrain : kTest);
-  if (options.path.starts_with("synthetic:")) {
-    const std::string_view text = std::string_view(options.path).substr(kSynthetic.size() + 1);
-    const std::int64_t size = number_of<std::int64_t>(text).value_or(0);
+  if (const auto text = rest_of(options.path, kSyntheticData)) {
+    if (options.path == kSyntheticData) return make(options.split == DataSplit::Train ? kTrain : kTest);
+    const std::int64_t size = number_of<std::int64_t>(*text).value_or(0);
     if (size < 1) {
       return Problem{"--data", "'" + options.path + "' has no valid size", "for example synthetic:4096"};
     }

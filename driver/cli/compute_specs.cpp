@@ -1,5 +1,7 @@
 #include "driver/cli/compute_specs.h"
 
+#include "data/files/data_kinds.h"
+
 namespace millrace {
 namespace {
 
@@ -96,9 +98,8 @@ CommandSpec train_spec(TrainFlags& f) {
        .value = "PATH",
        .help =
            "Folder with train/CLASS/*.jpg and test/ or val/; of text: FOLDER:SOURCE-TARGET or FOLDER with "
-           "token files; of captions: FOLDER (docs/language.md); of point clouds: "
-           "shapenet:FOLDER[,CATEGORY...]; arrays:TRAIN.npz[,TEST.npz], an array for "
-           "each input of the model; or synthetic[:SIZE].",
+           "token files; of captions: FOLDER (docs/language.md); " +
+           data_forms() + ".",
        .group = "Data",
        .target = into::text(f.data)},
       {.name = "workers",

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/console.h"
@@ -77,21 +78,6 @@ ComputeDevice device_of(const JobSpec& job) {
 std::string padded(std::string text, std::size_t width) {
   text.resize(std::max(text.size(), width), ' ');
   return text + "  ";
-}
-
-/// What must be there for `--data`: nothing for synthetic, the files of arrays:A[,B], FOLDER of FOLDER:de-en
-/// and of shapenet:FOLDER[,CATEGORY].
-std::vector<std::string> paths_of_data(const std::string& data) {
-  std::error_code ignored;
-  if (data == "synthetic" || data.starts_with("synthetic:")) return {};
-  constexpr std::string_view kArrays = "arrays:";
-  if (data.starts_with(kArrays)) return split(std::string_view(data).substr(kArrays.size()), ',');
-  constexpr std::string_view kShapeNet = "shapenet:";
-  if (data.starts_with(kShapeNet))
-    return {split(std::string_view(data).substr(kShapeNet.size()), ',').front()};
-  const std::size_t colon = data.rfind(':');
-  if (colon == std::string::npos || fs::exists(data, ignored)) return {data};
-  return {data.substr(0, colon)};
 }
 
 /// What an earlier run's ranks did last would be taken for what this one's do. (Its results stay until the

@@ -1,4 +1,5 @@
 #include "driver/worker/program.h"
+#include "data/files/data_kinds.h"
 
 #include <signal.h>
 
@@ -34,7 +35,7 @@ Problems problems_of(const Additions& own) {
   for (const NamedDataset& dataset : own.datasets) {
     const bool plain =
         !dataset.name.empty() && dataset.name.find_first_of(":/.") == std::string::npos && dataset.make;
-    if (!plain || dataset.name == "synthetic" || dataset.name == "arrays" || dataset.name == "shapenet")
+    if (!plain || std::ranges::count(data_kinds(), dataset.name, &DataKind::prefix) > 0)
       problems.push_back({"--data", "'" + dataset.name + "' cannot be the name of a data set of one's own",
                           "a word without ':', '/' and '.', and what makes it"});
     if (!names.insert(dataset.name).second)

@@ -1,0 +1,43 @@
+#include "data/files/data_kinds.h"
+
+#include <filesystem>
+
+#include "runtime/base/text.h"
+
+namespace millrace {
+
+const std::vector<DataKind>& data_kinds() {
+  static const std::vector<DataKind> kinds{
+      {kShapeNetData, "of point clouds: shapenet:FOLDER[,CATEGORY...]",
+       [](std::string_view rest) { return std::vector{split(rest, ',').front()}; }},
+      {kArrayData, "an array for each input of the model: arrays:TRAIN.npz[,TEST.npz]",
+       [](std::string_view rest) { return split(rest, ','); }},
+      {kSyntheticData, "made up: synthetic[:SIZE]",
+       [](std::string_view) { return std::vector<std::string>(); }}};
+  return kinds;
+}
+
+std::optional<std::string_view> rest_of(std::string_view data, std::string_view prefix) {
+  if (!data.starts_with(prefix)) return std::nullopt;
+  data.remove_prefix(prefix.size());
+  if (data.empty()) return data;
+  if (data.front() != ':') return std::nullopt;
+  return data.substr(1);
+}
+
+std::vector<std::string> paths_of_data(const std::string& data) {
+  for (const DataKind& kind : data_kinds())
+    if (const auto rest = rest_of(data, kind.prefix)) return kind.paths(*rest);
+  std::error_code ignored;
+  const std::size_t colon = data.rfind(':');
+  if (colon == std::string::npos || std::filesystem::exists(data, ignored)) return {data};
+  return {data.substr(0, colon)};
+}
+
+std::string data_forms() {
+  std::string forms;
+  for (const DataKind& kind : data_kinds()) forms += (forms.empty() ? "" : "; ") + std::string(kind.form);
+  return forms;
+}
+
+}  // namespace millrace

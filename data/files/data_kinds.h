@@ -1,0 +1,33 @@
+// The data sets that `--data PREFIX:REST` names, in one table: the help, the launcher and the worker ask it.
+// LibTorch-free.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+struct DataKind {
+  std::string_view prefix;
+  std::string_view form;  ///< how `--data` is written, for the help
+  /// The files and folders that REST names; they must exist before a rank starts.
+  std::vector<std::string> (*paths)(std::string_view rest);
+};
+
+inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "arrays",
+                                  kShapeNetData = "shapenet";
+
+const std::vector<DataKind>& data_kinds();
+
+/// REST of "PREFIX:REST", "" of "PREFIX" alone; nothing if `data` is of another kind.
+std::optional<std::string_view> rest_of(std::string_view data, std::string_view prefix);
+
+/// The files and folders that `data` names. Data without a prefix is a folder, or FOLDER:SOURCE-TARGET.
+std::vector<std::string> paths_of_data(const std::string& data);
+
+/// The forms of all kinds, for the help of `--data`.
+std::string data_forms();
+
+}  // namespace millrace
