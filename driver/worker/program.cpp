@@ -1,5 +1,4 @@
 #include "driver/worker/program.h"
-#include "data/files/data_kinds.h"
 
 #include <signal.h>
 
@@ -10,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "data/files/data_kinds.h"
 #include "driver/cli/command_support.h"
 #include "driver/launch/launch_command.h"
 #include "driver/launch/network_launch.h"
