@@ -40,10 +40,10 @@ void add_asynchronous(const StageLayout& layout, const Plan& plan, const TrainOp
          plan.model + " is trained in turns, each of which needs the weights of the one before, and " + never,
          kUseAFlush});
   if (options.sync_batch_norm)
-    problems.push_back({"",
-                        "statistics over all replicas: the replicas of " + schedule +
-                            " take turns, so that no two of them run at the same time",
-                        kUseAFlush});
+    problems.push_back(
+        {"sync_batch_norm",
+         "the replicas of " + schedule + " take turns, so that no two of them run at the same time",
+         kUseAFlush});
   if (options.target_score)
     problems.push_back({"",
                         "a target score ends a run whose schedule flushes: " + schedule +

@@ -122,7 +122,7 @@ TEST_F(DcganJobs, WhatItCannotDoIsRefused) {
   const std::string train = "train --model dcgan --steps 2 --data images --no-evaluation --image-size ";
   const std::pair<const char*, const char*> cases[] = {
       {"16 --stages 2 --schedule pipedream", "use a schedule that flushes"},
-      {"16 --precision float16", "--precision bfloat16"},
+      {"16 --precision float16", "precision bfloat16"},
       {"24", "give 16, 32, 64 or 128"}};
   for (const auto& [flags, says] : cases) {
     const Ran ran = run(train + flags);

@@ -43,7 +43,7 @@ TEST_F(Jobs, EmulatedLinksAndSynchronisedStatisticsThatCannotBeAreRefused) {
                                                          {"--emulate-links", "1 ranks, the plan has 2"}},
         {"--stages 2 --emulate-links absent.yaml", {"absent.yaml"}},
         {"--sync-batch-norm --autograd", {"--sync-batch-norm", "--autograd"}},
-        {"--sync-batch-norm --schedule pipedream --replicas 2", {"--sync-batch-norm", "take turns"}}}) {
+        {"--sync-batch-norm --schedule pipedream --replicas 2", {"sync_batch_norm", "take turns"}}}) {
     const Ran ran =
         run("train --model resnet18 --image-size 32 --classes 4 --data synthetic:32 --steps 1 "
             "--no-evaluation " +
