@@ -1,5 +1,6 @@
 #include "data/files/data_kinds.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "runtime/base/text.h"
@@ -8,21 +9,26 @@ namespace millrace {
 
 const std::vector<DataKind>& data_kinds() {
   static const std::vector<DataKind> kinds{
-      {kShapeNetData, "of point clouds: shapenet:FOLDER[,CATEGORY...]",
-       [](std::string_view rest) { return std::vector{split(rest, ',').front()}; }},
-      {kArrayData, "an array for each input of the model: arrays:TRAIN.npz[,TEST.npz]",
-       [](std::string_view rest) { return split(rest, ','); }},
-      {kSyntheticData, "made up: synthetic[:SIZE]",
-       [](std::string_view) { return std::vector<std::string>(); }}};
+      {.prefix = kShapeNetData,
+       .form = "of point clouds: shapenet:FOLDER[,CATEGORY...]",
+       .paths = [](std::string_view rest) { return std::vector{split(rest, ',').front()}; }},
+      {.prefix = kArrayData,
+       .form = "an array for each input of the model: arrays:TRAIN.npz[,TEST.npz]",
+       .paths = [](std::string_view rest) { return split(rest, ','); }},
+      {.prefix = kSyntheticData,
+       .form = "made up: synthetic[:SIZE]",
+       .alone = true,
+       .paths = [](std::string_view) { return std::vector<std::string>(); }}};
   return kinds;
 }
 
 std::optional<std::string_view> rest_of(std::string_view data, std::string_view prefix) {
-  if (!data.starts_with(prefix)) return std::nullopt;
+  const auto kind = std::ranges::find(data_kinds(), prefix, &DataKind::prefix);
+  if (kind == data_kinds().end() || !data.starts_with(prefix)) return std::nullopt;
   data.remove_prefix(prefix.size());
-  if (data.empty()) return data;
-  if (data.front() != ':') return std::nullopt;
-  return data.substr(1);
+  if (data.starts_with(':')) return data.substr(1);
+  if (data.empty() && kind->alone) return data;
+  return std::nullopt;
 }
 
 std::vector<std::string> paths_of_data(const std::string& data) {

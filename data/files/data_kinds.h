@@ -12,6 +12,7 @@ namespace millrace {
 struct DataKind {
   std::string_view prefix;
   std::string_view form;  ///< how `--data` is written, for the help
+  bool alone = false;     ///< PREFIX may stand without a REST; else it is the name of a folder then
   /// The files and folders that REST names; they must exist before a rank starts.
   std::vector<std::string> (*paths)(std::string_view rest);
 };
@@ -21,7 +22,8 @@ inline constexpr std::string_view kSyntheticData = "synthetic", kArrayData = "ar
 
 const std::vector<DataKind>& data_kinds();
 
-/// REST of "PREFIX:REST", "" of "PREFIX" alone; nothing if `data` is of another kind.
+/// REST if `data` is of the kind with this prefix, "" where the prefix stands alone; nothing if it is of
+/// another kind.
 std::optional<std::string_view> rest_of(std::string_view data, std::string_view prefix);
 
 /// The files and folders that `data` names. Data without a prefix is a folder, or FOLDER:SOURCE-TARGET.

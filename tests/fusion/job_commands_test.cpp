@@ -45,7 +45,8 @@ TEST_F(JobCommands, InADeterministicArrayNoClockDecides) {
 }
 
 TEST_F(JobCommands, ARunThatGoesOnTakesTheKernelsOfItsCheckpoint) {
-  const std::string model = "--model mlp --width 16 --depth 2 --fused --lr 0.1 0.05 --kernels auto ";
+  const std::string model =
+      "--model mlp --width 16 --depth 2 --fused --lr 0.1 0.05 --kernels auto --arrays 1 ";
   expect_done(kTrain + model + "--output-dir run --checkpoint-at-end");
   const std::string on = "train --microbatch 4 --microbatches 2 --steps 12 --no-evaluation --threads 1 " +
                          model + "--resume run ";
