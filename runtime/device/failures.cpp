@@ -43,6 +43,7 @@ void rethrow_with(const std::string& context) {
     throw;
   } catch (const Error& error) {
     error.throw_with(context);
+    throw;  // not reached: throw_with() throws
   } catch (const c10::OutOfMemoryError& error) {
     throw OutOfMemory(context + text_of_failure(), kLessMemory);
   } catch (const std::bad_alloc&) {

@@ -259,8 +259,8 @@ TEST_F(PlanningCommands, TheExamplesOfThePlanningPageAreRight) {
   }
   EXPECT_EQ(examples, 4);
   for (const auto& entry : std::filesystem::directory_iterator(root / "docs/examples")) {
-    if (entry.is_regular_file())
-      EXPECT_TRUE(read.contains("docs/examples/" + entry.path().filename().string())) << entry.path();
+    if (!entry.is_regular_file()) continue;
+    EXPECT_TRUE(read.contains("docs/examples/" + entry.path().filename().string())) << entry.path();
   }
 }
 
