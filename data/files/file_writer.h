@@ -14,9 +14,9 @@ namespace millrace {
 
 enum class Durability { Cached, Synced };  ///< Synced: fsync before the file gets its name
 
-/// Writes PATH.partial, which `commit` renames to PATH; without it the partial file is removed, also by a signal
-/// that ends the process: an interrupted writer leaves nothing that looks finished. Throws DataError when the disk
-/// fails.
+/// Writes PATH.partial, which `commit` renames to PATH; without it the partial file is removed, also by a
+/// signal that ends the process: an interrupted writer leaves nothing that looks finished. Throws DataError
+/// when the disk fails.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path, std::size_t buffer_bytes = 1 << 20);

@@ -20,8 +20,8 @@ Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes l
 /// Who may read a file that is written: `Private` is for what may hold secrets.
 enum class Readers { Everybody, Private };
 
-/// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno. A signal that ends
-/// the process leaves the old file or the new one, and no other.
+/// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno. A signal
+/// that ends the process leaves the old file or the new one, and no other.
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content,
                              Readers readers = Readers::Everybody);
 

@@ -1,4 +1,5 @@
-// The only file that knows gloo. Debian's gloo, linked before LibTorch's copy of it (docs/architecture/folders.md).
+// The only file that knows gloo. Debian's gloo, linked before LibTorch's copy of it
+// (docs/architecture/folders.md).
 #include "runtime/comm/gloo_channel.h"
 
 #include <gloo/rendezvous/context.h>
