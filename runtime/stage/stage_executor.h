@@ -27,30 +27,30 @@ namespace millrace {
 
 struct ExecutorOptions {
   std::vector<std::uint64_t> seeds{0};  ///< by job
-  /// Microbatches whose losses one update sums up: 1 if it follows each. Their weights (samples, tokens) are
-  /// known beforehand, so each is scaled by its share at once.
+  /// Number of microbatches whose losses one update sums up. Their weights (samples, tokens) are known
+  /// beforehand, so each loss is scaled by its share at once.
   int microbatches_per_update = 1;
-  double gradient_scale = 1;  ///< before the update: 1 / replicas if asynchronous (their mean), else 1
+  double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
   /// By job: the greatest absolute value of a gradient's element; 0 or no entry: gradients stay as they are.
   std::vector<double> clip_values{};
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
   bool stop_on_nonfinite = false;
-  /// Statistics of batch normalisation are over the microbatches that all replicas run at a time. Their
-  /// schedule must be one for check_rounds.
+  /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
+  /// schedule must pass check_rounds.
   bool sync_batch_norm = false;
   MasksFrom masks = MasksFrom::Device;
 };
 
-/// What the heads say of the microbatches since the last time; of the model's last stage.
+/// Means that the heads of the model's last stage report for the microbatches since the previous report.
 struct LossSums {
   NamedValues values;             ///< "loss" first (head_values); of several jobs their mean
   std::vector<NamedValues> jobs;  ///< by job; empty: nothing was summed up
-  double weight = 0;              ///< of the first head: samples or tokens
+  double weight = 0;              ///< samples or tokens that the first head has seen
   double mean_loss() const { return values.empty() ? 0 : values.front().second; }
 };
 
-/// What the executor works with; all outlive it. `replicas` is null for a stage on one rank.
+/// The parts that an executor works with. All must outlive it. `replicas` is null for a stage on one rank.
 struct ExecutorParts {
   const StageLayout& layout;
   StageId stage;
@@ -61,7 +61,7 @@ struct ExecutorParts {
   Device& device;
   /// Empty: this rank holds no other stage, nothing is tied.
   std::vector<std::vector<RankId>> ranks_of_stage{};
-  MessageNumbers numbers{};  ///< where several models share the ranks
+  MessageNumbers numbers{};  ///< keeps messages of several models on the same ranks apart
 };
 
 /// What the microbatches of a step, a flow or an evaluation run in. It stays the same until the next one.
@@ -90,8 +90,9 @@ class StageExecutor {
   /// By job, between steps: the running statistics of those that have ended stay as they are from now on.
   /// (Their weights do by UpdateScalars::skip.)
   void set_ended(const std::vector<char>& ended);
-  /// Evaluation is done with the rule's averaged weights, if it has any, until training goes on. Collective
-  /// over the replicas; before, finish_sends(). True: so it is, and finish_sends() waits for tied values.
+  /// Evaluation uses the rule's averaged weights, if it has any, until training goes on. Collective over the
+  /// replicas; the caller calls finish_sends() before. Returns whether weights were exchanged; then tied
+  /// values are under way, and finish_sends() waits for them.
   bool set_training(bool training);
   /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
   /// evaluation: microbatches under way are put aside, and running statistics are those of the microbatches
@@ -104,7 +105,8 @@ class StageExecutor {
   void feed(MicrobatchId microbatch, const Batch& batch);
   bool reads_batch() const { return program_.reads_batch(); }
   const StageProgram& program() const { return program_; }
-  /// Of training; evaluations begin with nothing. For checkpoints.
+  /// The states that training carries from microbatch to microbatch, for checkpoints. Evaluations have
+  /// others.
   CarriedStates& carried_states() { return carried_; }
 
   /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
@@ -132,20 +134,20 @@ class StageExecutor {
   void prepare_update() {
     if (!gradients_complete_) ties_.give_gradients();
   }
-  /// What the next Update is made of: the store's gradients, those of all uses of a parameter added. Of all
-  /// stages before the first Update of a step, where it depends on the others; Update does it otherwise.
-  /// Throws NumericError by a loss that is not finite.
+  /// Completes the gradients of the next Update: adds those of all uses of a tied parameter, and clips by
+  /// value. Where an Update depends on other stages, the caller completes all stages before the first Update;
+  /// update() does it otherwise. Throws NumericError if no job's loss is finite.
   void complete_gradients();
   /// The Update: the rules turn the gradients into the next version of the weights. `scalars`: by job.
   /// Collective over the replicas that share a rule's state.
   void update(const std::vector<UpdateScalars>& scalars);
 
-  /// Adds up the sums over the replicas, in the order of ranks; Reduce does it in training.
+  /// Adds up the heads' sums over the replicas, in the order of ranks. In training Reduce does it.
   void reduce_sums();
   LossSums take_losses() { return losses_of(take_sums()); }  ///< and starts new sums; waits for the device
-  std::vector<double> take_sums();                           ///< those of all heads of the model
+  std::vector<double> take_sums();                           ///< the sums of all heads of the model
   LossSums losses_of(std::span<const double> sums) const;
-  /// Forwarded in training and not yet through.
+  /// The number of microbatches that were forwarded in training and whose backward is not done.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
 

@@ -26,28 +26,31 @@ struct HeldStage {
   std::vector<std::string> unreached{};  ///< NamedLayer's, of all its layers
   int replica = 0;                       ///< this rank's place among the stage's
   int replicas = 1;                      ///< ranks of the stage
-  double rate = 1;                       ///< times the run's learning rate
+  double rate = 1;                       ///< factor on the run's learning rate
   std::unique_ptr<ParameterStore> store;
-  /// Of the layers [first, end) of the stage, if it is not of all: what a turn trains.
+  /// The update rule of one job. In a model with turns it updates the layers [first, end) of the stage, which
+  /// one turn trains; else all layers.
   struct Rule {
     int job = 0;  ///< of the array
     int turn = 0;
     std::size_t first = 0, end = 0;
-    std::optional<FlatRange> part{};  ///< where they are in the job's flat tensors
+    std::optional<FlatRange> part{};  ///< the place of those layers in the job's flat tensors; unset: all
     std::unique_ptr<UpdateRule> rule;
   };
-  std::vector<Rule> rules;              ///< of a turn those of all jobs, then those of the next
-  std::shared_ptr<Communicator> group;  ///< of the replicas, the same for all arrays; null if alone
-  /// One for each turn, and one for the whole model, which evaluates; that alone, if there are no turns.
+  std::vector<Rule> rules;              ///< turn by turn, and job by job in a turn
+  std::shared_ptr<Communicator> group;  ///< joins the stage's replicas, for all arrays; null without replicas
+  /// An executor for each turn, then one for the whole model. The last one evaluates; it also trains if the
+  /// model has no turns.
   std::vector<std::unique_ptr<StageExecutor>> executors;
-  StageExecutor* executor = nullptr;  ///< whose turn it is
+  StageExecutor* executor = nullptr;  ///< the one of `executors` that runs now (set_turn)
 
   bool in_turn() const { return executor != executors.back().get(); }
-  /// How often the stage reads a microbatch's batch: in training in several turns.
+  /// Returns the number of times that the stage reads a microbatch's batch. Training in turns reads it once
+  /// for each turn that needs it.
   int readings() const;
-  /// What a rule updates, with its names in the run's checkpoints.
+  /// Returns the parameters that a rule updates, under their names in the run's checkpoints.
   ParameterStore store_of(const Rule& rule) const;
-  /// A job's part of the store, with its names in the run's checkpoints. `job` counts in the array.
+  /// Returns a job's part of the store, under its names in the run's checkpoints. `job` counts in the array.
   ParameterStore of_job(int job) const { return named ? store->job(job, first_job + job) : store->job(job); }
   bool has_job(int job) const { return job >= first_job && job < first_job + jobs; }  ///< of all jobs
 };
@@ -55,28 +58,29 @@ struct HeldStage {
 struct RankStagesOptions {
   ExecutorOptions executor;        ///< but the seeds and clip values, which are the jobs'
   std::vector<JobOptions> jobs{};  ///< of all arrays in turn; at least one
-  at::ScalarType dtype =
-      at::kFloat;  ///< of weights and gradients; of what is computed too, unless the layout casts
-  Precision precision = Precision::Float32;  ///< the layout's
+  /// The type of weights and gradients. Layers compute in it too, unless the layout casts.
+  at::ScalarType dtype = at::kFloat;
+  Precision precision = Precision::Float32;  ///< the precision that the layouts were made for
   LossScaleOptions loss_scale;
   bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
   bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
 };
 
-/// Passes each action on to the executor of its stage. Not thread-safe.
+/// The stages of one rank. It passes each action on to the executor of its stage. Not thread-safe.
 class RankStages {
  public:
-  /// `layouts`: of each array. Collective over the replicas of each stage. `world` and `layouts` outlive it.
+  /// `layouts` has one layout for each array. The call is collective over the replicas of each stage. `world`
+  /// and `layouts` must outlive the object.
   /// Throws ConfigError if the plan has no place for this rank.
   RankStages(Communicator& world, Device& device, const std::vector<StageLayout>& layouts, const Plan& plan,
              const RankStagesOptions& options);
 
-  /// By array, ascending by stage; at least one.
+  /// The stages of this rank, array by array and ascending in an array; at least one.
   const std::vector<HeldStage>& held() const { return held_; }
   int num_arrays() const { return static_cast<int>(arrays_.size()); }
   StageExecutor& executor(StageId stage, int array = 0) const;
-  StageExecutor* last(int array = 0) const;  ///< of the model's last stage, if this rank holds it
-  /// Of the batch, by index: 1 where a stage of this rank reads it.
+  StageExecutor* last(int array = 0) const;  ///< the executor of the model's last stage; null on other ranks
+  /// Returns 1 for each field of a batch that a stage of this rank reads, else 0; by index of the field.
   std::vector<char> fields(int array = 0) const;
   bool owns_loss() const;  ///< the one rank that speaks for the job
 
@@ -93,33 +97,34 @@ class RankStages {
   void pause(std::int64_t cut);                            ///< StageExecutor::pause
   void go_on();
   void set_training(bool training);
-  /// What follows is turn `turn` of a step; nullopt: the whole model's, for evaluation.
+  /// The actions that follow belong to turn `turn` of a step; nullopt: to the whole model (evaluation).
   void set_turn(std::optional<std::size_t> turn);
-  /// Of the last stage, which is here: since the last time; in a turn those of all turns.
+  /// Returns the sums that the last stage's heads have added since the previous call, and starts new ones.
+  /// Only the rank that has the last stage may call it. A model trained in turns has the sums of all turns.
   LossSums take_losses(int array);
-  /// Before the Update of `stage`: what stages agree on, and gradients of tied parameters. Waits for other
-  /// ranks. Returns what the update of each of the array's jobs is told.
+  /// Prepares the Update of `stage`: stages exchange gradients of tied parameters and agree on the norm.
+  /// Waits for other ranks. Returns the scalars of the update, by job of the array.
   std::vector<UpdateScalars> before_update(StageId stage, int array = 0);
   void update(StageId stage, const std::vector<UpdateScalars>& scalars, int array = 0);
-  /// Any action but Update. Its microbatch counts in its array.
+  /// Runs any action but Update. The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();
 
-  /// All Updates of a step must follow all its Reduces: gradients of several stages meet before.
+  /// Whether all Updates of a step must follow all its Reduces, because stages agree on a norm before.
   bool agrees_before_updates() const { return arrays_.front().agreement != nullptr; }
-  /// Of the newest update's gradient before it was clipped; negative: it is not measured. Of ClipScope::Stage
-  /// that of this rank's first stage. By job.
+  /// The 2-norms of the newest update's gradients before clipping, by job; negative: not measured. With
+  /// ClipScope::Stage they are those of this rank's first stage.
   const std::vector<double>& gradient_norms() const { return gradient_norms_; }
   bool scales_loss() const { return loss_scalers_.front().active(); }
-  /// By job, the same on all ranks. One that has ended stays as it is.
+  /// The loss scalers by job, the same on all ranks. The scaler of a job that has ended stays as it is.
   std::vector<LossScaler>& loss_scalers() { return loss_scalers_; }
   const std::vector<LossScaler>& loss_scalers() const { return loss_scalers_; }
-  /// Of the newest update, by job: what the loss was multiplied by, and whether it changed nothing.
+  /// The factors on the losses in the newest update, and whether that update was skipped; by job.
   const std::vector<double>& last_loss_scales() const { return last_loss_scales_; }
   const std::vector<char>& skipped_last() const { return skipped_last_; }
 
-  int peak_stash() const { return peak_stash_; }  ///< microbatches of all stages together
-  int peak_versions() const;                      ///< of the stage with the most
+  int peak_stash() const { return peak_stash_; }  ///< most microbatches in the stashes of all stages together
+  int peak_versions() const;                      ///< most weight versions of any stage
 
  private:
   /// What the stages of one array share.
