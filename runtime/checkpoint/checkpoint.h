@@ -48,7 +48,8 @@ struct CheckpointInfo {
   // Of a single job, as JobProgress has them.
   std::optional<LossScaleState> loss_scale;
   std::optional<AveragingState> averaging;
-  /// Of an array whose jobs have not all come as far as it has, or one of which has_state(); else empty.
+  /// The progress of each job of an array, if some job has not come as far as the run or has_state(); else
+  /// empty.
   std::vector<JobProgress> jobs;
 };
 
@@ -59,12 +60,12 @@ NamedTensors whole_stage_state(const ParameterStore& store, UpdateRule& rule);
 std::vector<std::string> stage_state_names(const ParameterStore& store, const UpdateRule& rule);
 /// Weights and buffers in the model's order.
 NamedTensors stage_weights(const ParameterStore& store);
-/// The same with tied parameters under all their names (state_dict).
+/// Returns weights and buffers with tied parameters under all their names (PyTorch's state_dict).
 NamedTensors stage_state_dict(const ParameterStore& store);
 /// The first tensor that holds NaN or Inf, for a message ("conv1.weight holds nan"); empty: all are finite.
 std::string non_finite_in(const NamedTensors& tensors);
 
-/// What a rank writes of one stage; replicas leave it to the first of them.
+/// The tensors that a rank writes for one stage. Only the stage's first replica writes.
 struct StageTensors {
   int stage = 0;
   NamedTensors tensors;

@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-/// What one reader's use of a tensor adds to its gradient.
+/// The gradient that one reader of a tensor contributes.
 struct GradientPart {
   int place;
   int use;  ///< layer, or number of layers + head: index in the model
@@ -57,7 +57,7 @@ class LayerRunner {
 
   LayerRunner(const StageProgram& program, ParameterStore& store, std::uint64_t seed)
       : LayerRunner(program, store, std::vector{seed}) {}
-  /// Of a job array: a seed for each job.
+  /// `seeds` has a seed for each job.
   LayerRunner(const StageProgram& program, ParameterStore& store, std::vector<std::uint64_t> seeds)
       : program_(program),
         store_(store),
@@ -70,10 +70,12 @@ class LayerRunner {
   void set_replicas(ReplicaSum* replicas) { replicas_ = replicas; }
 
   void set_masks(MasksFrom masks) { masks_ = masks; }
-  /// By job: what layers draw in training is by the position less this, the job's own.
+  /// Sets the position where each job's own run begins. In training a job draws for its own positions, which
+  /// count from there.
   void set_begins(std::vector<std::int64_t> positions) { begins_at_ = std::move(positions); }
 
-  /// From slot.values of what came in to those of what leaves; the others are freed after their last reader.
+  /// Computes slot.values of the tensors that leave the stage from those that came in. Other tensors are
+  /// freed after their last reader.
   void forward(LayerSlot& slot, std::int64_t position, VersionId version, Run run);
   /// From slot.gradients and parts of what leaves to those of what came in. Joint: weight gradients too;
   /// `on_layer(step)` after each layer.
@@ -85,7 +87,7 @@ class LayerRunner {
   template <class OnLayer>
   void backward_weight(LayerSlot& slot, OnLayer&& on_layer);
 
-  /// What a head reads, and what it gives back.
+  /// The tensors that a head reads; add_gradients takes the head's gradients for them.
   std::vector<at::Tensor> inputs_of(const LayerSlot& slot, const HeadStep& head) const;
   void add_gradients(LayerSlot& slot, const HeadStep& head, std::vector<at::Tensor> grads) const;
 

@@ -51,23 +51,23 @@ class ParameterStore {
   ParameterStore(const StageLayout& layout, StageId stage, std::uint64_t seed, at::Device device = at::kCPU,
                  at::ScalarType dtype = at::kFloat)
       : ParameterStore(layout, stage, std::vector{seed}, device, dtype) {}
-  /// Of a job array: a seed for each job. The flat tensors hold job 0, then job 1, ..., each as it would be
-  /// by itself.
+  /// `seeds` has a seed for each job. The flat tensors hold job 0, then job 1, and so on; each job is laid
+  /// out as it would be by itself.
   ParameterStore(const StageLayout& layout, StageId stage, const std::vector<std::uint64_t>& seeds,
                  at::Device device, at::ScalarType dtype = at::kFloat);
 
   int jobs() const { return jobs_; }
-  /// What one job has of a flat tensor.
+  /// Returns the part of a flat tensor that belongs to one job: a view.
   at::Tensor of_job(const at::Tensor& flat, int job) const {
     return jobs_ == 1 ? flat : flat.narrow(0, job * (flat.size(0) / jobs_), flat.size(0) / jobs_);
   }
   /// One job's parameters, buffers and ties as a store by itself, under their names of the array; values are
   /// shared, and those of versions that are published later are not in it. For rules and checkpoints.
   ParameterStore job(int job) const;
-  /// The same, named as job `as` of an array of which this store holds a part.
+  /// Returns the same under the names of job `as`. This store then holds a part of a larger array's jobs.
   ParameterStore job(int job, int as) const;
-  /// Of a store of one job: the layers [first, end) of the stage, whose parameters are `flat_range` of its
-  /// flat tensors, as a store by itself; shared as job() shares.
+  /// Returns the layers [first, end) of the stage as a store by itself; only for a store of one job. Their
+  /// parameters are `flat_range` of the flat tensors. It shares tensors as job() does.
   ParameterStore part(std::size_t first, std::size_t end,
                       std::pair<std::int64_t, std::int64_t> flat_range) const;
 
@@ -88,7 +88,7 @@ class ParameterStore {
   /// From now on layers have their Layer::copies(): where `microbatches` of this rank read a version and that
   /// is enough to be worth it.
   void make_copies(const StageLayout& layout, StageId stage, int microbatches);
-  /// What parameters() adds for a version of a layer, in bytes; makes it.
+  /// Makes the copies that parameters() needs for a version of a layer, and returns their bytes.
   std::int64_t bytes_of_copies(int layer) const;
   /// Values were written behind the store's back: copies are made anew.
   void weights_changed();
@@ -128,7 +128,7 @@ class ParameterStore {
   struct Version {
     at::Tensor flat;
     std::vector<std::vector<at::Tensor>> by_layer;
-    /// By layer, where copies stand for the parameters or behind them; empty where there are none yet.
+    /// Copies by layer that stand in place of the parameters, or behind them; empty: none are made yet.
     mutable std::vector<std::vector<at::Tensor>> copied;
     int pins = 0;
   };

@@ -52,7 +52,8 @@ struct Port {
   int place = 0;
 };
 
-/// What goes over to, or comes from, one other stage. Activations: all ports; gradients: those that have one.
+/// The tensors that cross between this stage and one other. Activations cross at all ports, gradients only at
+/// those in `gradients`.
 struct Border {
   int peer = 0;  ///< stage
   std::vector<Port> ports;
@@ -74,7 +75,7 @@ struct StageProgram {
   int num_incoming = 0;                     ///< the first places: fields, then what other stages send
   int num_places = 0;
   std::vector<Border> earlier, later;  ///< stages that send to this one, stages that this one sends to
-  /// By place: readers in several stages, so the gradient is summed when all parts are there.
+  /// By place: 1 if several stages read the tensor. Its gradient is then summed when all parts are there.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< of all heads of the model
   bool carries = false;      ///< a layer CarriesState
@@ -89,15 +90,15 @@ void cast_each(std::vector<at::Tensor>& tensors, const std::vector<at::ScalarTyp
 
 StageProgram compile_stage(const StageLayout& layout, StageId stage);
 
-/// Of the jobs of an array: "loss", the mean over those with a finite one, then each job's values as
-/// "loss.job0" and so on.
+/// Joins the values of jobs. One job: its values. Several: "loss", the mean over the jobs whose loss is
+/// finite, then each job's values as "loss.job0" and so on.
 NamedValues values_of_jobs(const std::vector<NamedValues>& jobs);
-/// Sums of all heads -> what is shown: a single head's values, or "loss", the weighted total, and each head's
-/// values as "head.metric". Not of a job array, which has job_values.
+/// Turns the sums of all heads into metrics. One head: its values. Several: "loss", the weighted total, and
+/// each head's values as "head.metric". A job array has job_values instead.
 NamedValues head_values(const LayeredModel& model, std::span<const double> sums);
-/// Of a job array: what is shown of each job; empty for other models.
+/// Turns the sums of all heads into the metrics of each job; one job if the model is no array.
 std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const double> sums);
-/// Of all heads: metrics and one weight each.
+/// Returns the number of sums of all heads: a head has one for each metric, and one for its weight.
 std::size_t num_head_sums(const LayeredModel& model);
 
 }  // namespace millrace

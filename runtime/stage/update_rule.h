@@ -27,7 +27,7 @@ struct UpdateCount {
   std::int64_t updates = 0;
 };
 
-/// What one update of one job is told.
+/// The scalars of one update of one job.
 struct UpdateScalars {
   double lr = 0;
   double gradient_factor = 1;  ///< times the gradient first: 1 / scale of the loss, and clipping
@@ -40,9 +40,10 @@ class BlockWork {
   /// `work` may be called for parts of `range` in any order and at the same time. So that the passes of a
   /// block find in the cache what the ones before have read.
   void add(FlatRange range, std::function<void(FlatRange)> work);
-  /// The same, of a tensor that may be on a device: there it is called at once, for all.
+  /// Adds work on a tensor that may be on a device. On a device the work is called at once, for the whole
+  /// range.
   void add_on(const at::Tensor& tensor, FlatRange range, std::function<void(FlatRange)> work);
-  void run();  ///< what was added; then there is none
+  void run();  ///< Does the work that was added, and forgets it.
 
  private:
   std::vector<std::function<void(FlatRange)>> works_;
@@ -50,13 +51,13 @@ class BlockWork {
   std::int64_t elements_ = 0;
 };
 
-/// The same bits by either, where a processor has FMA.
+/// The loops of an update. Both kinds give the same bits on a processor with FMA.
 enum class UpdateKernels {
   Own,    ///< where there are some: on such a CPU
   Torch,  ///< ATen's operators, as on a GPU
 };
 
-/// What a rule is made for. `replicas` outlives it; null or a group of one: nothing is shared.
+/// The parts that a rule is made for. `replicas` must outlive it; null or a group of one: nothing is shared.
 struct RuleParts {
   const ParameterStore& store;
   Communicator* replicas = nullptr;
@@ -78,9 +79,9 @@ class UpdateRule {
     UpdateRule* rule;
     at::Tensor weights, gradient;
     UpdateScalars scalars;
-    std::int64_t begin = 0;  ///< where what the rule updates begins in them
+    std::int64_t begin = 0;  ///< the first element of the two tensors that the rule updates
   };
-  /// The same of each of several rules, whose weights are apart: their blocks are one piece of work, so that
+  /// Applies several rules, whose weights are apart. Their blocks are one piece of work, so that
   /// many small jobs take what one model of their size takes.
   static void apply_all_(std::span<const Update> updates);
 
@@ -89,11 +90,12 @@ class UpdateRule {
   FlatRange shard() const { return shards_.mine(); }
   /// The state of all shards [N] on the first replica, nothing on the others. Collective over the replicas.
   std::vector<std::pair<std::string, at::Tensor>> whole_state();
-  /// Of `flat` [N], which has this rank's shard, the other shards too. Collective over the replicas.
+  /// Completes `flat` [N], which has this rank's shard, with the shards of all replicas. Collective over
+  /// them.
   void all_gather_(const at::Tensor& flat) { shards_.all_gather_(flat); }
   /// Weights to evaluate with instead of the newest, of this rank's shard; undefined: those.
   virtual at::Tensor averaged_weights() const { return {}; }
-  /// Of a rule that waits for it (RuleOptions::nonmonotone): averages begin after `updates` updates.
+  /// Lets averages begin after `updates` updates, in a rule that waits for it (RuleOptions::nonmonotone).
   virtual void begin_averaging(std::int64_t /*updates*/) {}
   /// The rate of the newest update, of a rule whose next one depends on it; for checkpoints.
   virtual std::optional<double> last_rate() const { return std::nullopt; }
@@ -127,7 +129,7 @@ class UpdateRule {
   /// Of the weights, of a segment that decays or not.
   double decay_of(bool decays) const { return decays ? number(&RuleOptions::weight_decay) : 0; }
   bool decays(const ParameterSlot& slot) const;
-  /// What this rank's shard has of a parameter, padding included; may be empty.
+  /// Returns the range of a parameter in this rank's shard, padding included; it may be empty.
   FlatRange shard_of_slot(std::size_t slot) const;
   at::Tensor add_state(const std::string& name);  ///< zeros, one element for each of the shard
   /// The part of a state tensor that belongs to `range` of the flat tensors.

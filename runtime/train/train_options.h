@@ -1,4 +1,4 @@
-// What a run is told. LibTorch-free.
+// The options of a run. LibTorch-free.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace millrace {
 
-/// What the jobs of an array may differ in.
+/// The options in which the jobs of an array may differ.
 struct JobOptions {
   std::uint64_t seed = 0;
   RuleOptions rule;

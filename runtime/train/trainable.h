@@ -1,4 +1,4 @@
-// What a run cannot be trained with.
+// Checks of a run before it begins.
 #pragma once
 
 #include <vector>

@@ -53,41 +53,40 @@ using MakeBatches = std::function<BatchSources(const BatchNeeds& train, const Ba
 
 struct EvaluationReport {
   std::int64_t step = 0;
-  NamedValues values;             ///< of the model's heads, "loss" first
-  std::vector<NamedValues> jobs;  ///< of a job array: each job's
-  double samples = 0;             ///< what they are means over: samples, or tokens
+  NamedValues values;  ///< means of the heads' metrics, "loss" first; of several jobs: values_of_jobs
+  std::vector<NamedValues> jobs;  ///< the metrics of each job
+  double samples = 0;             ///< the number of samples, or tokens, that the means are over
 };
 
-/// What a WeightsScore has found.
+/// A score of the weights (WeightsScore).
 struct ScoreReport {
   std::int64_t step = 0;
   NamedValues values;
-  double seconds = 0;  ///< what it took
+  double seconds = 0;  ///< the time that scoring took
 };
 
-/// Of one job of an array. Steps are its own.
+/// The report of one job of an array. It counts the job's own steps.
 struct JobReport {
-  std::int64_t first_step = 0;  ///< done before this run
-  std::int64_t steps = 0;       ///< done, of all runs
-  std::vector<double> losses;   ///< of this run
-  std::int64_t nonfinite_step =
-      -1;  ///< the first whose loss is NaN or Inf, from which on it is worth nothing
+  std::int64_t first_step = 0;       ///< done before this run
+  std::int64_t steps = 0;            ///< done, of all runs
+  std::vector<double> losses;        ///< of this run
+  std::int64_t nonfinite_step = -1;  ///< the first step whose loss is NaN or Inf; -1: none
   std::optional<LossScaleState> loss_scale{};
 };
 
-/// What a rank can say of the run. Losses and evaluations on ranks of the last stage only.
+/// A rank's report of the run. Only ranks of the last stage have losses and evaluations.
 struct RunReport {
   std::int64_t steps = 0;           ///< done in this run
   bool stopped = false;             ///< before the last step, because it was asked to
   std::string run;                  ///< id of the run; empty without an output folder
   std::int64_t first_step = 0;      ///< steps done before this run
-  std::int64_t saved_step = -1;     ///< of the newest whole checkpoint, or -1
+  std::int64_t saved_step = -1;     ///< steps in the newest whole checkpoint; -1: there is none
   std::int64_t failed_saves = 0;    ///< checkpoints that could not be written
   std::int64_t lost_log_lines = 0;  ///< of all ranks
   std::vector<std::string> lost;    ///< results that are not on the disk at the end; the same on all ranks
   bool lost_checkpoint = false;     ///< one of them is the newest state
-  std::vector<double> losses;
-  std::vector<JobReport> jobs;  ///< of a job array; `losses` are the means over those that are finite
+  std::vector<double> losses;       ///< by step; of an array the mean over the jobs whose loss is finite
+  std::vector<JobReport> jobs;      ///< the jobs of an array; empty for a single job
   std::vector<EvaluationReport> evaluations;
   std::vector<ScoreReport> scores;  ///< on all ranks
   bool reached_target = false;      ///< it ended because a score did
@@ -97,25 +96,25 @@ struct RunReport {
   int peak_stash = 0;
   int peak_versions = 0;
   std::int64_t peak_memory_bytes = 0;  ///< of tensors on this rank's device
-  /// Where the loss is scaled: at the end, over all runs of the job.
+  /// The loss scaler at the end, if the loss is scaled. It counts over all runs of the job.
   std::optional<LossScaleState> loss_scale;
 };
 
-/// Where --save-weights `path` puts job `job` of an array: "w.safetensors" -> "w.job3.safetensors".
+/// Returns the file for the weights of job `job` of an array: "w.safetensors" -> "w.job3.safetensors".
 std::string file_of_job(const std::string& path, int job);
 
-/// Microbatches per Update of the job for a plan: `plan.microbatches`, or 1 if asynchronous.
+/// Returns the number of microbatches that one Update sums up: `plan.microbatches`, or 1 if asynchronous.
 int microbatches_per_step(const Plan& plan);
 
-/// A model that is trained, single or a job array, and what it reads.
+/// A model to train, of one job or a job array, with the batches that it reads.
 struct TrainedArray {
   LayeredModel model;
   MakeBatches make_batches;
-  /// Of an array whose jobs read their own batches (JobData::Own), instead: each job's, with the fields of
-  /// its own model and at its own positions. Jobs that are to go on at different steps need it.
+  /// For an array whose jobs read their own batches (JobData::Own), instead of make_batches: one function for
+  /// each job, with the fields of the job's own model. Jobs that go on at different steps need it.
   std::vector<MakeBatches> of_jobs{};
-  /// What `model` was fused with (stage/fuse.h): checkpoints keep the choices, and a run that goes on takes
-  /// them. Null: nothing is chosen by measuring, or nothing of it is kept.
+  /// The kernel choices that `model` was fused with (stage/fuse.h). Checkpoints keep them, and a run that
+  /// resumes takes them. Null: checkpoints keep no choices.
   std::shared_ptr<KernelChoices> choices{};
 };
 
@@ -132,14 +131,14 @@ class Trainer {
   Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
           std::unique_ptr<WeightsScore> score = nullptr);
   ~Trainer();
-  /// When it throws, the other ranks still wait for this one: the caller notes the error and then calls the
-  /// communicator's abort(), so that what it causes in them comes later.
+  /// Trains to the last step. When it throws, the other ranks still wait for this one. The caller notes the
+  /// error and then calls the communicator's abort(), so that the errors of other ranks come later.
   RunReport run();
 
-  /// One step more, and what is due after it (evaluation, checkpoint): for callers with a loop of their own.
-  /// Of replicas that take turns (pipedream): one of each. Collective. False, and nothing is done, where all
-  /// steps are done or the run was asked to stop. run() after it does the rest, and what comes at the end:
-  /// the last evaluation, the weights. Throws as run().
+  /// Does one step and then the evaluation or checkpoint that is due: for callers with a loop of their own.
+  /// Where replicas take turns (pipedream), each of them does one. Collective. Returns false, and does
+  /// nothing, if all steps are done or the run was asked to stop. run() does the remaining steps, the last
+  /// evaluation and the final weights. Throws as run() does.
   bool step();
   std::int64_t steps_done() const;  ///< over resumes
   const RunReport& report() const;  ///< as far as it has come: losses, evaluations, saved_step

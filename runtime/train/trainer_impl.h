@@ -1,4 +1,4 @@
-// What a Trainer is inside; for its own files: trainer.cpp runs steps, trainer_state.cpp begins and ends runs
+// The inside of a Trainer, for its own files: trainer.cpp runs steps, trainer_state.cpp begins and ends runs
 // and keeps checkpoints, trainer_evaluation.cpp evaluates.
 #pragma once
 
@@ -29,10 +29,10 @@ namespace millrace {
 // Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends. Where
 // microbatches follow others, as many as lie between them (place_followers).
 inline constexpr int kEvaluationChunk = 16;
-// Of those, so many go between two looks at the stop flag.
+// The number of them between two looks at the stop flag.
 inline constexpr int kEvaluationPiece = 4;
 
-/// What the last stages of all arrays say, as one array's would.
+/// Joins the losses of all arrays, as one array of all jobs would report them.
 LossSums joined(std::vector<LossSums> arrays);
 
 inline Transport transport_of(const Communicator& world) {
@@ -57,7 +57,7 @@ struct Trainer::Impl {
   StatusBoard status;
   StepLog log;
   RunReport report;
-  /// Of a step, before it is logged.
+  /// The measurements of a step, before it is logged.
   struct Measured {
     double seconds = 0, cpu_s = 0;
     TimePoint ended{};
@@ -107,7 +107,7 @@ struct Trainer::Impl {
 
   const StageLayout& layout() const { return layouts.front(); }
   int num_arrays() const { return static_cast<int>(layouts.size()); }
-  /// Of several.
+  /// Returns the array of an action, where several arrays share the schedule.
   int array_of(const Action& action) const {
     return static_cast<int>(action.microbatch.value / plan.microbatches);
   }
@@ -142,7 +142,7 @@ struct Trainer::Impl {
   /// Among all jobs that are trained: TrainOptions::first_job.
   int first_job() const { return options.first_job.value_or(0); }
   bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
-  /// Of step `step`, by job.
+  /// Returns the learning rates of step `step`, by job.
   std::vector<double> rates(std::int64_t step) const {
     std::vector<double> result;
     for (int array = 0; array < num_arrays(); ++array) {
@@ -156,8 +156,8 @@ struct Trainer::Impl {
     return result;
   }
 
-  /// What a checkpoint of this moment says of the jobs: nothing where all have come as far as the run, and
-  /// none waits for evaluations.
+  /// Returns the progress of each job for a checkpoint of this moment. It is empty if every job has come as
+  /// far as the run and none waits for evaluations.
   std::vector<JobProgress> progress() const {
     std::vector<JobProgress> all;
     for (std::size_t job = 0; job < job_steps.size(); ++job) {
@@ -207,7 +207,8 @@ struct Trainer::Impl {
     return evaluates() && (is_due(options.evaluate_every, step) || (step > start && any_watches(step)));
   }
 
-  /// What this rank writes: of the stages whose first replica it is, array after array.
+  /// Returns the tensors that this rank writes: those of the stages whose first replica it is, array by
+  /// array.
   std::vector<StageTensors> mine(const std::function<NamedTensors(const HeldStage&)>& tensors) const {
     std::vector<StageTensors> result;
     for (const HeldStage& h : stages->held()) {
