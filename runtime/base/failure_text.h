@@ -1,4 +1,4 @@
-// What an exception says, whoever threw it.
+// The text of any exception.
 #pragma once
 
 #include <string>

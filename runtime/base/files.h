@@ -14,10 +14,10 @@ namespace millrace {
 
 /// The whole file as bytes; a Problem if absent, unreadable, a folder, or larger than `limit`.
 Result<std::string> read_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
-/// The same for a regular file only: a FIFO, a socket or a device is a Problem and never waited for.
+/// Reads a regular file. A FIFO, a socket or a device is a Problem and is never waited for.
 Result<std::string> read_regular_file(const std::filesystem::path& path, Bytes limit = 256 * kMiB);
 
-/// Who may read a file that is written: `Private` is for what may hold secrets.
+/// The users who may read a file that is written. `Private` is for files that may hold secrets.
 enum class Readers { Everybody, Private };
 
 /// Writes `path.tmp.<pid>`, fsyncs, renames over `path`, fsyncs the folder. Problem names errno. A signal
@@ -33,10 +33,11 @@ Status make_writable_folder(const std::filesystem::path& path);
 Status make_place_for_file(const std::filesystem::path& path);
 
 /// A folder under another name, durable; rename(2) alone is neither if the name is taken by a full folder.
-/// What was at `to` is at `from` afterwards (a caller removes it), or gone where the file system cannot
-/// exchange two names; there it stands as `to`.replaced between the two renames.
+/// Puts the folder `from` in the place of `to`. The old folder is at `from` afterwards, and a caller removes
+/// it. Where the file system cannot exchange two names, the old folder is gone; between the two renames it
+/// stands as `to`.replaced.
 Status replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
-/// The same without an exchange: two renames.
+/// Replaces the folder by two renames, without an exchange.
 Status replace_folder_by_renames(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// rename and unlink are durable only after the folder is synced.

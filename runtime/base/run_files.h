@@ -14,7 +14,7 @@ struct RankFiles {
   std::string_view prefix, suffix;
 
   std::string of(int rank) const { return std::string(prefix) + std::to_string(rank) + std::string(suffix); }
-  /// Whose file `name` is; nothing if it is none of these.
+  /// Returns the rank whose file is called `name`; nothing if it is none of these files.
   std::optional<int> rank_of(std::string_view name) const {
     if (name.size() <= prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
       return std::nullopt;

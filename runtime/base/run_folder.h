@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// Of this machine; empty if it does not say.
+/// Returns the name of this machine; empty if the machine does not say.
 std::string host_name();
 
 /// 16 hexadecimal digits from the kernel's random numbers: they tell one run's files from another's.
@@ -38,14 +38,15 @@ class RunLock {
   int fd_ = -1;
 };
 
-/// What of an earlier run would be lost if another one wrote into `folder`: "checkpoints up to step-00000030,
-/// a summary". Empty: nothing (also if a run began there and never came to its first step).
+/// Says what would be lost if another run wrote into `folder`: "checkpoints up to step-00000030, a summary".
+/// Empty: nothing would, for example because a run began there and never came to its first step.
 std::string earlier_run(const std::filesystem::path& folder);
 
 /// Folders of the rounds in which the jobs of `folder` are trained (run_files::kRounds), the first round
 /// first.
 std::vector<std::filesystem::path> rounds_in(const std::filesystem::path& folder);
-/// Where its ranks write now, or wrote last: the last round's folder; `folder` itself without rounds.
+/// Returns the folder into which ranks write now, or wrote last: the last round's, or `folder` without
+/// rounds.
 std::filesystem::path newest_round(const std::filesystem::path& folder);
 
 /// Whether a run can go on in `folder`: a checkpoint is there, or a round that is done.
@@ -75,7 +76,7 @@ void remove_failures(const std::filesystem::path& folder);
 bool is_locked(const std::filesystem::path& folder);
 
 /// Deletes what a process that was killed while it wrote one of these files left beside it (FILE.tmp.<pid>).
-/// By who holds the lock.
+/// Removes files that an earlier run left unfinished. Only the holder of the lock may call it.
 void remove_unfinished(const std::filesystem::path& folder);
 
 }  // namespace millrace

@@ -18,9 +18,9 @@ std::string printed(const char* pattern, auto... values) {
 /// The shortest text that reads back as the same number; "nan", "inf".
 void append_number(std::string& to, double value);
 
-/// What stands between the separators, empty parts too: "a,,b" has three, "" has one.
+/// Returns the parts between the separators, empty parts too: "a,,b" has three, "" has one.
 std::vector<std::string> split(std::string_view text, char separator);
-/// The same without the empty ones.
+/// Returns the parts that are not empty.
 std::vector<std::string> words_of(std::string_view text, char separator);
 
 /// Length of the valid UTF-8 sequence at `i`, or 0.

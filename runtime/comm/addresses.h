@@ -18,8 +18,8 @@ struct SocketAddress {
   std::string text() const;  ///< "10.0.0.7", "fe80::1%eth0"; without port
 };
 
-/// Of a name or a literal, "[::1]" too: its IPv4 address where it has one, else IPv6. Throws ConfigError,
-/// which calls it MASTER_ADDR.
+/// Resolves a name or a literal such as "[::1]". IPv4 wins where the name has both. Throws ConfigError, which
+/// calls the name MASTER_ADDR.
 SocketAddress resolve(const std::string& host, int port);
 
 /// Every address of this host, of the family of `like`, with its port.

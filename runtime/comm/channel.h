@@ -1,4 +1,4 @@
-// What a transport supplies: messages between two ranks. All collectives are built on it once
+// The part that a transport supplies: messages between two ranks. All collectives are built on it once
 // (channel_communicator.cpp), so that every back end gives bitwise the same sums.
 #pragma once
 
@@ -29,7 +29,7 @@ class Channel {
   virtual std::chrono::milliseconds deadline() const = 0;
   virtual Clock& clock() const = 0;        ///< of its waits
   virtual bool buffers_sends() const = 0;  ///< see Communicator
-  /// By rank: a number of its host, the same on all ranks. Empty: one host, or not known.
+  /// Returns a number of the host of each rank, the same on all ranks. Empty: one host, or not known.
   virtual std::vector<int> hosts() const { return {}; }
   /// `tensor` is contiguous and must not change before the Pending is done.
   virtual std::unique_ptr<Pending> post(const Transfer& transfer) = 0;
@@ -79,7 +79,7 @@ std::vector<std::shared_ptr<Channel>> make_local_channels(int size, std::chrono:
 std::string wait_message(int rank, const Transfer& transfer, const Clock& clock, TimePoint start,
                          const std::string& what);
 
-/// What to do when a wait ended at its deadline, and when the peer is gone.
+/// Hints for a wait that ended at its deadline, and for a peer that is gone.
 inline constexpr const char* kLateHint =
     "is the peer alive and running the same plan? The deadline is --timeout";
 inline constexpr const char* kPeerEndedHint =

@@ -14,7 +14,7 @@ inline constexpr std::size_t kNonceBytes = 16;
 inline constexpr std::size_t kMostJobBytes = 256;
 inline constexpr std::uint32_t kMostHelloBytes = 1024;
 
-/// What a rank says of itself.
+/// The facts that a rank sends about itself.
 struct Hello {
   int rank = 0;
   int size = 1;

@@ -1,5 +1,5 @@
-// Where a rank's tensors live and its kernels run. The engine asks for nothing else: layers, rules and losses
-// are ATen ops, which go where their tensors are.
+// The device on which a rank's tensors live and its kernels run. The engine asks for nothing else: layers,
+// rules and losses are ATen ops, which go where their tensors are.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class DeviceMark {
   virtual ~DeviceMark() = default;
   /// Blocks until the device has come this far.
   virtual void wait() = 0;
-  /// It has come this far already; false also where to ask would cost.
+  /// Whether the device has come this far. It may answer false where asking would cost time.
   virtual bool is_reached() const = 0;
   /// Seconds of the device from `earlier` (of the same device) to here. Both must have been waited for.
   virtual double seconds_since(const DeviceMark& earlier) const = 0;

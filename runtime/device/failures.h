@@ -14,7 +14,7 @@ namespace millrace {
 /// "out of memory: 1.2 GiB of tensors are live, 0.1 GiB kept for the next ones; the process may have 3.0 GiB
 /// (ulimit -v)". `asked`: bytes of the tensor that found no room, 0: unknown.
 std::string out_of_memory_text(std::size_t asked = 0);
-/// What a user can do about it.
+/// The hint of OutOfMemory.
 extern const char* const kLessMemory;
 
 }  // namespace millrace

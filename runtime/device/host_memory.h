@@ -1,4 +1,4 @@
-// Where CPU tensors live: LibTorch's allocator replaced by one that keeps freed blocks.
+// The memory of CPU tensors: it replaces LibTorch's allocator by one that keeps freed blocks.
 #pragma once
 
 #include <cstdint>

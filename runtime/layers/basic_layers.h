@@ -29,8 +29,8 @@ struct Extent2 {
   Extent2(std::int64_t h, std::int64_t w) : height(h), width(w) {}
 };
 
-/// What a convolution reads beyond the edges: zeros, or the image mirrored without its edge, its edge again,
-/// or the other side (torch's padding_mode).
+/// The values that a convolution reads beyond the edges: zeros, the image mirrored without its edge, the edge
+/// again, or the other side (torch's padding_mode).
 enum class PaddingMode { Zeros, Reflect, Replicate, Circular };
 
 struct ConvOptions {
@@ -69,19 +69,19 @@ struct BatchNormOptions {
 };
 LayerPtr batch_norm2d(std::int64_t channels,
                       const BatchNormOptions& options = {});  ///< statistics of the microbatch
-/// The same over the rows of [B, ..., C]: channels are the last dimension.
+/// Batch normalisation over the rows of [B, ..., C]: channels are the last dimension.
 LayerPtr batch_norm1d(std::int64_t channels, const BatchNormOptions& options = {});
 LayerPtr relu();
 /// erf, or its approximation by tanh (BERT's original).
 enum class GeluForm { Erf, Tanh };
 LayerPtr gelu(GeluForm form = GeluForm::Erf);
 LayerPtr tanh_layer();
-/// What becomes of a last window that does not fit whole: it is left out, or it counts (torch's ceil_mode).
+/// Whether a last window that does not fit whole is left out or kept (torch's ceil_mode).
 enum class LastWindow { LeftOut, Kept };
 LayerPtr max_pool2d(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                     LastWindow last = LastWindow::LeftOut);
-/// Where max_pool2d of the same input and numbers found each of its values: int64 [B, C, H', W'], counted in
-/// the plane [H, W] (torch's return_indices). A layer beside the pooling itself; no gradient flows through
+/// The place of each value that max_pool2d of the same input and numbers takes: int64 [B, C, H', W'], counted
+/// in the plane [H, W] (torch's return_indices). It is a layer beside the pooling; no gradient flows through
 /// it.
 LayerPtr max_pool2d_indices(std::int64_t kernel, std::int64_t stride, std::int64_t padding = 0,
                             LastWindow last = LastWindow::LeftOut);

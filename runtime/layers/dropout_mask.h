@@ -18,8 +18,8 @@ at::Generator seeded_generator(at::Device device, std::uint64_t seed);
 /// the seed alone, on devices other than the CPU also of their kind.
 at::Tensor dropout_mask(const at::Tensor& like, double p, std::uint64_t seed,
                         MasksFrom from = MasksFrom::Device);
-/// By the seed of `context`; of a job array (Layer::folds) by each job's, for its part of dimension 0: what
-/// each draws by itself.
+/// Draws a mask by the seed of `context`. In a job array (Layer::folds) each job's seed draws the job's part
+/// of dimension 0, as the job draws it by itself.
 at::Tensor dropout_mask(const at::Tensor& like, double p, const CallContext& context);
 
 }  // namespace millrace

@@ -15,8 +15,8 @@
 
 namespace millrace {
 
-/// What the gradient of a microbatch is multiplied with. Both are known before anything is computed, because
-/// the weights of all microbatches of a step are (BatchExtent).
+/// The factors on the gradient of a microbatch. Both are known before anything is computed, because the
+/// weights of all microbatches of a step are known (BatchExtent).
 struct LossScale {
   double share = 1;  ///< of the microbatch's mean loss: its weight / weight of the step
   double unit = 1;   ///< of the microbatch's summed loss: 1 / weight of the step
@@ -41,19 +41,19 @@ class Head {
   /// Adds this microbatch to `sums` [metrics + 1]. `saved` is nullptr in evaluation. Tensors are on the CPU.
   /// Throws DataError where a target is out of range.
   virtual void forward(std::span<const at::Tensor> inputs, Saved* saved, std::span<double> sums) const = 0;
-  /// The same where the CPU must not wait for the device: float64 [metrics + 1] on the inputs' device. By
-  /// default it waits.
+  /// Computes the sums of forward() on the inputs' device, so that the CPU does not wait: float64 [metrics +
+  /// 1]. By default it waits.
   virtual at::Tensor forward_on_device(std::span<const at::Tensor> inputs, Saved* saved) const;
   /// Gradients for the inputs (undefined where `needs[i]` is false).
   virtual std::vector<at::Tensor> backward(Saved& saved, LossScale scale,
                                            std::span<const bool> needs) const = 0;
-  /// The same with a scale for each job of an array; another head has one.
+  /// Does the backward with a scale for each job of an array. A head of one job takes the first scale.
   virtual std::vector<at::Tensor> backward_of_jobs(Saved& saved, std::span<const LossScale> scales,
                                                    std::span<const bool> needs) const {
     return backward(saved, scales.front(), needs);
   }
 
-  /// What is shown of the final sums [metrics + 1]: by default each divided by the weight (0 if that is 0).
+  /// Turns the final sums [metrics + 1] into metrics: by default each divided by the weight (0 if that is 0).
   virtual NamedValues values(std::span<const double> sums) const;
 
   virtual bool like(const Head& other) const { return this == &other; }  ///< Layer::like

@@ -26,8 +26,8 @@ namespace millrace {
 at::Tensor stacked(std::span<const at::Tensor> tensors);
 /// [B, ...] as B views.
 void append_unstacked(const at::Tensor& stacked, std::vector<at::Tensor>& to);
-/// Of `all`, which has `per_job` tensors of each job, job after job: the i-th of all jobs as one, by
-/// stacked() where they are not jobs_together().
+/// Returns the i-th tensor of all jobs as one. `all` has `per_job` tensors of each job, job after job.
+/// Tensors that are not jobs_together() are stacked().
 at::Tensor together(std::span<const at::Tensor> all, std::size_t i, std::size_t per_job);
 /// The B tensors of an edge may be given together: the first is then all of them, [B, ...], and the others
 /// are undefined. `first` and `second`: job 0's and job 1's.
@@ -47,8 +47,8 @@ struct KernelChoice {
 /// than the host's time; else that.
 Clock& choosing_clock();
 
-/// What is chosen for the layers of one array, by layer and shapes. Thread-safe: ranks of one process share
-/// it.
+/// The kernels that were chosen for the layers of arrays of one size, by layer and shapes. Thread-safe: ranks
+/// of one process share it.
 class KernelChoices {
  public:
   /// `clock` outlives it.
@@ -79,7 +79,7 @@ class KernelChoices {
 /// layer. `kernels` false: always job by job.
 LayerPtr job_layer(std::string name, std::vector<LayerPtr> jobs, std::shared_ptr<KernelChoices> choices,
                    bool kernels);
-/// The same of a head; sums are those of job 0 with its weight, then those of job 1, ...
+/// The head of B jobs. Its sums are those of job 0 with its weight, then those of job 1, and so on.
 HeadPtr job_head(std::vector<HeadPtr> jobs, std::shared_ptr<KernelChoices> choices);
 /// The heads that job_head() was made of; empty: `head` is not one.
 std::span<const HeadPtr> jobs_of(const Head& head);

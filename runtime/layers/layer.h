@@ -16,7 +16,7 @@ namespace millrace {
 
 using Shape = std::vector<std::int64_t>;  // of a whole microbatch, e.g. [B, C, H, W] or [T, B]
 
-/// What is known of a tensor before it is there.
+/// The shape and type of a tensor, known before the tensor exists.
 struct TensorSpec {
   Shape shape;
   at::ScalarType dtype = at::kFloat;
@@ -31,7 +31,7 @@ enum class Init {
   Constant,  ///< a
 };
 
-/// What a parameter is for: rules may leave some kinds out of weight decay or of layer-wise scaling.
+/// The use of a parameter. Rules may leave some kinds out of weight decay or of layer-wise scaling.
 enum class ParameterKind { Weight, Bias, Norm, Embedding };
 
 /// A trainable parameter, or a buffer (running statistics: updated in forward, not versioned, not trained).
@@ -59,9 +59,9 @@ struct ParameterSpec {
   bool written = false;
 };
 
-/// What a layer computes in where a run has a lower precision (bfloat16 or float16) than its weights: the
-/// lists of torch.autocast for the CPU, by layer. Where it has none, everything is in the precision of the
-/// run.
+/// The type that a layer computes in if the run has a lower precision (bfloat16 or float16) than its weights.
+/// Layers follow the lists of torch.autocast for the CPU. Without a lower precision all layers compute in the
+/// precision of the run.
 enum class CastPolicy {
   Lower,    ///< floating inputs and parameters are cast to the lower precision: matrix products, convolutions
   Float32,  ///< floating inputs are cast to float32
@@ -69,8 +69,8 @@ enum class CastPolicy {
             ///< compute in float32 inside)
 };
 
-/// What the floating inputs of such a layer are cast to, `lower` being the run's lower precision; Undefined:
-/// there are none to cast.
+/// Returns the type that the floating inputs of a layer with this policy are cast to. `lower` is the run's
+/// lower precision. Undefined: no input is cast.
 at::ScalarType compute_dtype(CastPolicy policy, std::span<const TensorSpec> inputs, at::ScalarType lower);
 
 /// `t`, as float32 where it is of a lower precision: for sums and exponentials inside a layer.
@@ -98,9 +98,9 @@ struct CallContext {
   std::uint64_t random_seed = 0;  ///< of (job seed, layer name, position of the microbatch in the run)
   /// In training: statistics are over the microbatches that all replicas run now. Null: over this one.
   ReplicaSum* replicas = nullptr;
-  /// Of a job array: each job's random_seed. A layer of one job has none.
+  /// The random_seed of each job of an array; empty for a layer of one job.
   std::span<const std::uint64_t> job_seeds{};
-  /// Of a job array, by output of a job: it may be given with jobs_together() (job_array.h). Empty: none may.
+  /// By output of a job: whether a job array may return it with jobs_together() (job_array.h). Empty: none.
   std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;
 };
@@ -110,15 +110,16 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual std::string kind() const = 0;
-  /// It draws random numbers: CallContext::random_seed is set for it, and for it alone.
+  /// Whether the layer draws random numbers. CallContext::random_seed is set for such layers alone.
   virtual bool draws() const { return false; }
   /// Parameters are cast with the inputs by Lower only, buffers never; outputs() gets the inputs as cast.
   virtual CastPolicy cast_policy() const { return CastPolicy::Float32; }
   virtual std::vector<ParameterSpec> parameters() const { return {}; }
-  /// Of the (first) output. Throws ConfigError on shapes that do not fit, with both shapes in the message.
+  /// Returns the shape of the (first) output. Throws ConfigError on shapes that do not fit, and names both.
   virtual Shape output_shape(std::span<const Shape> inputs) const = 0;
-  /// Of every output; throws as output_shape. By default one output, of the first floating input's dtype
-  /// (float32 where there is none), differentiable where a parameter or a differentiable input acts on it.
+  /// Returns the specs of all outputs; throws as output_shape. By default one output, of the first floating
+  /// input's dtype (float32 where there is none), differentiable where a parameter or a differentiable input
+  /// acts on it.
   virtual std::vector<TensorSpec> outputs(std::span<const TensorSpec> inputs) const;
   /// Says why inputs of these shapes cannot be trained on, though they can be evaluated: batch normalisation
   /// needs two values of each channel. Empty: they can.
@@ -159,12 +160,13 @@ class Layer {
   // ---- job arrays (job_array.h) ----
   /// Whether `other`, of this class, computes the same.
   virtual bool like(const Layer& other) const { return this == &other; }
-  /// It has no parameters, samples are the rows of dimension 0 of every input and output, and none meets
-  /// another: B jobs are one call over B times as many. What it draws it draws by CallContext::job_seeds.
+  /// Whether one call over B times as many samples computes B jobs: the layer has no parameters, samples are
+  /// the rows of dimension 0 of every input and output, and no sample meets another. Such a layer draws by
+  /// CallContext::job_seeds.
   virtual bool folds() const { return false; }
-  /// The same for `jobs` jobs at once whose layers are alike: a layer whose inputs, parameters, buffers,
-  /// outputs and gradients have a leading dimension of as many, strided as they are; an input that all share
-  /// has stride 0 there. Null: there is no such form. It may round differently than a call for each job.
+  /// Returns a layer that computes `jobs` equal layers at once; null: there is none. Its inputs, parameters,
+  /// buffers, outputs and gradients have a leading dimension of `jobs`, of any stride. An input that all jobs
+  /// share has stride 0 there. It may round differently than a call for each job.
   virtual std::shared_ptr<const Layer> over_jobs(std::int64_t /*jobs*/) const { return nullptr; }
 };
 
@@ -185,7 +187,7 @@ class MultiLayer : public Layer {
                                                      std::span<const bool> needs) const = 0;
   virtual void backward_weight_all(std::span<const at::Tensor> /*grads_of_outputs*/, Saved& /*saved*/,
                                    std::span<at::Tensor> /*grads*/) const {}
-  /// Of a job array: inputs and gradients may come with jobs_together() (job_array.h).
+  /// Whether inputs and gradients of a job array may come with jobs_together() (job_array.h).
   virtual bool takes_together() const { return false; }
 
  private:

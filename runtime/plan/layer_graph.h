@@ -12,7 +12,7 @@ namespace millrace {
 
 class Json;
 
-/// Of a layer and one microbatch.
+/// Times of one layer for one microbatch, in seconds.
 struct LayerSeconds {
   double forward = 0;
   double backward_input = 0;
@@ -32,7 +32,7 @@ struct LayerNode {
   Bytes activation_bytes = 0;  ///< output
   Bytes saved_bytes = 0;       ///< kept from forward to backward (output of others included once)
   Bytes workspace_bytes = 0;   ///< at most during its backward, what it saved aside: gradients, temporaries
-  /// By LayerGraph::microbatches, whose means the times above are; empty: not known.
+  /// Times by LayerGraph::microbatches. The times above are their means. Empty: not known.
   std::vector<LayerSeconds> of_microbatches{};
 
   double backward_s() const { return backward_input_s + backward_weight_s; }
@@ -83,8 +83,8 @@ struct LayerGraph {
   std::string precision = "float32";  ///< that it was measured in: train --precision
   double loss_s = 0;                  ///< loss and its gradient, for one microbatch
   double update_s_per_byte = 0;       ///< update rule in place, seconds per parameter byte
-  /// What an update takes beyond that while a microbatch still needs the version before: it is made in a
-  /// copy.
+  /// The additional time of an update while a microbatch still needs the version before: the update then
+  /// works on a copy.
   double update_copy_s_per_byte = 0;
   bool sync_batch_norm = false;  ///< measured as train --sync-batch-norm computes, without its exchanges
   double norm_s_per_byte = 0;    ///< of the gradient: its norm, where gradients are clipped by it
@@ -93,8 +93,8 @@ struct LayerGraph {
   /// each.
   int jobs = 1;
   Bytes rule_state_bytes = 0;  ///< that the update rule kept for all parameters; 0: not known
-  /// The same model measured as arrays of more jobs, fewer first. They have none of their own. More about
-  /// them: array_profiles.h.
+  /// Profiles of the same model as arrays of more jobs, by number of jobs (array_profiles.h). They have no
+  /// arrays of their own.
   std::vector<LayerGraph> arrays;
   /// Of a model that is trained in turns (runtime/stage/turns.h): what each of them costs, in their order;
   /// the profile's times are sums over them, what a layer keeps and works in the most of any.
@@ -113,7 +113,7 @@ struct LayerGraph {
   /// Reads the JSON form; all problems (cycle, duplicate name, dangling edge, negative cost) at once.
   static Result<LayerGraph> load(const std::string& path);
   static Result<LayerGraph> parse(std::string_view json, const std::string& name);
-  /// The same of what has been read; `name`: of the file, or of the place in it.
+  /// Makes a graph of JSON that has been read. `name` is the file, or the place in it, for messages.
   static Result<LayerGraph> from(const Json& json, const std::string& name);
   std::string to_json() const;
   Json as_json() const;

@@ -1,4 +1,4 @@
-// What a model can be told beside its name: described in the model's own file, carried by the registry, and
+// The options of a model beside its name: described in the model's own file, carried by the registry, and
 // read from there by `train`, `profile`, job files and --help, which know no option themselves.
 // LibTorch-free: the worker hands the descriptions to `millrace` as JSON.
 #pragma once
@@ -51,7 +51,7 @@ struct ModelDescription {
   const ModelOption* find(std::string_view option) const;  ///< nullptr: it has none of that name
 };
 
-/// What a user gave. `where` is for messages: "--width" if empty.
+/// An option as a user gave it. `where` is for messages: "--width" if empty.
 struct GivenOption {
   std::string name;
   std::string text;
@@ -87,7 +87,7 @@ inline constexpr const char* kExportedModels = "FILE.pt2";
 /// hint).
 Result<ModelDescription> find_model(const std::vector<ModelDescription>& models, const std::string& name);
 
-/// What is wrong with descriptions together: a name twice, one option name with two kinds.
+/// Finds problems of all descriptions together: a name twice, or one option name with two kinds.
 Problems validate(const std::vector<ModelDescription>& models);
 
 Json to_json(const std::vector<ModelDescription>& models);

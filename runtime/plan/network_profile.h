@@ -26,7 +26,7 @@ struct LineFit {
 /// (1978). Zero slope if all points have one size. O(n^2 log n).
 LineFit fit_line(const std::vector<MessageTime>& points);
 
-/// What was measured between two ranks.
+/// The measured latency and bandwidth between two ranks.
 struct LinkMeasurement {
   RankId from;  ///< less than `to`
   RankId to;

@@ -32,8 +32,8 @@ struct PlanCrossing {
   Bytes bytes = 0;
 };
 
-/// What a plan's predictions are of: the profile that it was made from. Of a plan that was written by hand,
-/// or that does not say, `microbatch` is 0.
+/// The profile that a plan's predictions were made from. In a plan that was written by hand, or that does not
+/// say, `microbatch` is 0.
 struct PlannedFor {
   std::string precision{};
   int microbatch = 0;                  ///< samples
@@ -53,7 +53,7 @@ struct PlanRound {
   bool operator==(const PlanRound&) const = default;
 };
 
-/// What trains. Made by a Planner or written by hand; `validate` before use.
+/// A model cut into stages on ranks. A planner or a person writes it; `validate` it before use.
 struct Plan {
   std::string model;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
@@ -61,8 +61,8 @@ struct Plan {
   /// Independent trainings, each of `microbatches`, that go through the pipeline one after the other in a
   /// step: sub-arrays of a job array (docs/fusion.md).
   int arrays = 1;
-  /// Of a plan for so many jobs and no others: how they are divided. The first round's arrays are `arrays`,
-  /// no other has more. Empty: any jobs, in one round.
+  /// The rounds of a plan for a fixed number of jobs. The first round has `arrays` arrays, and no round has
+  /// more. Empty: the plan is for any jobs, in one round.
   std::vector<PlanRound> rounds;
   std::vector<PlanStage> stages;
   std::vector<PlanCrossing> crossings;
@@ -77,7 +77,7 @@ struct Plan {
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_ranks() const;
   int num_jobs() const;  ///< of all rounds; 0: any number
-  /// What trains in `round`: for that round's jobs, without `rounds`, the predictions the round's.
+  /// Returns the plan of one round: for that round's jobs, with its predictions, and without `rounds`.
   Plan of_round(std::size_t round) const;
 
   static Result<Plan> load(const std::string& path);
@@ -95,10 +95,11 @@ Problems validate(const Plan& plan);
 /// The above, and: layers unknown to the graph or missing from the plan (nearest name as hint), stage order
 /// against the graph's edges (an edge to an earlier stage), more stages than layers.
 Problems validate(const Plan& plan, const LayerGraph& graph);
-/// The same against a bare list of layer names in execution order (a model).
+/// Validates against a list of layer names in execution order (a model).
 Problems validate(const Plan& plan, const std::string& model, const std::vector<std::string>& layers);
 
-/// What `run` has otherwise than a plan was made for (nothing is compared that one of them does not say).
+/// The differences between a run and the run that a plan was made for. A value that one of them does not say
+/// is not compared.
 struct OtherThanPlanned {
   Problems problems;  ///< the plan does not fit: another precision
   std::vector<std::string>

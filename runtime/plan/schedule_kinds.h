@@ -44,7 +44,7 @@ enum class Chunks {
   TwoInV,   ///< stages r and 2p-1-r
 };
 
-/// Where the order of actions comes from.
+/// The source of the order of actions.
 enum class OrderSource { Rule, Costs, File };
 
 struct ScheduleTraits {
@@ -84,7 +84,7 @@ static_assert([] {
   return kScheduleKinds.back().kind == ScheduleKind::Custom;
 }());
 
-/// It updates weights while microbatches are in flight.
+/// Whether a schedule updates weights while microbatches are in flight.
 constexpr bool is_asynchronous(ScheduleKind kind) {
   return traits_of(kind).updates != UpdateMoment::Flush;
 }
