@@ -67,16 +67,16 @@ struct RunFailure {
   std::string error, hint{};
 };
 void write_failure(const std::filesystem::path& folder, const RunFailure& failure);
-/// The one that explains the others: a rank that only lost its peer gives way to one that failed by itself;
-/// of equals the first to fail. Nothing: no rank has failed.
+/// Returns the failure that explains the others: a rank that only lost its peer gives way to one that failed
+/// by itself; among equals the first to fail wins. Nothing: no rank has failed.
 std::optional<RunFailure> failure_of(const std::filesystem::path& folder);
-/// When a run takes the folder.
+/// Deletes the failures of an earlier run, when a run takes the folder.
 void remove_failures(const std::filesystem::path& folder);
 /// Whether a run holds the lock now.
 bool is_locked(const std::filesystem::path& folder);
 
-/// Deletes what a process that was killed while it wrote one of these files left beside it (FILE.tmp.<pid>).
-/// Removes files that an earlier run left unfinished. Only the holder of the lock may call it.
+/// Deletes the temporary files (FILE.tmp.<pid>) that a process left when it was killed while it wrote. Only
+/// the holder of the lock may call it.
 void remove_unfinished(const std::filesystem::path& folder);
 
 }  // namespace millrace
