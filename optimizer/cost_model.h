@@ -1,4 +1,4 @@
-// What a cut costs on a cluster: per-stage times, transfers, all-reduce, memory, and the simulated step.
+// The costs of a cut on a cluster: per-stage times, transfers, all-reduce, memory, and the simulated step.
 // LibTorch-free; docs/planning.md has the formulas.
 #pragma once
 
@@ -54,7 +54,7 @@ struct CutStage {
   bool recompute = false;
 };
 
-/// What the model says of a cut under a schedule. Vectors are by stage unless they say otherwise.
+/// The predicted step of a cut under a schedule. Vectors are by stage unless they say otherwise.
 struct StepEstimate {
   double step_s = 0;  ///< seconds for `microbatches` microbatches; steady state for the asynchronous schedule
   std::vector<double> forward_s;  ///< one microbatch; the loss counts with the last forward
@@ -69,7 +69,7 @@ struct StepEstimate {
       transfer_s;  ///< by crossing: one message over the slowest pair of ranks that exchange it
 };
 
-/// Where a step's seconds go. The parts add up to `step_s`.
+/// The parts of a step's seconds. They add up to `step_s`.
 struct StepBreakdown {
   double compute_s = 0;    ///< of all microbatches, divided by the ranks' speeds: no plan has less
   double imbalance_s = 0;  ///< the busiest rank's compute beyond that
@@ -123,14 +123,14 @@ class AllReduceCost {
 };
 double all_reduce_seconds(const ClusterSpec& cluster, const std::vector<RankId>& ranks, Bytes bytes);
 
-/// By stage: what its all-reduce costs while those of the other stages use the same ports.
+/// Returns the cost of the all-reduce of each stage, while those of the other stages use the same ports.
 std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const std::vector<int>& ports,
                                             const std::vector<std::vector<RankId>>& ranks_of_stage);
 
-/// What a rank of a stage holds. `incoming` and `outgoing`: bytes of the tensors that cross its borders for
-/// one microbatch. (parameters + lowered) x versions + parameters x (gradients + rule copies) + the stash + 2
-/// (incoming + outgoing) for messages in flight + what was loaded ahead. The stash of a microbatch: saved +
-/// incoming; with recompute incoming only, and `saved` for each backward that is under way (one, unless the
+/// The memory of a rank of a stage. `incoming` and `outgoing`: bytes of the tensors that cross its borders
+/// for one microbatch. (parameters + lowered) x versions + parameters x (gradients + rule copies) + the stash
+/// + 2 (incoming + outgoing) for messages in flight + what was loaded ahead. The stash of a microbatch: saved
+/// + incoming; with recompute incoming only, and `saved` for each backward that is under way (one, unless the
 /// schedule splits backwards).
 struct StageMemory {
   Bytes parameters = 0;
@@ -147,7 +147,7 @@ struct StageMemory {
   int open_backwards = 1;
   bool recompute = false;
   int arrays = 1;  ///< with parameters, gradients and rule state of their own
-  /// What all-reduces of an array receive. They are under way beside the last microbatch only.
+  /// The bytes that all-reduces of an array receive. They are under way beside the last microbatch only.
   Bytes reduced = 0;
   Bytes total() const;
   Bytes stash() const;  ///< of one microbatch
@@ -170,10 +170,10 @@ class CostModel {
   void sort_by_execution(std::vector<int>& nodes) const;
   PipelineShape shape_of(const std::vector<CutStage>& stages, int microbatches) const;
   /// `kind` says which pass of the last backward the all-reduces overlap, and whose updates copy the weights.
-  /// Of a model that is trained in turns the sums over them.
+  /// Returns the costs of a cut. For a model that is trained in turns they are sums over the turns.
   ScheduleCosts costs_of(const std::vector<CutStage>& stages, const PipelineShape& shape,
                          ScheduleKind kind) const;
-  /// Of each turn, for in_turns (simulate.h); empty if there are none.
+  /// Returns the costs of each turn, for in_turns (simulate.h); empty if the model has no turns.
   std::vector<ScheduleCosts> turn_costs(const std::vector<CutStage>& stages, const PipelineShape& shape,
                                         ScheduleKind kind);
   /// How much longer a step takes with the profile's microbatches, each as long as it is in each stage and in
@@ -189,9 +189,9 @@ class CostModel {
 
   /// Problem if the schedule does not exist for this shape (for example more replicas than microbatches).
   Result<StepEstimate> estimate(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
-  /// Of each stage, for one version and one stashed microbatch.
+  /// Returns the memory of each stage, for one version and one stashed microbatch.
   std::vector<StageMemory> memory_of(const std::vector<CutStage>& stages) const;
-  /// What no order of its actions takes less than.
+  /// Returns a time below which no order of the actions can end.
   double busiest_rank_s(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages) const;
   Result<StepBreakdown> breakdown(ScheduleKind kind, int microbatches, const std::vector<CutStage>& stages);
   /// Whether train --sync-batch-norm, if the profile is of that, takes such a plan (check_rounds).
@@ -221,7 +221,7 @@ class CostModel {
   /// microbatch still needs cannot be updated in place.
   void charge_copies(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
   void charge_norms(ScheduleKind kind, const std::vector<CutStage>& stages, ScheduleCosts& costs) const;
-  /// What the stages cost with each of the profile's microbatches.
+  /// Returns the costs of the stages with each of the profile's microbatches.
   std::vector<ScheduleCosts> microbatch_costs(const std::vector<CutStage>& stages, const PipelineShape& shape,
                                               ScheduleKind kind);
   struct StepCosts {
@@ -289,7 +289,7 @@ class CostModel {
   std::vector<std::unique_ptr<Part>> of_microbatches_, of_turns_;  // made when first asked for
 };
 
-/// What the cost model says of any plan (also one written by hand): fills the predictions of a copy.
+/// Returns a copy of a plan with the predictions of the cost model. The plan may be written by hand.
 Plan predict(const Plan& plan, const LayerGraph& graph, const ClusterSpec& cluster,
              const CostOptions& options = {});
 

@@ -42,7 +42,8 @@ class CutSpace {
   LayerBytes bytes(int a, int b) const {
     return {parameters(a, b), lowered(a, b), fields(a, b), saved(a, b)};
   }
-  /// Of the layers between the states at least, and no less with a later `b`, nested or not. Never below 0.
+  /// Returns a lower bound of the bytes of the layers between two states. It never falls with a later `b`,
+  /// nested or not, and is never below 0.
   LayerBytes least_bytes(int a, int b) const {
     const LayerBytes& behind = least_behind_[static_cast<std::size_t>(b)];
     return {std::max<Bytes>(0, behind.parameters - parameters_[a]),

@@ -20,7 +20,7 @@ struct Found {
   std::vector<CutStage> stages;
 };
 
-/// What tells two ways of planning apart, whatever the cut: schedule, microbatches, ranks of each stage.
+/// The identity of a way of planning, whatever the cut: schedule, microbatches, ranks of each stage.
 using Way = std::tuple<int, int, std::vector<int>>;
 Way way_of(const Found& found);
 

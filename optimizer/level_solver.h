@@ -72,7 +72,7 @@ class LevelSolver {
   /// Fills the row. Plans slower than `bound` may be left out. `only_last`: entries from which the last state
   /// cannot be reached within `bound` may be left out too.
   void solve(int from, double bound, bool only_last);
-  /// The same with a few states only, one after the other: an upper bound of what solve finds at the end.
+  /// Solves with a few states only. The result is an upper bound of the time that solve finds.
   double coarse_bound(double bound);
   /// States that can follow `from`, ascending.
   const std::vector<int>& candidates() const { return candidates_; }

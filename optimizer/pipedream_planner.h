@@ -39,9 +39,9 @@ struct PipeDreamAnswer {
 /// no plan within memory, ...
 Result<PipeDreamAnswer> plan_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options);
 
-/// What the cost model says of given stages (`nodes` and `replication` are read; times are not), gathered
-/// into the levels in the best way. Problem if they are not cuts of the graph or do not fit machines or
-/// memory.
+/// Returns the time of given stages under the cost model (`nodes` and `replication` are read; times are not),
+/// gathered into the levels in the best way. Problem if they are not cuts of the graph or do not fit machines
+/// or memory.
 Result<double> evaluate_pipedream(const PipeDreamGraph& graph, const PipeDreamOptions& options,
                                   const std::vector<PipeDreamStage>& stages);
 

@@ -87,7 +87,7 @@ enum class Reasons {
   RunnerUp,  ///< where the seconds of the plan and of the best other one go
   All,       ///< of all others too, and the plan that memory forbids
 };
-/// The same with its reasons.
+/// Plans, and gives the reasons for the choice.
 Result<PlannerAnswer> explain_plan(const LayerGraph& graph, const ClusterSpec& cluster,
                                    const PlannerOptions& options, Reasons reasons = Reasons::All);
 

@@ -1,4 +1,4 @@
-// What a plan itself predicts, as costs for the simulator: for when there is no profile. LibTorch-free.
+// The predictions of a plan as costs for the simulator, for use without a profile. LibTorch-free.
 #pragma once
 
 #include "runtime/plan/cluster_spec.h"

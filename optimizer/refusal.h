@@ -1,4 +1,4 @@
-// What to change when no plan fits the memory.
+// The message when no plan fits the memory, with the changes that would fit.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ enum class Effort {
 /// Plans with other options or another cluster; nothing if that fits no better.
 using TryPlan = std::function<std::optional<Plan>(const ClusterSpec&, const PlannerOptions&, Effort)>;
 
-/// What the fullest rank of the plan that holds least needs.
+/// The memory of the fullest rank in the plan whose fullest rank holds least.
 struct LeastNeed {
   Bytes bytes = 0;
   bool proved = false;  ///< no candidate needs less

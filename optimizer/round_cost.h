@@ -1,4 +1,4 @@
-// What a round of job arrays costs under a plan, whatever the sizes of its arrays. LibTorch-free.
+// The cost of a round of job arrays under a plan, for arrays of any sizes. LibTorch-free.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@ namespace millrace {
 /// `costs` with the profiles of kinds of devices for arrays of `jobs`.
 Result<CostOptions> costs_of_array(const CostOptions& costs, int jobs);
 
-/// What a profile says of arrays of one size, with its cost model for so many at once.
+/// The profile of arrays of one size, with its cost model for a number of them at once.
 struct SizedModel {
   LayerGraph graph;
   std::unique_ptr<CostModel> model;  ///< of `graph`, which it refers to
@@ -35,8 +35,8 @@ class RoundCosts {
   /// training runs, each array's actions as long as its size takes.
   Result<RoundCost> cost(const Plan& plan, const PlanRound& round);
 
-  /// What an array of `jobs` takes at least for `microbatches`, were they spread over all ranks without a
-  /// wait.
+  /// Returns the least seconds of an array of `jobs` for `microbatches`: as if they were spread over all
+  /// ranks without a wait.
   Result<double> compute_s(int jobs, int microbatches);
 
  private:

@@ -1,5 +1,5 @@
-// What one stage costs at least, from the sums of a cut space: time for the bounds of a search, memory for
-// its limits. LibTorch-free; docs/planning.md, 1.4.
+// Lower bounds of the cost of one stage, from the sums of a cut space: time for the bounds of a search,
+// memory for its limits. LibTorch-free; docs/planning.md, 1.4.
 #pragma once
 
 #include "optimizer/cut_space.h"

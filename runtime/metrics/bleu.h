@@ -33,7 +33,7 @@ constexpr auto names_of(Smoothing) {
   return std::to_array<std::string_view>({"exp", "floor", "add-k", "none"});
 }
 enum class LetterCase { Mixed, Lower };
-/// Whose BLEU.
+/// The program whose BLEU is computed.
 enum class BleuCompat { Sacrebleu2, Sacrebleu1210, MultiBleu, Mteval };
 constexpr auto names_of(BleuCompat) {
   return std::to_array<std::string_view>({"2.x", "1.2.10", "multi-bleu", "mteval"});
@@ -58,14 +58,15 @@ struct BleuOptions {
   ReferenceLength reference_length = ReferenceLength::Closest;
 };
 
-/// What the original does when nothing is asked of it: multi-bleu.perl takes words as they stand and smooths
-/// nothing, mteval-v13a.pl lower-cases ASCII.
+/// Returns the options that the original takes by default: multi-bleu.perl takes words as they stand and
+/// smooths nothing, mteval-v13a.pl lower-cases ASCII.
 BleuOptions defaults_of(BleuCompat compat);
 
 /// 0.1 of Floor (0 in sacreBLEU 1.2.10), 1 of AddK, else none.
 std::optional<double> default_smooth_value(const BleuOptions& options);
 
-/// What BLEU is computed from; sums over sentences. Index 0 is order 1; orders above the options' stay 0.
+/// The counts from which BLEU is computed: sums over sentences. Index 0 is order 1; orders above the options'
+/// stay 0.
 struct BleuStatistics {
   std::int64_t hyp_len = 0;  ///< tokens
   std::int64_t ref_len = 0;  ///< of the reference that `ReferenceLength` picks for each sentence
@@ -92,7 +93,7 @@ struct Bleu {
 /// Pure and thread-safe.
 Bleu score_bleu(const BleuStatistics& statistics, const BleuOptions& options);
 
-/// The same in float32, for sums of float32: what sacreBLEU's bootstrap does with its resamples.
+/// Computes the score in float32 from sums of float32, as sacreBLEU's bootstrap does with its resamples.
 /// `sums` is hyp_len, ref_len, correct, total as in `BleuStatistics::integers`.
 double score_of_float_sums(std::span<const float> sums, const BleuOptions& options);
 

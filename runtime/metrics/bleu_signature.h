@@ -1,4 +1,4 @@
-// What a score was computed with, in one line, as sacreBLEU writes it. Ours ends in `impl:`, not in
+// The settings of a score in one line, as sacreBLEU writes it. Ours ends in `impl:`, not in
 // `version:`: we are not sacreBLEU.
 #pragma once
 

@@ -42,8 +42,8 @@ std::vector<SystemResult> paired_bootstrap(std::span<const std::vector<BleuStati
                                            const BleuOptions& options,
                                            const ResamplingOptions& resampling = {});
 
-/// The same by swapping each sentence's two hypotheses or not: the share of trials whose difference is above
-/// the real one. Exact in integers; no interval.
+/// Compares systems by swapping each sentence's two hypotheses or not. The p-value is the share of trials
+/// whose difference is above the real one. Exact in integers; no interval.
 std::vector<SystemResult> paired_randomization(std::span<const std::vector<BleuStatistics>> systems,
                                                const BleuOptions& options,
                                                const ResamplingOptions& resampling = {.samples = 10'000});

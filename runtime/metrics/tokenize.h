@@ -20,7 +20,7 @@ constexpr auto names_of(BleuTokens) {
   return std::to_array<std::string_view>({"13a", "intl", "char", "none"});
 }
 
-/// Whose rules where they differ.
+/// The program whose rules hold where programs differ.
 enum class TokenRules {
   Sacrebleu2,     ///< numbers are \p{N}
   Sacrebleu1210,  ///< intl: numbers are \d, and a backslash is no punctuation

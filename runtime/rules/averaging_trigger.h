@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// What a checkpoint keeps of an AveragingTrigger.
+/// The state of an AveragingTrigger, for checkpoints.
 struct AveragingState {
   std::vector<double> losses;  ///< the least of all but the newest, then the newest, oldest first
   std::int64_t from = -1;      ///< updates done when averaging began; -1: it has not

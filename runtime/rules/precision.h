@@ -1,4 +1,4 @@
-// What a run computes in, and the scale of its loss: by what gradients are multiplied so that those of
+// The precision that a run computes in, and the scale of its loss: a factor on gradients, so that those of
 // float16 do not vanish (arXiv 1710.03740, section 3.2). LibTorch-free.
 #pragma once
 
@@ -13,7 +13,8 @@
 
 namespace millrace {
 
-/// Of matrix products and what else is on the lists (CastPolicy); weights and their updates are float32.
+/// The precision of matrix products and other layers on the lists (CastPolicy). Weights and their updates are
+/// float32.
 enum class Precision { Float32, BFloat16, Float16 };
 constexpr auto names_of(Precision) {
   return std::to_array<std::string_view>({"float32", "bfloat16", "float16"});
@@ -21,7 +22,7 @@ constexpr auto names_of(Precision) {
 
 enum class LossScaling { None, Fixed, Dynamic };
 
-/// Of --loss-scale.
+/// The choice of --loss-scale.
 struct LossScaleKind {
   LossScaling scaling = LossScaling::None;
   double fixed = 1;  ///< with Fixed
@@ -44,7 +45,7 @@ LossScaleKind kind_of(Precision precision, const LossScaleOptions& options);
 /// Numbers outside their range; a schedule without a flush, whose stages update at different times.
 Problems validate(Precision precision, const LossScaleOptions& options, bool asynchronous);
 
-/// What a checkpoint keeps of a LossScaler.
+/// The state of a LossScaler, for checkpoints.
 struct LossScaleState {
   double scale = 1;
   std::int64_t since_growth = 0;  ///< updates since the scale changed

@@ -47,7 +47,7 @@ struct RuleEntry {
 const std::vector<RuleEntry>& rule_table();
 const RuleEntry& entry_of(UpdateRuleKind kind);
 
-/// As given, else the rule's own. 0 where the rule has no such number.
+/// Returns the number as given, else the rule's own; 0 if the rule has no such number.
 double value_of(const RuleOptions& options, std::optional<double> RuleOptions::*member);
 std::vector<ParameterGroup> no_decay_of(const RuleOptions& options);
 /// Greatest norm; 0: none.
@@ -59,8 +59,8 @@ std::vector<std::string_view> states_of(const RuleOptions& options);
 Problems validate(const RuleOptions& options);
 Problems validate(const RuleOptions& rule, const ClipOptions& clip, bool asynchronous);
 
-/// What a rule keeps beside weights and gradients, by a name for the planner: "sgd" 0, "momentum" 1,
-/// "adam" 2, "adam+amsgrad" 3, ...
+/// The tensors that a rule keeps beside weights and gradients, by a name for the planner: "sgd" 0, "momentum"
+/// 1, "adam" 2, "adam+amsgrad" 3, ...
 struct RuleMemory {
   std::string name;
   int tensors = 0;  ///< as large as the parameters

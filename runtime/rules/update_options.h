@@ -1,4 +1,4 @@
-// What an update rule, clipping and the learning rate's schedule are told. LibTorch-free.
+// The options of update rules, of clipping and of the learning rate's schedule. LibTorch-free.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ constexpr auto names_of(ClipScope) {
   return std::to_array<std::string_view>({"model", "stage"});
 }
 
-/// What is done to gradients before a rule gets them.
+/// The changes to gradients before a rule gets them.
 struct ClipOptions {
   std::optional<double> norm;  ///< greatest 2-norm; 0: none; absent: the rule's own (lamb 1, others none)
   double value = 0;            ///< greatest absolute value of an element; 0: none

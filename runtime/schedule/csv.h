@@ -40,7 +40,7 @@ enum class CsvContent {
 };
 
 /// One line for each rank. Reduce and Update are left out: PyTorch's optimizer step is outside the schedule.
-/// Of DualPipeV, forwards beside backwards are written as overlapped pairs.
+/// A forward beside a backward of DualPipeV is written as an overlapped pair.
 /// Problem for what the format cannot say: updates in the middle, replicas, and, with transfers, links that
 /// are not the chain.
 Result<std::string> schedule_csv(const Schedule& schedule, const PipelineShape& shape,

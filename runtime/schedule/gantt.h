@@ -21,7 +21,8 @@ struct GanttRow {
   std::string label;
   std::vector<GanttBar> bars;
   std::string note;  ///< right of the row, inside it where the notes have no heading
-  /// Where the row's idle ground begins and ends; `to` 0: at the right end. Nothing is known outside of it.
+  /// The time from which to which the row's idle ground is drawn; `to` 0: to the right end. Nothing is known
+  /// outside of it.
   double from = 0, to = 0;
 };
 
@@ -54,8 +55,8 @@ std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& opt
 /// A simulation with its figures: stages and chunks, bubble and stash of each rank, messages that take time.
 std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, const std::string& title);
 
-/// Of forward, backward, input, weight, reduce, update, send, receive, data, other, wait: one colour for a
-/// thing in all pictures.
+/// Returns the colour of a kind of bar, the same in all pictures. Kinds: forward, backward, input, weight,
+/// reduce, update, send, receive, data, other, wait.
 const char* colour_of(const std::string& kind);
 const char* bar_kind_of(Op op);  ///< GanttBar::kind; "send" for all transfers
 

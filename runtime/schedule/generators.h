@@ -45,7 +45,7 @@ std::vector<Order> v_half(int places, int chunks, int microbatches);         // 
 std::vector<Order> v_min(int places, int chunks, int microbatches);          // v_schedules.cpp
 std::vector<Order> dual_pipe_v(int places, int chunks, int microbatches);    // v_schedules.cpp
 
-/// What a bound of a rank's stash depends on.
+/// The numbers on which a bound of a rank's stash depends.
 struct StashShape {
   int places = 1;        ///< p
   int chunks = 1;        ///< stages of the rank

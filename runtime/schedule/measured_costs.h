@@ -1,4 +1,4 @@
-// What a run's own trace says of its actions, as costs for the simulator: then prediction and measurement
+// The times of a run's own trace as costs for the simulator: then prediction and measurement
 // differ by the model alone, no longer by the times that were put into it. LibTorch-free.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What each action of a list adds to and takes from the memory of its rank, by order alone. Internal to this
+// The change of a rank's memory by each action of its list, by order alone. Internal to this
 // folder: counts (peaks_of) and bytes (peak_bytes_of) are sums over it.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Of the action's stage and array on its rank.
+/// The change by one action, for its stage and array on its rank.
 struct MemoryStep {
   int stash = 0;     ///< change of the stashed microbatches: +1 at the forward, -1 at the weight gradient
   int versions = 0;  ///< change of the live weight versions: +1 where an update leaves an old one in use

@@ -52,7 +52,7 @@ struct StageLink {
   bool operator==(const StageLink&) const = default;
 };
 
-/// What a generator needs to know. Microbatch m runs on replica m mod r of each stage (round robin).
+/// The input of a generator. Microbatch m runs on replica m mod r of each stage (round robin).
 /// A rank may hold several stages ("chunks"): it then appears in several entries of ranks_of_stage.
 /// A link whose two ends are on one rank (for a given microbatch) needs no wire: there are no transfers for
 /// it; the rank hands the tensor over in memory, and the order of its list satisfies the dependency.
@@ -92,9 +92,9 @@ PipelineShape v_shape(int p, int microbatches, int replicas = 1);
 /// crossings.
 PipelineShape shape_of(const Plan& plan, int microbatches = 0);
 
-/// Of an asynchronous schedule: microbatches after which its order is the same again.
+/// Returns the number of microbatches after which the order of an asynchronous schedule repeats.
 int turn_of(const PipelineShape& shape);
-/// Whole turns that fill an asynchronous pipeline, or drain it.
+/// Returns the number of such repetitions that fill an asynchronous pipeline, or drain it.
 int filling_of(const PipelineShape& shape);
 
 struct Schedule {
@@ -139,9 +139,9 @@ Schedule forward_schedule(const PipelineShape& shape, Transport transport);
 /// the computation that needs them (or a later message of the same pair) and sends right after the one that
 /// made them, so that adjacent transfers form one exchange.
 Schedule lower(ScheduleKind kind, const PipelineShape& shape, std::vector<std::vector<Action>> computations);
-/// Where blocking sends would wait in a circle, the receive is moved up to where its rank stands then. No
-/// change where none would; with sends that do not block, an early receive may cost time. Schedules that
-/// cannot run at all stay as they are.
+/// Breaks circles of blocking sends: the receive is moved up to the place where its rank stands then. A
+/// schedule without such circles stays as it is, and so does one that cannot run at all. With sends that do
+/// not block, an early receive may cost time.
 Schedule for_rendezvous(Schedule schedule, const PipelineShape& shape);
 /// PipeDream-2BW: the microbatches in flight at the first stage, rounded up to a multiple of all replicas.
 int least_update_every(const PipelineShape& shape);
@@ -184,23 +184,22 @@ struct ScheduleCosts {
   std::vector<double> transfer;  ///< by link; empty: 0
   /// Likewise of the gradients that come back; empty: as much.
   std::vector<double> transfer_back{};
-  /// Where gradients are clipped by the norm of all of them: a pass over those of the stage before its
-  /// update. Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such
-  /// norm.
+  /// By stage: seconds of the pass over its gradients, where they are clipped by the norm of all gradients.
+  /// Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such norm.
   std::vector<double> norm{};
   double agreement = 0;
   /// By stage: whether its replicas wait for each other within every forward and backward (check_rounds):
   /// none ends before the last to begin has had its time. Empty: nowhere.
   std::vector<char> meets{};
 
-  /// By link, of sending or receiving an activation or a gradient.
+  /// Returns the seconds of sending or receiving an activation or a gradient, by link.
   const std::vector<double>& transfers(Op op) const {
     const bool back = op == Op::SendGradient || op == Op::RecvGradient;
     return back && !transfer_back.empty() ? transfer_back : transfer;
   }
 };
 
-/// What a rank holds at most, by the order of its list alone (no times). Index: RankId.
+/// The most that each rank holds, by the order of its list alone (no times). Index: RankId.
 struct Peaks {
   std::vector<int> stash;  ///< (stage, microbatch) pairs forwarded whose weight gradient is still to come
   std::vector<int>

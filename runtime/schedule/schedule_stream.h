@@ -21,7 +21,7 @@ class ScheduleStream {
 
   /// Minibatches: a multiple of the replicas of every stage, and of what 2BW applies at once.
   std::int64_t period() const { return period_; }
-  /// What `rank` does between two cuts; `from` 0 begins with the fill.
+  /// Returns the actions of `rank` between two cuts; `from` 0 begins with the fill.
   std::vector<Action> actions(RankId rank, std::int64_t from, std::int64_t to) const;
   /// Receives of `rank` after `cut` whose message was sent before it, in the order of its list.
   std::vector<Action> under_way(RankId rank, std::int64_t cut) const;

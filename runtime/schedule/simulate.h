@@ -36,8 +36,8 @@ struct SimulationOptions {
 
   double jitter = 0;       ///< sigma of a log-normal factor (mean 1) on each computation and transfer
   std::uint64_t seed = 0;  ///< the same work gets the same noise under every schedule
-  /// By microbatch, over and over: what its computations and messages cost, and the update that it is the
-  /// last one of (microbatches of other lengths, turns). Empty: all are alike.
+  /// Costs of the computations and messages of each microbatch, and of the update that it is the last one of
+  /// (microbatches of other lengths, turns). The list repeats. Empty: all microbatches are alike.
   std::vector<ScheduleCosts> microbatch_costs;
   int microbatches_of_each = 1;  ///< so many in a row have the same
   std::vector<double> slowdown;  ///< by rank: factor on its computations (a straggler: 2)
@@ -57,7 +57,7 @@ struct SimulationOptions {
 Problems check_meetings(const Schedule& schedule, const PipelineShape& shape, Transport transport,
                         const ScheduleCosts& costs);
 
-/// Where replicas that should meet cannot (check_meetings), they do not: nothing trains so.
+/// Replicas that should meet but cannot (check_meetings) do not wait for each other; no run trains so.
 /// Deterministic: equal arguments (and seed), equal result. Throws InternalError on a deadlock under
 /// options.transport, or on a transfer without a link.
 Simulation simulate(const Schedule& schedule, const PipelineShape& shape, const ScheduleCosts& costs,

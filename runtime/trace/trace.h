@@ -1,4 +1,4 @@
-// What happened when: spans in a preallocated ring per rank, written as Chrome trace JSON.
+// The times of all actions: spans in a preallocated ring per rank, written as Chrome trace JSON.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class SpanKind : std::uint8_t {
   Step
 };
 const char* to_string(SpanKind kind);
-/// Of a microbatch: forward, backward, or a part of the backward.
+/// Whether a span is computation of a microbatch: forward, backward, or a part of the backward.
 bool is_computation(SpanKind kind);
 bool is_communication(SpanKind kind);
 
