@@ -43,10 +43,16 @@ double evaluation_loss(const StageLayout& layout, ParameterStore& store, const B
   return (result.dim() == 0 ? result : at::cross_entropy_loss(result, batch.fields.back())).item<double>();
 }
 
+/// Python's step was taken on another processor, whose kernels add in another order. These bounds are four
+/// times what AVX2 and AVX-512 differ by; a wrong gradient is off by more than 1e-3. Batch norm over few
+/// samples magnifies rounding.
+constexpr double kRounding = 4e-6;
+constexpr double kBatchNormRounding = 5e-5;
+
 struct StepCase {
   const char* name;
   const char* granularity = "auto";
-  double tolerance = 1e-6;  ///< of the loss, and of each gradient's norm
+  double tolerance = kRounding;  ///< of the loss, and of each gradient's norm
 };
 std::ostream& operator<<(std::ostream& out, const StepCase& c) {
   return out << c.name;
@@ -124,8 +130,6 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
               model.layers.size(), loss, expected, worst);
 }
 
-// ViT's last layer starts at zero: only it has a gradient, whose rows add up to zero and lose a digit in
-// that.
 INSTANTIATE_TEST_SUITE_P(
     Models, EveryExportedModel,
     testing::Values(StepCase{"mlp"}, StepCase{"mlp", "call"}, StepCase{"mlp", "0"}, StepCase{"corners"},
@@ -134,8 +138,10 @@ INSTANTIATE_TEST_SUITE_P(
                     StepCase{"spectral", "call"}, StepCase{"written"}, StepCase{"written", "call"},
                     StepCase{"translator"}, StepCase{"translator", "0"}, StepCase{"translator", "call"},
                     StepCase{"lstm"}, StepCase{"bert"}, StepCase{"bert", "call"}, StepCase{"gpt2"},
-                    StepCase{"llama"}, StepCase{"resnet18"}, StepCase{"resnet50"}, StepCase{"vgg16"},
-                    StepCase{"inception_v3"}, StepCase{"efficientnet_b0"}, StepCase{"vit_b_16", "auto", 2e-6},
+                    StepCase{"llama"}, StepCase{"resnet18", "auto", kBatchNormRounding},
+                    StepCase{"resnet50", "auto", kBatchNormRounding}, StepCase{"vgg16"},
+                    StepCase{"inception_v3", "auto", kBatchNormRounding},
+                    StepCase{"efficientnet_b0", "auto", kBatchNormRounding}, StepCase{"vit_b_16"},
                     StepCase{"swin_t"}),
     [](const auto& info) { return std::string(info.param.name) + "_" + info.param.granularity; });
 
