@@ -120,7 +120,11 @@ TEST_P(EveryExportedModel, TakesPythonsStep) {
   for (const auto& [buffer, value] : store.named_buffers()) {
     if (!step->contains("buffer/" + buffer)) continue;
     seen.insert("buffer/" + buffer);
-    EXPECT_LT(distance(value, step->tensor("buffer/" + buffer)), 1e-6) << buffer;
+    // A mean of values around zero is all rounding: it is compared on the scale of their standard deviation.
+    double scale = 0;
+    if (const auto at = buffer.rfind("running_mean"); at != std::string::npos)
+      scale = step->tensor("buffer/" + buffer.substr(0, at) + "running_var").sqrt().norm().item<double>();
+    EXPECT_LT(distance(value, step->tensor("buffer/" + buffer), scale), GetParam().tolerance) << buffer;
   }
   for (const std::string& one : step->names()) {
     if (!one.starts_with("grad/") && !one.starts_with("buffer/")) continue;
