@@ -229,7 +229,7 @@ class Loader final : public BatchSource {
     for (std::int64_t row = rows.first; row < rows.second; ++row) {
       std::ranges::fill(lengths, 0);
       std::ranges::fill(counts, 0);
-      dataset_->measure((*order)[static_cast<std::size_t>(row)], lengths, counts);
+      dataset_->measure((*order)[row], lengths, counts);
       for (std::size_t d = 0; d < lengths.size(); ++d)
         extent.lengths[d] = std::max(extent.lengths[d], lengths[d]);
       for (std::size_t c = 0; c < counts.size(); ++c) extent.counts[c] += counts[c];
@@ -247,7 +247,7 @@ class Loader final : public BatchSource {
       if (options_.wanted[f]) batch.fields[f] = empty_field(options_.fields[f], extent);
     }
     for (std::int64_t row = rows.first; row < rows.second; ++row) {
-      const std::int64_t index = (*order)[static_cast<std::size_t>(row)];
+      const std::int64_t index = (*order)[row];
       const std::uint64_t augment = derive_seed(options_.seed, "augment", static_cast<std::uint64_t>(epoch),
                                                 static_cast<std::uint64_t>(index));
       const Sample sample = dataset_->get(index, augment, options_.wanted);

@@ -7,7 +7,7 @@ namespace millrace {
 
 std::vector<std::int64_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch,
                                       bool shuffle) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(size));
+  std::vector<std::int64_t> order(size);
   std::iota(order.begin(), order.end(), 0);
   if (!shuffle) return order;
   RandomStream random(derive_seed(seed, "order", static_cast<std::uint64_t>(epoch)));

@@ -39,11 +39,11 @@ class Grid {
     // Lines of one length look better than a full one and a rest.
     const int lines = (plan.num_stages() + columns_ - 1) / columns_;
     if (lines > 0) columns_ = (plan.num_stages() + lines - 1) / lines;
-    height_.assign(static_cast<std::size_t>(lines), 0);
+    height_.assign(lines, 0);
     lanes_.assign(static_cast<std::size_t>(lines) + 1, 0);
     for (int s = 0; s < plan.num_stages(); ++s) {
-      const std::size_t shown = shown_layers(plan.stages[static_cast<std::size_t>(s)].layers).size();
-      int& height = height_[static_cast<std::size_t>(line(s))];
+      const std::size_t shown = shown_layers(plan.stages[s].layers).size();
+      int& height = height_[line(s)];
       height = std::max(height, kHead + kLine * static_cast<int>(shown) + 8);
     }
   }
@@ -51,14 +51,12 @@ class Grid {
   int line(int stage) const { return stage / columns_; }
   int x(int stage) const { return kMargin + column(stage) * (kBox + kGap); }
   int top(int stage) const { return line_top(line(stage)); }
-  int height(int stage) const { return height_[static_cast<std::size_t>(line(stage))]; }
+  int height(int stage) const { return height_[line(stage)]; }
   int bottom(int stage) const { return top(stage) + height(stage); }
   int middle(int stage) const { return x(stage) + kBox / 2; }
   /// Reserves a height for an arrow below a line of boxes; before positions are asked for.
-  int take_lane(int line) { return lanes_[static_cast<std::size_t>(line)]++; }
-  int lane_y(int line, int lane) const {
-    return line_top(line) + height_[static_cast<std::size_t>(line)] + 24 + 20 * lane;
-  }
+  int take_lane(int line) { return lanes_[line]++; }
+  int lane_y(int line, int lane) const { return line_top(line) + height_[line] + 24 + 20 * lane; }
   int width() const { return kMargin * 2 + columns_ * (kBox + kGap) - kGap; }
   int total() const {
     const int last = static_cast<int>(height_.size());
@@ -70,8 +68,7 @@ class Grid {
  private:
   int line_top(int line) const {
     int y = kTop;
-    for (int l = 0; l < line; ++l)
-      y += height_[static_cast<std::size_t>(l)] + kBetween + 20 * lanes_[static_cast<std::size_t>(l)];
+    for (int l = 0; l < line; ++l) y += height_[l] + kBetween + 20 * lanes_[l];
     return y;
   }
   int columns_;
@@ -194,8 +191,7 @@ std::string plan_svg(const Plan& plan, int width, const std::string& id) {
   svg += "<defs><marker id=\"" + id +
          "-head\" viewBox=\"0 0 10 10\" refX=\"8\" refY=\"5\" markerWidth=\"7\" markerHeight=\"7\" "
          "orient=\"auto\"><path class=\"arrowhead\" d=\"M0 0L10 5L0 10z\"/></marker></defs>";
-  for (int s = 0; s < plan.num_stages(); ++s)
-    svg += draw_stage(plan.stages[static_cast<std::size_t>(s)], s, grid, slowest);
+  for (int s = 0; s < plan.num_stages(); ++s) svg += draw_stage(plan.stages[s], s, grid, slowest);
   return svg + arrows + "</svg>";
 }
 

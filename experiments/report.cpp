@@ -52,9 +52,7 @@ bool counts_minibatches(const RunData& run) {
 
 int replicas_of(const RunData& run, int stage) {
   const bool known = run.plan && stage >= 0 && stage < run.plan->num_stages();
-  return known ? std::max<int>(
-                     1, static_cast<int>(run.plan->stages[static_cast<std::size_t>(stage)].ranks.size()))
-               : 1;
+  return known ? std::max<int>(1, static_cast<int>(run.plan->stages[stage].ranks.size())) : 1;
 }
 
 /// Microbatches that a rank of `stage` runs between two lines of its log.
@@ -138,7 +136,7 @@ const char* bar_kind(SpanKind kind) {
 std::vector<int> stages_of(const RunData& run, int rank) {
   std::vector<int> stages;
   for (int s = 0; run.plan && s < run.plan->num_stages(); ++s) {
-    const auto& ranks = run.plan->stages[static_cast<std::size_t>(s)].ranks;
+    const auto& ranks = run.plan->stages[s].ranks;
     if (std::ranges::find(ranks, RankId(rank)) != ranks.end()) stages.push_back(s);
   }
   for (const RankRun& r : run.ranks) {
@@ -908,7 +906,7 @@ Comparison compare(const RunData& run) {
   result.predicted_step_s = run.plan->predicted_step_s / planned;
   const Result<Simulation> simulation = simulation_of(run, 0);
   for (int s = 0; s < run.plan->num_stages(); ++s) {
-    const PlanStage& stage = run.plan->stages[static_cast<std::size_t>(s)];
+    const PlanStage& stage = run.plan->stages[s];
     StageComparison c{.stage = s,
                       .predicted_forward_s = stage.forward_s,
                       .predicted_backward_s = stage.backward_s,

@@ -126,7 +126,7 @@ class BeamSearch::Search {
 
   static void add_attention(Sentence& sentence, const at::Tensor& attention) {
     const std::int64_t positions = attention.size(1);
-    sentence.coverage.resize(sentence.beams.size(), std::vector<double>(static_cast<std::size_t>(positions)));
+    sentence.coverage.resize(sentence.beams.size(), std::vector<double>(positions));
     for (std::size_t b = 0; b < sentence.beams.size(); ++b) {
       const Beam& beam = sentence.beams[b];
       if (beam.finished) continue;

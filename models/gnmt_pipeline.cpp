@@ -44,7 +44,7 @@ class GnmtStagesWalk {
         last_(ranks.size() - 1) {
     MILLRACE_CHECK(static_cast<int>(stages.size()) == ranks.size());
     const int wanted = o_.in_flight > 0 ? o_.in_flight : 2 * ranks.size();
-    places_.resize(static_cast<std::size_t>(wanted));
+    places_.resize(wanted);
   }
 
   template <class Found>

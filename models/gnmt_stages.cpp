@@ -62,7 +62,7 @@ std::map<std::string, std::int64_t> features_of(const LayeredModel& model) {
 Result<GnmtStages> gnmt_stages(const LayeredModel& model, const Plan& plan, const std::string& file) {
   std::map<std::string, int> planned;
   for (int s = 0; s < plan.num_stages(); ++s) {
-    for (const std::string& layer : plan.stages[static_cast<std::size_t>(s)].layers) planned[layer] = s;
+    for (const std::string& layer : plan.stages[s].layers) planned[layer] = s;
   }
   GnmtStages stages(plan.stages.size());
   Problems problems;
@@ -81,7 +81,7 @@ Result<GnmtStages> gnmt_stages(const LayeredModel& model, const Plan& plan, cons
                               " and reads " + input + " of stage " + std::to_string(before->second),
                           "stages read from those before them"});
     }
-    stages[static_cast<std::size_t>(place->second)].push_back(layer.name);
+    stages[place->second].push_back(layer.name);
   }
   if (problems.empty() && (stages.back().empty() || stages.back().back() != kGnmtClassifier))
     problems.push_back({file, "the last stage is without " + std::string(kGnmtClassifier),

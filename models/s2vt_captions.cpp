@@ -53,7 +53,7 @@ class S2vtCaptioner::Speaker final : public NextWords {
       std::vector<at::Tensor> frames;
       std::vector<std::int64_t> rows;
       for (std::int64_t v = 0; v < all; ++v) {
-        const at::Tensor& video = videos[static_cast<std::size_t>(v)];
+        const at::Tensor& video = videos[v];
         if (t >= video.size(0)) continue;
         frames.push_back(video[t]);
         rows.push_back(v);

@@ -72,7 +72,7 @@ Lists neighbours(const PipeDreamGraph& graph, const std::vector<char>& kept, boo
     if (kept[from] && kept[to]) ++lists.begin[(incoming ? to : from) + 1];
   }
   std::partial_sum(lists.begin.begin(), lists.begin.end(), lists.begin.begin());
-  lists.items.resize(static_cast<std::size_t>(lists.begin.back()));
+  lists.items.resize(lists.begin.back());
   std::vector<int> next(lists.begin.begin(), lists.begin.end() - 1);
   for (const auto& [from, to] : graph.edges) {
     if (kept[from] && kept[to]) lists.items[next[incoming ? to : from]++] = incoming ? from : to;
@@ -276,9 +276,7 @@ class Enumeration {
 
   // A state without layers, or a copy of one.
   void append(int model) {
-    const auto append_to = [model](auto& values) {
-      values.push_back(model < 0 ? 0 : values[static_cast<std::size_t>(model)]);
-    };
+    const auto append_to = [model](auto& values) { values.push_back(model < 0 ? 0 : values[model]); };
     append_to(size_);
     append_to(compute_);
     append_to(parameters_);

@@ -71,7 +71,7 @@ StatisticsSeconds statistics_seconds(const LayerGraph& graph, const std::vector<
                                      const AllReduceCost& cost) {
   StatisticsSeconds seconds;
   for (int i : nodes) {
-    const LayerNode& node = graph.nodes[static_cast<std::size_t>(i)];
+    const LayerNode& node = graph.nodes[i];
     if (!graph.sync_batch_norm || !node.kind.starts_with("batch_norm")) continue;
     seconds.forward += cost.seconds(2 * node.parameter_bytes + 8);
     seconds.backward += cost.seconds(2 * node.parameter_bytes);
@@ -87,7 +87,7 @@ PipelineShape with_updates(ScheduleKind kind, PipelineShape shape) {
 
 /// By stage: backwards at most under way on a rank, from the input gradient to the weight gradient.
 std::vector<int> most_open_backwards(const Schedule& schedule, int stages) {
-  std::vector<int> most(static_cast<std::size_t>(stages), 1);
+  std::vector<int> most(stages, 1);
   for (const auto& actions : schedule.ranks) {
     std::vector<int> open(most.size(), 0);
     for (const Action& a : actions) {
@@ -131,7 +131,7 @@ AllReduceCost::AllReduceCost(const ClusterSpec& cluster, const std::vector<int>&
     : members_(static_cast<double>(ranks.size())), sharing_(sharing) {
   if (ranks.size() < 2) return;
   std::vector<int> hosts;
-  for (RankId rank : ranks) hosts.push_back(ports.empty() ? 0 : ports[static_cast<std::size_t>(rank.value)]);
+  for (RankId rank : ranks) hosts.push_back(ports.empty() ? 0 : ports[rank.value]);
   route_ = all_reduce_route(hosts, kDirectSumBytes + 1);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::size_t next = (i + 1) % ranks.size();
@@ -180,19 +180,19 @@ std::vector<AllReduceCost> all_reduce_costs(const ClusterSpec& cluster, const st
   std::vector<int> users;  // by host: stages whose all-reduce uses its port
   for (std::size_t s = 0; s < ranks_of_stage.size() && !ports.empty(); ++s) {
     std::vector<int>& own = hosts[s];
-    for (RankId rank : ranks_of_stage[s]) own.push_back(ports[static_cast<std::size_t>(rank.value)]);
+    for (RankId rank : ranks_of_stage[s]) own.push_back(ports[rank.value]);
     std::ranges::sort(own);
     own.erase(std::unique(own.begin(), own.end()), own.end());
     if (own.size() < 2) own.clear();
     for (int host : own) {
       users.resize(std::max(users.size(), static_cast<std::size_t>(host) + 1));
-      ++users[static_cast<std::size_t>(host)];
+      ++users[host];
     }
   }
   std::vector<AllReduceCost> costs;
   for (std::size_t s = 0; s < ranks_of_stage.size(); ++s) {
     int sharing = 1;
-    for (int host : hosts[s]) sharing = std::max(sharing, users[static_cast<std::size_t>(host)]);
+    for (int host : hosts[s]) sharing = std::max(sharing, users[host]);
     costs.emplace_back(cluster, ports, ranks_of_stage[s], sharing);
   }
   return costs;
@@ -261,7 +261,7 @@ CostModel::CostModel(const LayerGraph& graph, const ClusterSpec& cluster, CostOp
 void CostModel::make_sheets() {
   const std::size_t nodes = graph_.nodes.size();
   std::vector<int> sheet_of_kind(cluster_.kinds.size() + 1, -1);
-  sheet_of_rank_.reserve(static_cast<std::size_t>(cluster_.num_ranks()));
+  sheet_of_rank_.reserve(cluster_.num_ranks());
   const auto add = [&](const LayerGraph& profile, double speed) {
     Sheet& sheet = sheets_.emplace_back();
     for (auto* times : {&sheet.forward, &sheet.backward_input, &sheet.backward_weight}) times->resize(nodes);
@@ -279,12 +279,11 @@ void CostModel::make_sheets() {
   };
   for (int r = 0; r < cluster_.num_ranks(); ++r) {
     const int kind = cluster_.kind_of(RankId(r));
-    int& sheet = sheet_of_kind[static_cast<std::size_t>(kind + 1)];
+    int& sheet = sheet_of_kind[kind + 1];
     if (sheet < 0) {
       sheet = num_sheets();
-      const auto own = kind < 0 ? options_.profiles.end()
-                                : options_.profiles.find(cluster_.kinds[static_cast<std::size_t>(kind)].name);
-      const double speed = kind < 0 ? 1 : cluster_.kinds[static_cast<std::size_t>(kind)].speed;
+      const auto own = kind < 0 ? options_.profiles.end() : options_.profiles.find(cluster_.kinds[kind].name);
+      const double speed = kind < 0 ? 1 : cluster_.kinds[kind].speed;
       own == options_.profiles.end() ? add(graph_, speed) : add(own->second, 1);
     }
     sheet_of_rank_.push_back(sheet);
@@ -360,8 +359,8 @@ CostModel::Borders CostModel::borders_of(const std::vector<CutStage>& stages) co
     }
     borders.crossings.back().bytes += one.bytes;
     borders.back.back() += one.back;
-    borders.incoming[static_cast<std::size_t>(one.to.value)] += one.bytes;
-    borders.outgoing[static_cast<std::size_t>(one.from.value)] += one.bytes;
+    borders.incoming[one.to.value] += one.bytes;
+    borders.outgoing[one.from.value] += one.bytes;
   }
   return borders;
 }
@@ -440,7 +439,7 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
       const int index = sheet_of(rank);
       if (std::find(seen.begin(), seen.end(), index) != seen.end()) continue;
       seen.push_back(index);
-      const Sheet& sheet = sheets_[static_cast<std::size_t>(index)];
+      const Sheet& sheet = sheets_[index];
       double forward = statistics.forward + (last ? sheet.loss_s : 0);
       double input = statistics.backward;
       double weight = 0;
@@ -472,9 +471,8 @@ ScheduleCosts CostModel::costs_of(const std::vector<CutStage>& stages, const Pip
       return message_seconds(stages[link.from.value], stages[link.to.value], bytes, shape.microbatches);
     };
     const Bytes there = crossing == borders.crossings.end() ? 0 : crossing->bytes;
-    const Bytes back = crossing == borders.crossings.end()
-                           ? 0
-                           : borders.back[static_cast<std::size_t>(crossing - borders.crossings.begin())];
+    const Bytes back =
+        crossing == borders.crossings.end() ? 0 : borders.back[crossing - borders.crossings.begin()];
     costs.transfer.push_back(seconds(there));
     costs.transfer_back.push_back(back == there ? costs.transfer.back() : seconds(back));
   }
@@ -496,7 +494,7 @@ void CostModel::charge_norms(ScheduleKind kind, const std::vector<CutStage>& sta
       if (graph_.nodes[i].parameter_bytes > 0) exchanged += 16;  // a weight and a bias
     }
     for (RankId rank : stages[s].ranks) {
-      slowest = std::max(slowest, sheets_[static_cast<std::size_t>(sheet_of(rank))].norm_s_per_byte);
+      slowest = std::max(slowest, sheets_[sheet_of(rank)].norm_s_per_byte);
       if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
     }
     if (is_asynchronous(kind))
@@ -565,7 +563,7 @@ void CostModel::charge_copies(ScheduleKind kind, const std::vector<CutStage>& st
     double parameters = 0, slowest = 0;
     for (int i : stages[s].nodes) parameters += static_cast<double>(graph_.nodes[i].parameter_bytes);
     for (RankId rank : stages[s].ranks)
-      slowest = std::max(slowest, sheets_[static_cast<std::size_t>(sheet_of(rank))].update_copy_s_per_byte);
+      slowest = std::max(slowest, sheets_[sheet_of(rank)].update_copy_s_per_byte);
     costs.update[s] += slowest * parameters;
   }
 }
@@ -759,7 +757,7 @@ std::vector<Bytes> CostModel::peaks_under(const Schedule* schedule, const Pipeli
   const std::vector<double> by_rank = peak_bytes_of(*schedule, shape, bytes);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     double peak = 0;
-    for (RankId rank : stages[s].ranks) peak = std::max(peak, by_rank[static_cast<std::size_t>(rank.value)]);
+    for (RankId rank : stages[s].ranks) peak = std::max(peak, by_rank[rank.value]);
     peaks[s] = saturating_bytes(peak);
   }
   return peaks;
@@ -870,7 +868,7 @@ Result<StepBreakdown> CostModel::breakdown(ScheduleKind kind, int microbatches,
   double rate = 0;
   for (const auto& [rank, seconds] : busy) {
     busiest = std::max(busiest, seconds);
-    const Sheet& sheet = sheets_[static_cast<std::size_t>(sheet_of(RankId(rank)))];
+    const Sheet& sheet = sheets_[sheet_of(RankId(rank))];
     double all = sheet.loss_s;
     for (std::size_t i = 0; i < sheet.forward.size(); ++i) {
       all += sheet.forward[i] + sheet.backward_input[i] + sheet.backward_weight[i];

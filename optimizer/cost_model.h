@@ -203,7 +203,7 @@ class CostModel {
 
   /// Costs differ by kind of device: sheet 0 is the profile as it is. All ranks of a sheet are equal.
   int num_sheets() const { return static_cast<int>(sheets_.size()); }
-  int sheet_of(RankId rank) const { return sheet_of_rank_[static_cast<std::size_t>(rank.value)]; }
+  int sheet_of(RankId rank) const { return sheet_of_rank_[rank.value]; }
   double forward_s(int sheet, int node) const { return sheets_[sheet].forward[node]; }
   double backward_s(int sheet, int node) const {
     return sheets_[sheet].backward_input[node] + sheets_[sheet].backward_weight[node];

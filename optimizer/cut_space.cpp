@@ -203,14 +203,14 @@ void CutSpace::make_workspaces(const CostModel& model) {
 Bytes CutSpace::workspace(int a, int b) const {
   if (a >= b) return 0;
   if (!late_workspaces_.empty()) {
-    for (const auto& [bytes, place] : late_workspaces_[static_cast<std::size_t>(b)]) {
+    for (const auto& [bytes, place] : late_workspaces_[b]) {
       if (!holds(a, place)) return bytes;
     }
   }
   if (workspaces_.empty()) return 0;
   const auto width = static_cast<unsigned>(b - a);
   const int level = std::bit_width(width) - 1;
-  const std::vector<Bytes>& most = workspaces_[static_cast<std::size_t>(level)];
+  const std::vector<Bytes>& most = workspaces_[level];
   return std::max<Bytes>(0, std::max(most[a], most[b - (1 << level)]) - saved_[b]);
 }
 
@@ -226,7 +226,7 @@ void CutSpace::make_late_workspaces(const CostModel& model) {
     Bytes freed = 0;
     for (int at = static_cast<int>(order_.size()); at-- > 0;) {
       if (!holds(state, at)) continue;
-      const LayerNode& node = nodes[static_cast<std::size_t>(order_[static_cast<std::size_t>(at)])];
+      const LayerNode& node = nodes[order_[at]];
       if (node.workspace_bytes > freed) late.emplace_back(node.workspace_bytes - freed, at);
       freed += node.saved_bytes;
     }
@@ -236,33 +236,32 @@ void CutSpace::make_late_workspaces(const CostModel& model) {
 
 void CutSpace::make_tensors(const LayerGraph& graph) {
   std::vector<int> place(graph.nodes.size());
-  for (std::size_t at = 0; at < order_.size(); ++at)
-    place[static_cast<std::size_t>(order_[at])] = static_cast<int>(at);
+  for (std::size_t at = 0; at < order_.size(); ++at) place[order_[at]] = static_cast<int>(at);
   std::map<std::pair<int, std::string_view>, std::size_t> known;
   for (const LayerEdge& edge : graph.edges) {
-    const int producer = place[static_cast<std::size_t>(edge.producer)];
+    const int producer = place[edge.producer];
     const auto [at, is_new] = known.try_emplace({producer, edge.tensor}, tensors_.size());
     if (is_new) tensors_.push_back({producer, edge.bytes, {}});
     Tensor& tensor = tensors_[at->second];
     tensor.bytes = std::min(tensor.bytes, edge.bytes);
-    tensor.readers.push_back(place[static_cast<std::size_t>(edge.consumer)]);
+    tensor.readers.push_back(place[edge.consumer]);
   }
   for (Tensor& tensor : tensors_) std::ranges::sort(tensor.readers);
   std::int64_t crossings = 0;
   for (const Tensor& tensor : tensors_) crossings += tensor.readers.back() - tensor.producer;
   if (is_linear() && crossings > kMostCrossings) return;
-  crossing_.resize(static_cast<std::size_t>(states()));
+  crossing_.resize(states());
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const Tensor& tensor = tensors_[t];
     if (is_linear()) {
       for (int state = tensor.producer + 1; state <= tensor.readers.back(); ++state)
-        crossing_[static_cast<std::size_t>(state)].push_back(static_cast<int>(t));
+        crossing_[state].push_back(static_cast<int>(t));
       continue;
     }
     for (int state = 0; state < states(); ++state) {
       if (holds(state, tensor.producer) &&
           !std::ranges::all_of(tensor.readers, [&](int reader) { return holds(state, reader); }))
-        crossing_[static_cast<std::size_t>(state)].push_back(static_cast<int>(t));
+        crossing_[state].push_back(static_cast<int>(t));
     }
   }
 }
@@ -291,15 +290,14 @@ void CutSpace::make_messages() {
 }
 
 bool CutSpace::holds(int state, int place) const {
-  return is_linear() ? place < state
-                     : test(members_[static_cast<std::size_t>(state)], static_cast<std::size_t>(place));
+  return is_linear() ? place < state : test(members_[state], static_cast<std::size_t>(place));
 }
 
 Bytes CutSpace::incoming_of(int a, int b) const {
-  if (crossing_.empty()) return std::max<Bytes>(0, next_[static_cast<std::size_t>(a)]);
+  if (crossing_.empty()) return std::max<Bytes>(0, next_[a]);
   Bytes bytes = 0;
-  for (const int t : crossing_[static_cast<std::size_t>(a)]) {
-    const Tensor& tensor = tensors_[static_cast<std::size_t>(t)];
+  for (const int t : crossing_[a]) {
+    const Tensor& tensor = tensors_[t];
     if (is_linear()) {
       const auto next = std::ranges::lower_bound(tensor.readers, a);
       if (*next < b) bytes += tensor.bytes;
@@ -312,10 +310,10 @@ Bytes CutSpace::incoming_of(int a, int b) const {
 }
 
 Bytes CutSpace::outgoing_of(int a, int b) const {
-  if (crossing_.empty()) return std::max<Bytes>(0, next_[static_cast<std::size_t>(b)]);
+  if (crossing_.empty()) return std::max<Bytes>(0, next_[b]);
   Bytes bytes = 0;
-  for (const int t : crossing_[static_cast<std::size_t>(b)]) {
-    const Tensor& tensor = tensors_[static_cast<std::size_t>(t)];
+  for (const int t : crossing_[b]) {
+    const Tensor& tensor = tensors_[t];
     if (!holds(a, tensor.producer)) bytes += tensor.bytes;
   }
   return bytes;

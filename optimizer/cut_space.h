@@ -27,7 +27,7 @@ class CutSpace {
   std::int64_t pairs() const;
   /// Whether state `a` lies strictly inside `b`; only for a < b (states are numbered by growing compute
   /// time).
-  bool nested(int a, int b) const { return is_linear() || inside_[a][static_cast<std::size_t>(b)]; }
+  bool nested(int a, int b) const { return is_linear() || inside_[a][b]; }
 
   double forward_s(int sheet, int a, int b) const { return forward_[sheet][b] - forward_[sheet][a]; }
   double backward_s(int sheet, int a, int b) const { return backward_[sheet][b] - backward_[sheet][a]; }
@@ -45,7 +45,7 @@ class CutSpace {
   /// Returns a lower bound of the bytes of the layers between two states. It never falls with a later `b`,
   /// nested or not, and is never below 0.
   LayerBytes least_bytes(int a, int b) const {
-    const LayerBytes& behind = least_behind_[static_cast<std::size_t>(b)];
+    const LayerBytes& behind = least_behind_[b];
     return {std::max<Bytes>(0, behind.parameters - parameters_[a]),
             std::max<Bytes>(0, behind.lowered - lowered_[a]), std::max<Bytes>(0, behind.fields - fields_[a]),
             std::max<Bytes>(0, behind.saved - saved_[a])};

@@ -97,7 +97,7 @@ std::vector<std::vector<int>> host_orders(const ClusterSpec& cluster,
   std::vector<HostClass> classes;
   std::vector<int> class_of;
   for (const std::vector<RankId>& block : blocks) {
-    const ClusterHost& host = cluster.hosts[static_cast<std::size_t>(cluster.host_of(block.front()))];
+    const ClusterHost& host = cluster.hosts[cluster.host_of(block.front())];
     const HostClass made{host.kind, static_cast<int>(block.size()), host.link};
     auto found = std::find(classes.begin(), classes.end(), made);
     if (!cluster.links.empty() || found == classes.end()) found = classes.insert(classes.end(), made);

@@ -142,7 +142,7 @@ class LightestPlan {
   /// What stage s holds at least of the layers between two states: never falls in b.
   double weight_of(const CutSpace& space, int s, int a, int b) const {
     constexpr double kRounding = 1 - 1e-12;
-    const ByteWeights& weight = weights_[static_cast<std::size_t>(s)];
+    const ByteWeights& weight = weights_[s];
     const CutSpace::LayerBytes bytes = space.least_bytes(a, b);
     const double value = kRounding * (weight.parameters * static_cast<double>(bytes.parameters) +
                                       weight.lowered * static_cast<double>(bytes.lowered) +
@@ -220,7 +220,7 @@ class LightestPlan {
     Found found{.kind = kind, .microbatches = layout.microbatches, .stages = {}};
     for (int s = 0; s < layout.stages(); ++s) {
       const int a = s == 0 ? 0 : cuts_[static_cast<std::size_t>(s) - 1];
-      const int b = s + 1 == layout.stages() ? space.last() : cuts_[static_cast<std::size_t>(s)];
+      const int b = s + 1 == layout.stages() ? space.last() : cuts_[s];
       CutStage& stage = found.stages.emplace_back();
       stage.nodes = space.layers(a, b);
       model_.sort_by_execution(stage.nodes);
@@ -240,8 +240,7 @@ class LightestPlan {
     const Result<std::vector<Bytes>> peaks = model_.peaks(found.kind, found.microbatches, found.stages);
     if (!peaks) return false;
     double worst = 0;
-    for (int s = 0; s < layout.stages(); ++s)
-      worst = std::max(worst, share(layout, s, (*peaks)[static_cast<std::size_t>(s)]));
+    for (int s = 0; s < layout.stages(); ++s) worst = std::max(worst, share(layout, s, (*peaks)[s]));
     if (worst >= least_.worst) return false;
     least_.worst = worst;
     least_.plan = found;

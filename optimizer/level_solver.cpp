@@ -48,7 +48,7 @@ void IntervalTimes::use(LevelSolver& below, int workers, double bound, bool only
 
 const double* IntervalTimes::find_row(int from) const {
   below_->solve(from, bound_, only_last_ && from >= 0);
-  std::vector<double>& row = rows_[static_cast<std::size_t>(from + 1)];
+  std::vector<double>& row = rows_[from + 1];
   row.assign(states_->compute_s.size(), kInfeasible);
   for (std::size_t c = 0; c < below_->candidates().size(); ++c)
     row[below_->candidates()[c]] = below_->best(c, below_->machines());
@@ -136,7 +136,7 @@ void LevelSolver::scan(std::size_t at, int machines, int last_machines, std::siz
 
 void LevelSolver::find_candidates(int from, double bound, bool only_last) {
   std::vector<int> found;
-  found.reserve(static_cast<std::size_t>(states_.last() - from));
+  found.reserve(states_.last() - from);
   const int most = options_.straight ? 1 : std::max(1, costs_.machines - 1);
   for (int state = from + 1; state < states_.size(); ++state) {
     if (only_last && transfer(state, most) > bound) continue;  // no stage can begin here

@@ -36,7 +36,7 @@ class IntervalTimes {
 
  private:
   const double* row(int from) const {
-    const std::vector<double>& found = rows_[static_cast<std::size_t>(from + 1)];
+    const std::vector<double>& found = rows_[from + 1];
     return found.empty() ? find_row(from) : found.data();
   }
   const double* find_row(int from) const;

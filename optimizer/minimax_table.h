@@ -118,15 +118,14 @@ class MinimaxTable {
 
   /// By b: the least of what remains behind b and the states before it.
   void fill_least_rests(int s, int last) {
-    least_rest_.assign(static_cast<std::size_t>(last), kNone);
+    least_rest_.assign(last, kNone);
     double least = kNone;
-    for (int b = 1; b < last; ++b)
-      least_rest_[static_cast<std::size_t>(b)] = least = std::min(least, table_[index(s + 1, b)]);
+    for (int b = 1; b < last; ++b) least_rest_[b] = least = std::min(least, table_[index(s + 1, b)]);
   }
 
   template <class Value, class Growing>
   double scanned_sets(const CutSpace& space, int s, int a, int last, Value&& value, Growing&& growing) const {
-    const auto rest = [&](int b) { return least_rest_[static_cast<std::size_t>(b)]; };
+    const auto rest = [&](int b) { return least_rest_[b]; };
     double best = kNone;
     const auto take = [&](int b) {
       if (table_[index(s + 1, b)] < best && space.nested(a, b))

@@ -42,11 +42,9 @@ struct Layers {
 };
 
 void drop(Layers& layers, int node) {
-  layers.is_there[static_cast<std::size_t>(node)] = 0;
-  for (int reader : layers.readers[static_cast<std::size_t>(node)])
-    std::erase(layers.producers[static_cast<std::size_t>(reader)], node);
-  for (int producer : layers.producers[static_cast<std::size_t>(node)])
-    std::erase(layers.readers[static_cast<std::size_t>(producer)], node);
+  layers.is_there[node] = 0;
+  for (int reader : layers.readers[node]) std::erase(layers.producers[reader], node);
+  for (int producer : layers.producers[node]) std::erase(layers.readers[producer], node);
 }
 
 Result<Layers> layers_of(const PipeDreamGraph& graph) {
@@ -60,8 +58,8 @@ Result<Layers> layers_of(const PipeDreamGraph& graph) {
   layers.readers.resize(n);
   layers.producers.resize(n);
   for (const auto& [from, to] : graph.edges) {
-    layers.readers[static_cast<std::size_t>(from)].push_back(to);
-    layers.producers[static_cast<std::size_t>(to)].push_back(from);
+    layers.readers[from].push_back(to);
+    layers.producers[to].push_back(from);
   }
   for (std::size_t v = 0; v < n; ++v) {
     if (layers.producers[v].empty() && graph.nodes[v].description.starts_with("Input"))
@@ -84,8 +82,8 @@ Result<Layers> layers_of(const PipeDreamGraph& graph) {
     if (layers.first < 0) layers.first = static_cast<int>(v);
   }
   for (std::size_t at = 0; at < order.size(); ++at) {
-    for (int reader : layers.readers[static_cast<std::size_t>(order[at])]) {
-      if (--missing[static_cast<std::size_t>(reader)] == 0) order.push_back(reader);
+    for (int reader : layers.readers[order[at]]) {
+      if (--missing[reader] == 0) order.push_back(reader);
     }
   }
   if (static_cast<std::ptrdiff_t>(order.size()) != std::ranges::count(layers.is_there, 1))
@@ -95,15 +93,15 @@ Result<Layers> layers_of(const PipeDreamGraph& graph) {
   layers.before.assign(n, none);
   layers.after.assign(n, none);
   for (int v : order) {
-    for (int reader : layers.readers[static_cast<std::size_t>(v)]) {
-      add(layers.before[static_cast<std::size_t>(reader)], layers.before[static_cast<std::size_t>(v)]);
-      add(layers.before[static_cast<std::size_t>(reader)], v);
+    for (int reader : layers.readers[v]) {
+      add(layers.before[reader], layers.before[v]);
+      add(layers.before[reader], v);
     }
   }
   for (auto v = order.rbegin(); v != order.rend(); ++v) {
-    for (int producer : layers.producers[static_cast<std::size_t>(*v)]) {
-      add(layers.after[static_cast<std::size_t>(producer)], layers.after[static_cast<std::size_t>(*v)]);
-      add(layers.after[static_cast<std::size_t>(producer)], *v);
+    for (int producer : layers.producers[*v]) {
+      add(layers.after[producer], layers.after[*v]);
+      add(layers.after[producer], *v);
     }
   }
   return layers;
@@ -150,7 +148,7 @@ class StateGraph {
   std::vector<int> augmented(const std::vector<int>& antichain) const {
     Bits extra((layers_.is_there.size() + 63) / 64, 0);
     for (int member : antichain) {
-      const Bits& before = layers_.before[static_cast<std::size_t>(member)];
+      const Bits& before = layers_.before[member];
       for (std::size_t v = 0; v < layers_.is_there.size(); ++v) {
         if (!has(before, static_cast<int>(v))) continue;
         const bool needed = std::ranges::any_of(
@@ -167,24 +165,24 @@ class StateGraph {
   }
 
   void expand(int from) {
-    const std::vector<int> antichain = antichains_[static_cast<std::size_t>(from)];
+    const std::vector<int> antichain = antichains_[from];
     const std::vector<int> whole = augmented(antichain);
     for (std::size_t at = 0; at < whole.size(); ++at) {
-      for (int reader : layers_.readers[static_cast<std::size_t>(whole[at])]) {
-        const Bits& after = layers_.after[static_cast<std::size_t>(reader)];
+      for (int reader : layers_.readers[whole[at]]) {
+        const Bits& after = layers_.after[reader];
         if (std::ranges::find(antichain, reader) != antichain.end() ||
             std::ranges::any_of(whole, [&](int member) { return has(after, member); }))
           continue;
         std::vector<int> moved = whole, kept;
         moved[at] = reader;
         for (int member : moved) {
-          const Bits& later = layers_.after[static_cast<std::size_t>(member)];
+          const Bits& later = layers_.after[member];
           if (std::ranges::none_of(moved, [&](int other) { return has(later, other); }) &&
               std::ranges::find(kept, member) == kept.end())
             kept.push_back(member);
         }
         const int to = number(std::move(kept));
-        next_[static_cast<std::size_t>(from)].push_back(to);
+        next_[from].push_back(to);
       }
     }
   }
@@ -200,12 +198,12 @@ class StateGraph {
       path.emplace_back(static_cast<int>(root), 0);
       while (!path.empty()) {
         auto& [state, at] = path.back();
-        const std::vector<int>& next = next_[static_cast<std::size_t>(state)];
+        const std::vector<int>& next = next_[state];
         if (at == next.size()) {
           finished.push_back(state);
           path.pop_back();
-        } else if (const int to = next[at++]; !seen[static_cast<std::size_t>(to)]) {
-          seen[static_cast<std::size_t>(to)] = 1;
+        } else if (const int to = next[at++]; !seen[to]) {
+          seen[to] = 1;
           path.emplace_back(to, 0);
         }
       }
@@ -217,14 +215,13 @@ class StateGraph {
   States in_order() const {
     const std::vector<int> order = finished_order();
     std::vector<int> place(order.size());
-    for (std::size_t at = 0; at < order.size(); ++at)
-      place[static_cast<std::size_t>(order[at])] = static_cast<int>(at);
+    for (std::size_t at = 0; at < order.size(); ++at) place[order[at]] = static_cast<int>(at);
     States states;
     states.before.assign(order.size(), Bits((order.size() + 63) / 64, 0));
     for (std::size_t at = 0; at < order.size(); ++at) {
-      add_state(antichains_[static_cast<std::size_t>(order[at])], states);
-      for (int to : next_[static_cast<std::size_t>(order[at])]) {
-        Bits& before = states.before[static_cast<std::size_t>(place[static_cast<std::size_t>(to)])];
+      add_state(antichains_[order[at]], states);
+      for (int to : next_[order[at]]) {
+        Bits& before = states.before[place[to]];
         add(before, states.before[at]);
         add(before, static_cast<int>(at));
       }
@@ -236,9 +233,9 @@ class StateGraph {
     Bits closure((layers_.is_there.size() + 63) / 64, 0);
     double output = 0;
     for (int member : augmented(antichain)) {
-      add(closure, layers_.before[static_cast<std::size_t>(member)]);
+      add(closure, layers_.before[member]);
       add(closure, member);
-      output += graph_.nodes[static_cast<std::size_t>(member)].activation_bytes();
+      output += graph_.nodes[member].activation_bytes();
     }
     double compute = 0, activations = 0, parameters = 0;
     for (std::size_t v = 0; v < layers_.is_there.size(); ++v) {
@@ -315,7 +312,7 @@ class Tables {
     return entries_[(static_cast<std::size_t>(i) * size_ + j) * level_.machines + m];
   }
   double difference(const std::vector<double>& sums, int i, int j) const {
-    return sums[static_cast<std::size_t>(j)] - (i == 0 ? 0 : sums[static_cast<std::size_t>(i) - 1]);
+    return sums[j] - (i == 0 ? 0 : sums[static_cast<std::size_t>(i) - 1]);
   }
   double compute(int i, int j) const {
     return below_ == nullptr ? difference(states_.compute_s, i, j)
@@ -347,7 +344,7 @@ class Tables {
       if (best.time == kNone || fewer.time < best.time) best = fewer;
     }
     const int most = options_.straight ? 1 : m;
-    const Bits& before = states_.before[static_cast<std::size_t>(j)];
+    const Bits& before = states_.before[j];
     for (int k = 0; k < j; ++k) {
       if (!has(before, k) || (i > 0 && has(states_.before[static_cast<std::size_t>(i) - 1], k))) continue;
       const double inner = compute(k + 1, j);
@@ -360,8 +357,8 @@ class Tables {
             std::max(first.time, (inner + 4.0 * (last - 1) * weights / (level_.bandwidth * last)) / last);
         if (options_.activation_compression) {
           const double rate = level_.bandwidth * last * *options_.activation_compression;
-          time = std::max(time, 2 * states_.output[static_cast<std::size_t>(k)] / rate);
-          if (j < size_ - 1) time = std::max(time, 2 * states_.output[static_cast<std::size_t>(j)] / rate);
+          time = std::max(time, 2 * states_.output[k] / rate);
+          if (j < size_ - 1) time = std::max(time, 2 * states_.output[j] / rate);
         }
         if (time < best.time) best = {time, k, m - last, last};
       }

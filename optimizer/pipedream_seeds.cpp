@@ -94,7 +94,7 @@ Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& m
   std::vector<char> is_input(graph.nodes.size());
   for (std::size_t v = 0; v < graph.nodes.size(); ++v)
     is_input[v] = graph.nodes[v].description.starts_with("Input");
-  for (const auto& [from, to] : graph.edges) is_input[static_cast<std::size_t>(to)] = 0;
+  for (const auto& [from, to] : graph.edges) is_input[to] = 0;
   std::vector<int> place(graph.nodes.size(), -1);
   for (std::size_t v = 0; v < graph.nodes.size(); ++v) {
     const PipeDreamNode& node = graph.nodes[v];
@@ -115,10 +115,10 @@ Result<LayerGraph> layer_graph(const PipeDreamGraph& graph, const std::string& m
     }
   }
   for (const auto& [from, to] : graph.edges) {
-    const int producer = place[static_cast<std::size_t>(from)];
+    const int producer = place[from];
     if (producer < 0) continue;  // the first layers read the batch
-    const LayerNode& node = result.nodes[static_cast<std::size_t>(producer)];
-    result.edges.push_back({producer, place[static_cast<std::size_t>(to)], node.name, node.activation_bytes});
+    const LayerNode& node = result.nodes[producer];
+    result.edges.push_back({producer, place[to], node.name, node.activation_bytes});
   }
   if (result.nodes.empty()) problems.push_back({model, "has no layers", ""});
   if (!problems.empty()) return problems;

@@ -8,7 +8,7 @@ namespace millrace {
 namespace {
 
 const PlanStage& stage_at(const Plan& plan, StageId stage) {
-  return plan.stages[static_cast<std::size_t>(stage.value)];
+  return plan.stages[stage.value];
 }
 
 Bytes bytes_of(const Plan& plan, const StageLink& link) {

@@ -134,9 +134,7 @@ Result<RoundCost> RoundCosts::of_unequal_arrays(const Plan& plan, const std::vec
     std::vector<double>& own = options.own_seconds.emplace_back();
     for (const Action& a : actions) {
       const int at = shape.array_of(a.microbatch);
-      own.push_back(seconds_of(
-          a, costs.at(sizes[static_cast<std::size_t>(at % arrays)])[static_cast<std::size_t>(at / arrays)],
-          messages));
+      own.push_back(seconds_of(a, costs.at(sizes[at % arrays])[at / arrays], messages));
     }
   }
   const Simulation simulation = simulate(*schedule, shape, first.front(), options);

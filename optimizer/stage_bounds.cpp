@@ -9,7 +9,7 @@ StageMemory StageBounds::parts(const CutSpace& space, const Layout& layout, int 
                                Messages messages) const {
   const bool sure = messages == Messages::Sure;
   const CutSpace::LayerBytes layers = sure ? space.bytes(a, b) : space.least_bytes(a, b);
-  const std::vector<RankId>& ranks = layout.ranks[static_cast<std::size_t>(s)];
+  const std::vector<RankId>& ranks = layout.ranks[s];
   return StageMemory{
       .parameters = layers.parameters,
       .lowered = layers.lowered,

@@ -28,8 +28,7 @@ inline FieldValue integers(std::span<const std::int64_t> values) {
 
 /// Sets a field of `sample` if the model has it and it is wanted.
 inline void set_field(Sample& sample, Wanted wanted, int field, FieldValue value) {
-  if (field >= 0 && wanted[static_cast<std::size_t>(field)])
-    sample[static_cast<std::size_t>(field)] = std::move(value);
+  if (field >= 0 && wanted[field]) sample[field] = std::move(value);
 }
 
 }  // namespace millrace

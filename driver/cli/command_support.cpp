@@ -63,7 +63,7 @@ Status may_replace(const std::string& path, const std::string& format) {
   std::string begin(4096, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<std::size_t>(file.gcount()));
+  begin.resize(file.gcount());
   if (begin.empty() || begin.find("\"" + format + "-") != std::string::npos) return Ok{};
   return Problem{path, "is there, and is no file of " + format, "name another file, or delete this one"};
 }

@@ -69,8 +69,7 @@ std::optional<double> step_in_a_run(const SimulationSubject& subject, const Sche
     longer.microbatches *= 3 + run;
     const Result<Schedule> made = make_schedule(schedule.kind, longer, subject.options.transport);
     if (!made) return {};
-    makespans[static_cast<std::size_t>(run)] =
-        simulate(*made, longer, subject.costs, subject.options).makespan;
+    makespans[run] = simulate(*made, longer, subject.costs, subject.options).makespan;
   }
   return makespans[1] - makespans[0];
 }
@@ -89,12 +88,11 @@ std::vector<Cause> causes_of(const SimulationSubject& subject, const Simulation&
   for (const CriticalStep& step : critical_path(simulation, subject.shape, subject.options.transport)) {
     std::string what;
     if (step.link >= 0) {
-      const StageLink& link = links[static_cast<std::size_t>(step.link)];
+      const StageLink& link = links[step.link];
       what = "transfer between stages " + std::to_string(link.from.value) + " and " +
              std::to_string(link.to.value);
     } else {
-      what = std::string(names[static_cast<std::size_t>(step.action.op)]) + " of stage " +
-             std::to_string(step.action.stage.value);
+      what = std::string(names[step.action.op]) + " of stage " + std::to_string(step.action.stage.value);
     }
     seconds[what] += step.end - step.start;
   }

@@ -174,7 +174,7 @@ ExitCode train_threads(Round& round, const Accelerator& accelerator) {
   ExitCode worst = ExitCode::Done;
   run_as_threads(communicators, [&](Communicator& communicator) {
     use_threads(spec);
-    Device& device = *devices[static_cast<std::size_t>(communicator.rank().value)];
+    Device& device = *devices[communicator.rank().value];
     const ExitCode code = train_rank(round, communicator, device);
     std::lock_guard lock(mutex);
     // What was lost says more than that it stopped.

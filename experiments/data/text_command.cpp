@@ -341,7 +341,7 @@ int vocab_command(const VocabFlags& flags, const Arguments& given, Problems prob
   if (codes) counts = pieces_of(counts, *codes);
   auto sorted = counts.by_count();
   if (flags.largest > 0 && static_cast<std::int64_t>(sorted.size()) > flags.largest)
-    sorted.resize(static_cast<std::size_t>(flags.largest));
+    sorted.resize(flags.largest);
   std::string text;
   for (const auto& [word, count] : sorted) {
     text += word;

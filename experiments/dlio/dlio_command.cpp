@@ -135,7 +135,7 @@ int run_job(const std::vector<std::string>& args, const std::vector<std::string>
   SteadyClock clock;
   const LaunchOutcome outcome = run_ranks(processes, {}, clock);
   if (outcome.first_failure >= 0) {
-    const RankExit& first = outcome.exits.at(static_cast<std::size_t>(outcome.first_failure));
+    const RankExit& first = outcome.exits.at(outcome.first_failure);
     std::fprintf(stderr, "millrace dlio: process %d failed first: %s\n", first.rank, end_text(first).c_str());
   }
   return outcome.exit_code();

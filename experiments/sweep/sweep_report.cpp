@@ -158,7 +158,7 @@ class SweepPage {
     std::vector<Series> series;
     int num_jobs = 0;
     for (int job = 0; job < std::min(spec_.num_jobs, kMostCurves); ++job) {
-      const std::string colour = kColours[static_cast<std::size_t>(job)];
+      const std::string colour = kColours[job];
       bool named = false;
       for (const JobResult& r : results_.jobs) {
         if (r.job != job || r.exit_code != 0 ||

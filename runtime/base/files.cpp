@@ -24,7 +24,7 @@ bool write_all(int fd, std::string_view content) {
     const ssize_t n = ::write(fd, content.data(), content.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
-    content.remove_prefix(static_cast<std::size_t>(n));
+    content.remove_prefix(n);
   }
   return true;
 }

@@ -170,7 +170,7 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
   if (begun == progress.end())
     return Problem{first.path, "the job has not begun: there is nothing of it yet",
                    "take a job with it that has, or train it from its seed"};
-  const JobSource& like_all = jobs[static_cast<std::size_t>(begun - progress.begin())];
+  const JobSource& like_all = jobs[begun - progress.begin()];
   settings.resize(count, common_settings(settings.front()));
   progress.resize(count, {.is_new = true});
   JoinedCheckpoint joined{.info = first.info};

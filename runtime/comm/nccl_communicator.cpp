@@ -341,7 +341,7 @@ class NcclCommunicator final : public Communicator {
       } else if (transfer.tensor.numel() > 0) {
         MILLRACE_CHECK(transfer.tensor.is_contiguous());
         Transfer global = transfer;
-        global.peer = RankId(members_.at(static_cast<std::size_t>(transfer.peer.value)));
+        global.peer = RankId(members_.at(transfer.peer.value));
         const Line line = fabric_->line(global.direction, global.peer.value);
         far.push_back({.transfer = std::move(global), .line = line});
       }
@@ -383,7 +383,7 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> subgroup(const std::vector<RankId>& ranks, const std::string& name) override {
     std::vector<int> members;
-    for (RankId r : ranks) members.push_back(members_.at(static_cast<std::size_t>(r.value)));
+    for (RankId r : ranks) members.push_back(members_.at(r.value));
     return std::make_unique<NcclCommunicator>(fabric_, host_->subgroup(ranks, name), std::move(members),
                                               name_ + "/" + name);
   }

@@ -87,7 +87,7 @@ class HostAllocator final : public c10::Allocator {
       memory_.live += bytes;
       memory_.peak = std::max(memory_.peak, memory_.live);
       for (int larger = index; larger <= std::min(index + kLargerClasses, kClasses - 1); ++larger) {
-        auto& blocks = free_[static_cast<std::size_t>(larger)];
+        auto& blocks = free_[larger];
         if (blocks.empty()) continue;
         void* data = blocks.back();
         blocks.pop_back();
@@ -135,7 +135,7 @@ class HostAllocator final : public c10::Allocator {
       memory_.live -= header_of(data).asked;
       if (memory_.cached + bytes <= memory_.peak + kCachedBytes) {
         memory_.cached += bytes;
-        free_[static_cast<std::size_t>(index)].push_back(data);
+        free_[index].push_back(data);
         return;
       }
     }

@@ -65,10 +65,10 @@ at::Tensor ConvolutionCall::unpadded(const at::Tensor& grad) const {
   at::Tensor result = grad;
   const std::vector<std::int64_t> paddings = by_dimension(grad, padding);
   for (std::int64_t dimension = grad.dim() - 1; dimension > 1; --dimension) {
-    const std::int64_t beyond = paddings[static_cast<std::size_t>(dimension - 2)];
+    const std::int64_t beyond = paddings[dimension - 2];
     if (beyond == 0) continue;
     std::vector<std::int64_t> shape = result.sizes().vec();
-    const std::int64_t size = shape[static_cast<std::size_t>(dimension)] -= 2 * beyond;
+    const std::int64_t size = shape[dimension] -= 2 * beyond;
     at::Tensor of_input = at::zeros(shape, result.options());
     of_input.index_add_(dimension, places(mode, size, beyond, result), result);
     result = of_input;

@@ -144,7 +144,7 @@ class CrossEntropyOfJobs final : public Head {
   explicit CrossEntropyOfJobs(std::int64_t jobs) : jobs_(jobs) {}
   std::string kind() const override { return "cross_entropy"; }
   std::vector<std::string> metrics() const override {
-    return std::vector<std::string>(static_cast<std::size_t>(4 * jobs_ - 1), "loss");  // JobHead names them
+    return std::vector<std::string>(4 * jobs_ - 1, "loss");  // JobHead names them
   }
   void check(std::span<const TensorSpec>) const override {}
 

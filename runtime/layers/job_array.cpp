@@ -117,7 +117,7 @@ void put(at::Tensor whole, std::vector<at::Tensor>& all, std::size_t i, bool as_
     return;
   }
   std::vector<at::Tensor> parts;
-  parts.reserve(static_cast<std::size_t>(whole.size(0)));
+  parts.reserve(whole.size(0));
   append_unstacked(whole, parts);
   const std::size_t per_job = all.size() / parts.size();
   for (std::size_t b = 0; b < parts.size(); ++b) all[b * per_job + i] = std::move(parts[b]);
@@ -678,7 +678,7 @@ at::Tensor stacked(std::span<const at::Tensor> tensors) {
     distance = tensors[1].storage_offset() - first.storage_offset();
     bool even = distance >= 0;
     for (std::int64_t b = 1; even && b < size; ++b) {
-      const at::Tensor& one = tensors[static_cast<std::size_t>(b)];
+      const at::Tensor& one = tensors[b];
       even = one.storage_offset() == first.storage_offset() + b * distance &&
              one.storage().unsafeGetStorageImpl() == first.storage().unsafeGetStorageImpl() &&
              one.sizes() == first.sizes() && one.strides() == first.strides();

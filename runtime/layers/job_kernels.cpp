@@ -180,7 +180,7 @@ class BatchNormOfJobs final : public Kernel, public OneCall {
     if (context.training) {
       for (int i : {0, 1}) {
         const at::Tensor& now = i == 0 ? running_mean : running_var;
-        at::Tensor& kept = buffers[static_cast<std::size_t>(i)];
+        at::Tensor& kept = buffers[i];
         if (now.data_ptr() != kept.data_ptr()) kept.copy_(now.view(kept.sizes()));
       }
       buffers[2].add_(1);

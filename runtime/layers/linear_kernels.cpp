@@ -108,13 +108,12 @@ void add_column_sums(const float* grad, float* sum, std::int64_t rows, std::int6
     std::array<float, kWidth> blocks{}, block{};
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* row = grad + r * columns + c;
-      for (std::int64_t i = 0; i < width; ++i) block[static_cast<std::size_t>(i)] += row[i];
+      for (std::int64_t i = 0; i < width; ++i) block[i] += row[i];
       if ((r + 1) % kRowsOfBlock != 0) continue;
       for (std::size_t i = 0; i < kWidth; ++i) blocks[i] += block[i];
       block.fill(0);
     }
-    for (std::int64_t i = 0; i < width; ++i)
-      sum[c + i] += block[static_cast<std::size_t>(i)] + blocks[static_cast<std::size_t>(i)];
+    for (std::int64_t i = 0; i < width; ++i) sum[c + i] += block[i] + blocks[i];
   }
 }
 

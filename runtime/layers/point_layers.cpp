@@ -210,10 +210,10 @@ class PointCrossEntropy final : public Head {
       for (auto* counts : {&predicted, &labelled, &both}) counts->assign(parts(), 0);
       std::int64_t right = 0;
       for (std::int64_t i = 0; i < points; ++i) {
-        if (one[i] >= 0) ++predicted[static_cast<std::size_t>(one[i])];
-        ++labelled[static_cast<std::size_t>(other[i])];
+        if (one[i] >= 0) ++predicted[one[i]];
+        ++labelled[other[i]];
         if (one[i] != other[i]) continue;
-        ++both[static_cast<std::size_t>(one[i])];
+        ++both[one[i]];
         ++right;
       }
       double iou = 0;

@@ -81,7 +81,7 @@ Group group_of(const ClusterSpec& cluster, RankId a, RankId b) {
 
 void set_levels(ClusterSpec& cluster, const std::map<Group, ClusterLink>& links) {
   for (const auto& [group, link] : links) {
-    ClusterLevel& level = cluster.levels[static_cast<std::size_t>(group.first)];
+    ClusterLevel& level = cluster.levels[group.first];
     level.bandwidth = link.bandwidth;
     level.latency_s = link.latency_s;
   }
@@ -91,7 +91,7 @@ void set_hosts(ClusterSpec& cluster, const std::map<Group, ClusterLink>& links, 
   std::vector<ClusterLink> between;
   for (const auto& [group, link] : links) {
     if (group.first == group.second) {
-      cluster.hosts[static_cast<std::size_t>(group.first)].link = link;
+      cluster.hosts[group.first].link = link;
     } else {
       between.push_back(link);
     }
@@ -101,8 +101,7 @@ void set_hosts(ClusterSpec& cluster, const std::map<Group, ClusterLink>& links, 
   cluster.links.clear();
   for (const auto& [group, link] : links) {
     if (group.first == group.second || are_alike(link, cluster.network, tolerance)) continue;
-    cluster.links.push_back({cluster.hosts[static_cast<std::size_t>(group.first)].name,
-                             cluster.hosts[static_cast<std::size_t>(group.second)].name, link});
+    cluster.links.push_back({cluster.hosts[group.first].name, cluster.hosts[group.second].name, link});
   }
 }
 

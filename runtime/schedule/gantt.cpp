@@ -294,7 +294,7 @@ class Gantt {
       for (double c = std::floor(bar.start / per_cell); c * per_cell < bar.end; ++c) {
         if (c < 0 || c >= static_cast<double>(columns)) continue;
         const double inside = std::min(bar.end, (c + 1) * per_cell) - std::max(bar.start, c * per_cell);
-        shares[static_cast<std::size_t>(c)][kind] += inside / per_cell;
+        shares[c][kind] += inside / per_cell;
       }
     }
     std::vector<std::string> colours;

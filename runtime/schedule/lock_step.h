@@ -37,7 +37,7 @@ class LockStep {
   bool pass_reduce(std::size_t rank, const Action& action);
   bool meets(const Action& action) const {
     if (action.op == Op::Reduce) return true;
-    return !rounds_.empty() && rounds_[static_cast<std::size_t>(action.stage.value)] &&
+    return !rounds_.empty() && rounds_[action.stage.value] &&
            (action.op == Op::Forward || action.op == Op::Backward || action.op == Op::BackwardInput);
   }
   void wake(std::size_t rank);

@@ -207,7 +207,7 @@ class Averages {
   }
 
   void walk(int rank) {
-    const auto& spans = spans_[static_cast<std::size_t>(rank)];
+    const auto& spans = spans_[rank];
     std::int64_t before = spans.front().start;
     double pending = 0;    // seconds that the next computation gets
     Mean* last = nullptr;  // the computation before, if it counts; and its own time
@@ -222,7 +222,7 @@ class Averages {
         last = nullptr;
         arrivals.clear();
       }
-      const Sent* const message = message_of_[static_cast<std::size_t>(rank)][i];
+      const Sent* const message = message_of_[rank][i];
       const double seconds = static_cast<double>(span.end - before) * kNanosecond;
       const auto stage = static_cast<std::size_t>(span.stage);
       if (is_computation(span.kind)) {
@@ -300,7 +300,7 @@ class Averages {
         end = std::min(end, span.end);
       }
       const double seconds = static_cast<double>(std::max<std::int64_t>(0, end - start)) * kNanosecond;
-      reduces_[static_cast<std::size_t>(which.first)].add(seconds);
+      reduces_[which.first].add(seconds);
       for (const auto& [rank, span] : replicas) own(span, rank, span.kind, span.stage, -1) = seconds;
     }
   }

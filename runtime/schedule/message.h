@@ -25,7 +25,7 @@ class MessageIndex {
 
  private:
   static const std::vector<StageLink>& at(const std::vector<std::vector<StageLink>>& of, StageId stage) {
-    return of[static_cast<std::size_t>(stage.value)];
+    return of[stage.value];
   }
 
   std::vector<StageLink> links_;

@@ -29,7 +29,7 @@ struct Queue {
 Problems check_pair_order(const Schedule& schedule) {
   std::map<std::pair<int, int>, Queue> queues;  // (from, to)
   for (int rank = 0; rank < static_cast<int>(schedule.ranks.size()); ++rank) {
-    for (const Action& action : schedule.ranks[static_cast<std::size_t>(rank)]) {
+    for (const Action& action : schedule.ranks[rank]) {
       if (!is_transfer(action.op)) continue;
       if (is_send(action.op))
         queues[{rank, action.peer.value}].sent.push_back(&action);

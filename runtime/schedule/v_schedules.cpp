@@ -124,10 +124,10 @@ std::vector<Order> repeated_block(int p, int microbatches, const std::array<int,
     Order& order = orders.emplace_back();
     for (const auto& [time, action] : timed) order.push_back(action);
   }
-  const std::vector<double> unit(static_cast<std::size_t>(2 * p), 1);
+  const std::vector<double> unit(2 * p, 1);
   return place_weights(orders, v_shape(p, microbatches),
                        {.forward = unit, .backward_input = unit, .backward_weight = unit},
-                       std::vector<int>(static_cast<std::size_t>(p), cap));
+                       std::vector<int>(p, cap));
 }
 
 }  // namespace

@@ -23,11 +23,11 @@ double norm_of(const std::vector<double>& square_sums) {
 
 GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout, int model)
     : jobs_(layout.model.jobs()) {
-  std::vector<std::vector<std::string>> of_jobs(static_cast<std::size_t>(jobs_));
+  std::vector<std::vector<std::string>> of_jobs(jobs_);
   for (const NamedLayer& layer : layout.model.layers) {
     for (const ParameterSpec& spec : layer.layer->parameters()) {
       if (!spec.is_buffer && !layer.is_tied(spec))
-        of_jobs[static_cast<std::size_t>(std::max(spec.job, 0))].push_back(layer.parameter_name(spec));
+        of_jobs[std::max(spec.job, 0)].push_back(layer.parameter_name(spec));
     }
   }
   for (const auto& names : of_jobs) {

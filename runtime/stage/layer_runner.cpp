@@ -41,7 +41,7 @@ void cast_inputs(const LayerStep& step, std::vector<at::Tensor>& inputs) {
 /// What was said of the model's tensors is what is received and given back.
 void check_outputs(const LayerStep& step, const LayerSlot& slot) {
   for (std::size_t k = 0; k < step.output_dtypes.size(); ++k) {
-    const at::Tensor& made = slot.values[static_cast<std::size_t>(step.outputs[k])];
+    const at::Tensor& made = slot.values[step.outputs[k]];
     MILLRACE_CHECK(made.scalar_type() == step.output_dtypes[k],
                    "layer " << step.named->name << " made " << toString(made.scalar_type()) << ", said "
                             << toString(step.output_dtypes[k]));
@@ -53,7 +53,7 @@ void check_outputs(const LayerStep& step, const LayerSlot& slot) {
 std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const HeadStep& head) const {
   std::vector<at::Tensor> inputs;
   for (int place : head.inputs) {
-    const at::Tensor& value = slot.values[static_cast<std::size_t>(place)];
+    const at::Tensor& value = slot.values[place];
     inputs.push_back(value.defined() ? widened(value) : value);  // not: jobs_together()
   }
   return inputs;
@@ -130,7 +130,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
   for (std::size_t i = 0; i < program_.steps.size(); ++i) {
     const LayerStep& step = program_.steps[i];
     inputs.clear();
-    for (int place : step.inputs) inputs.push_back(slot.values[static_cast<std::size_t>(place)]);
+    for (int place : step.inputs) inputs.push_back(slot.values[place]);
     CallContext context{
         .training = run != Run::Evaluate, .replicas = replicas_, .together = step.together, .masks = masks_};
     if (step.draws) {
@@ -152,7 +152,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
     before(Phase::Forward, i);
     cast_inputs(step, inputs);
     if (!step.carrying && !step.multi) {
-      slot.values[static_cast<std::size_t>(step.outputs[0])] = named(step, "forward", inputs, [&] {
+      slot.values[step.outputs[0]] = named(step, "forward", inputs, [&] {
         return step.layer->forward(inputs, parameters, buffers, context, saved);
       });
     } else {
@@ -161,12 +161,11 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
                              : step.multi->forward_all(inputs, parameters, buffers, context, saved);
       });
       MILLRACE_CHECK(outputs.size() == step.outputs.size(), "layer " << step.named->name);
-      for (std::size_t k = 0; k < outputs.size(); ++k)
-        slot.values[static_cast<std::size_t>(step.outputs[k])] = std::move(outputs[k]);
+      for (std::size_t k = 0; k < outputs.size(); ++k) slot.values[step.outputs[k]] = std::move(outputs[k]);
     }
     after(Phase::Forward, i);
     check_outputs(step, slot);
-    for (int place : step.read_last) slot.values[static_cast<std::size_t>(place)].reset();
+    for (int place : step.read_last) slot.values[place].reset();
   }
 }
 
@@ -183,8 +182,7 @@ void LayerRunner::add_gradient(LayerSlot& slot, int place, int use, at::Tensor v
 /// The sum over all uses from the last reader to the first, whichever stage they are in and whenever they
 /// came.
 at::Tensor LayerRunner::take_gradient(LayerSlot& slot, int place) const {
-  if (!program_.in_parts[static_cast<std::size_t>(place)])
-    return std::move(slot.gradients[static_cast<std::size_t>(place)]);
+  if (!program_.in_parts[place]) return std::move(slot.gradients[place]);
   const auto others = std::stable_partition(slot.parts.begin(), slot.parts.end(),
                                             [&](const GradientPart& p) { return p.place != place; });
   std::stable_sort(others, slot.parts.end(),

@@ -45,8 +45,7 @@ const FieldSpec* LayeredModel::field(const std::string& name) const {
 
 Shape field_shape(const FieldSpec& field, const BatchExtent& extent) {
   Shape shape;
-  for (std::int64_t d : field.shape)
-    shape.push_back(d < 0 ? extent.lengths.at(static_cast<std::size_t>(-1 - d)) : d);
+  for (std::int64_t d : field.shape) shape.push_back(d < 0 ? extent.lengths.at(-1 - d) : d);
   shape.insert(shape.begin() + field.batch_dimension, extent.samples);
   return shape;
 }
@@ -114,8 +113,7 @@ Problems validate(const LayeredModel& model) {
                             "an owner is a parameter that is not tied itself"});
         continue;
       }
-      const ParameterSpec spec = model.layers[static_cast<std::size_t>(place->layer)]
-                                     .layer->parameters()[static_cast<std::size_t>(place->spec)];
+      const ParameterSpec spec = model.layers[place->layer].layer->parameters()[place->spec];
       if (spec.shape != mine->shape || spec.is_buffer || mine->is_buffer)
         problems.push_back(
             {where, "layer " + layer.name + " ties " + own + " to " + owner + " of another shape", {}});

@@ -46,7 +46,7 @@ std::vector<at::Tensor> initial_values(const NamedLayer& layer, const std::vecto
       own.push_back(specs[end]);
       if (job >= 0) own.back().name.erase(0, job_prefix(job).size());
     }
-    for (at::Tensor& value : initialise(own, seeds[static_cast<std::size_t>(std::max(job, 0))], layer.name))
+    for (at::Tensor& value : initialise(own, seeds[std::max(job, 0)], layer.name))
       values.push_back(std::move(value));
   }
   return values;
@@ -59,7 +59,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
     : jobs_(layout.model.jobs()), lower_(layout.lower) {
   MILLRACE_CHECK(static_cast<int>(seeds.size()) == jobs_, seeds.size() << " seeds of " << jobs_ << " jobs");
   const auto options = at::TensorOptions(dtype).device(device);
-  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
+  const std::vector<int>& layers = layout.layers[stage.value];
   slots_of_layer_.resize(layers.size());
   copying_.resize(layers.size());
   buffers_.resize(layers.size());
@@ -67,8 +67,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   ranges_.resize(layers.size());
   for (int index : layers)
     is_lowered_.push_back(layout.casts() &&
-                          layout.model.layers[static_cast<std::size_t>(index)].layer->cast_policy() ==
-                              CastPolicy::Lower);
+                          layout.model.layers[index].layer->cast_policy() == CastPolicy::Lower);
   std::vector<at::Tensor> initial;  // by slot
   for (int job = 0; job < jobs_; ++job) {
     for (std::size_t l = 0; l < layers.size(); ++l)
@@ -91,8 +90,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   gradients_ = views_of(flat_gradient_);
   for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
     for (std::size_t i = 0; i < slots_of_layer_[l].size(); ++i) {
-      if (const int slot = slots_of_layer_[l][i]; slot < 0)
-        gradients_[l][i] = tied_[static_cast<std::size_t>(-1 - slot)].gradient;
+      if (const int slot = slots_of_layer_[l][i]; slot < 0) gradients_[l][i] = tied_[-1 - slot].gradient;
     }
   }
 }
@@ -101,7 +99,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
 void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& where, int job,
                                const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
                                std::vector<at::Tensor>& initial) {
-  const NamedLayer& layer = layout.model.layers[static_cast<std::size_t>(where.index)];
+  const NamedLayer& layer = layout.model.layers[where.index];
   const auto place = static_cast<std::size_t>(where.position);
   const std::vector<ParameterSpec> specs = specs_of_job(layer, job);
   std::vector<at::Tensor> values = initial_values(layer, specs, seeds);
@@ -213,10 +211,9 @@ void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const st
                                   const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options) {
   const auto place = find_parameter(layout.model, owner);
   MILLRACE_CHECK(place, "tied to " << owner);
-  const NamedLayer& owning = layout.model.layers[static_cast<std::size_t>(place->layer)];
+  const NamedLayer& owning = layout.model.layers[place->layer];
   const auto specs = owning.layer->parameters();
-  at::Tensor values =
-      std::move(initial_values(owning, specs, seeds)[static_cast<std::size_t>(place->spec)]).to(options);
+  at::Tensor values = std::move(initial_values(owning, specs, seeds)[place->spec]).to(options);
   at::Tensor gradient = at::zeros(values.sizes(), options);
   tied_.push_back(
       {.owner = owner, .layer = layer, .mirror = std::move(values), .gradient = std::move(gradient)});
@@ -243,7 +240,7 @@ std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& 
         views.push_back(view(flat, static_cast<std::size_t>(slot)));
         continue;
       }
-      const TiedUse& use = tied_[static_cast<std::size_t>(-1 - slot)];
+      const TiedUse& use = tied_[-1 - slot];
       views.push_back(use.slot >= 0 ? view(flat, static_cast<std::size_t>(use.slot)) : use.mirror);
     }
     if (jobs_ == 1 || is_lowered_[l] || std::ranges::any_of(slots, [](int slot) { return slot < 0; }))
@@ -317,22 +314,21 @@ std::span<const at::Tensor> ParameterStore::parameters(VersionId version, int la
 
 void ParameterStore::make_copies(const StageLayout& layout, StageId stage, int microbatches) {
   if (microbatches < kLeastReads) return;
-  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(stage.value)];
+  const std::vector<int>& layers = layout.layers[stage.value];
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto index = static_cast<std::size_t>(layers[l]);
     const std::vector<int>& reads = layout.reads[index];
     const auto is_tied = [](int slot) { return slot < 0; };
     // A mirror's values come when they come.
     if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], is_tied)) continue;
-    copying_[l] = {layout.model.layers[index].layer,
-                   layout.tensors[static_cast<std::size_t>(reads.front())].spec.shape};
+    copying_[l] = {layout.model.layers[index].layer, layout.tensors[reads.front()].spec.shape};
   }
 }
 
 std::int64_t ParameterStore::bytes_of_copies(int layer) const {
   const auto all = parameters(current_, layer);
   std::int64_t bytes = 0;
-  const std::size_t own = versions_.at(current_).by_layer[static_cast<std::size_t>(layer)].size();
+  const std::size_t own = versions_.at(current_).by_layer[layer].size();
   for (std::size_t i = is_lowered_[layer] ? 0 : own; i < all.size(); ++i)
     bytes += static_cast<std::int64_t>(all[i].nbytes());
   return bytes;

@@ -105,7 +105,7 @@ class ParameterStore {
   at::Tensor flat_weights() const { return versions_.at(current_).flat; }
   /// Flat range [first, end) of the gradients of layer `i`, of each job; empty if it has none.
   using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
-  const Ranges& gradient_ranges(int layer) const { return ranges_[static_cast<std::size_t>(layer)]; }
+  const Ranges& gradient_ranges(int layer) const { return ranges_[layer]; }
 
   /// Applies `update` to the current weights and makes the result the current version; zeroes the gradients.
   void publish(const std::function<void(at::Tensor weights, const at::Tensor& gradient)>& update);

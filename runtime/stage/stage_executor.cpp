@@ -53,7 +53,7 @@ StageExecutor::StageExecutor(const ExecutorParts& parts, const ExecutorOptions& 
       ties_(parts_.layout, parts_.stage, parts_.ranks_of_stage, parts_.store, parts_.world, parts_.numbers),
       reducer_(parts.store, parts.replicas, program_, options.bucket_bytes),
       shapes_(parts_.layout),
-      recomputes_(parts.layout.recomputes[static_cast<std::size_t>(parts.stage.value)] != 0),
+      recomputes_(parts.layout.recomputes[parts.stage.value] != 0),
       sums_(program_.num_sums, 0.0) {
   begin({});
   layers_.set_masks(options.masks);
@@ -153,20 +153,20 @@ LayerSlot& StageExecutor::slot_for(MicrobatchId microbatch) {
   free_slots_.pop_back();
   LayerSlot& slot = *slots_.back();
   slot.microbatch = microbatch;
-  slot.values.resize(static_cast<std::size_t>(program_.num_places));
-  slot.gradients.resize(static_cast<std::size_t>(program_.num_places));
+  slot.values.resize(program_.num_places);
+  slot.gradients.resize(program_.num_places);
   return slot;
 }
 
 void StageExecutor::feed(MicrobatchId microbatch, const Batch& batch) {
   LayerSlot& slot = slot_for(microbatch);
   for (const auto& [field, place] : program_.fields) {
-    const FieldSpec& spec = parts_.layout.model.fields[static_cast<std::size_t>(field)];
-    at::Tensor value = batch.fields.at(static_cast<std::size_t>(field));
+    const FieldSpec& spec = parts_.layout.model.fields[field];
+    at::Tensor value = batch.fields.at(field);
     MILLRACE_CHECK(value.defined(), "field " << spec.name << " was not loaded");
     check_limit(spec, value);
     if (value.is_floating_point()) value = value.to(parts_.store.flat_weights().scalar_type());
-    slot.values[static_cast<std::size_t>(place)] = parts_.device.upload(std::move(value));
+    slot.values[place] = parts_.device.upload(std::move(value));
   }
 }
 
@@ -211,10 +211,9 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   if (program_.carries) keep_carried(slot);
   run_heads(slot);
   // Only what is still to be sent stays; what the backward needs is saved.
-  std::vector<at::Tensor> leaving(static_cast<std::size_t>(program_.num_places));
+  std::vector<at::Tensor> leaving(program_.num_places);
   for (const Border& border : program_.later) {
-    for (const Port& port : border.ports)
-      leaving[static_cast<std::size_t>(port.place)] = slot.values[static_cast<std::size_t>(port.place)];
+    for (const Port& port : border.ports) leaving[port.place] = slot.values[port.place];
   }
   slot.values = std::move(leaving);
   hand_over_activations(slot);
@@ -275,8 +274,7 @@ std::vector<LossScale> StageExecutor::scales_of(const HeadStep& head, Microbatch
     step_total_ = {first, std::move(total)};
   }
   const auto weight_in = [&](const BatchExtent& e) {
-    return static_cast<double>(head.count < 0 ? e.samples
-                                              : e.counts.at(static_cast<std::size_t>(head.count)));
+    return static_cast<double>(head.count < 0 ? e.samples : e.counts.at(head.count));
   };
   const double all = std::max(1.0, weight_in(step_total_.second)),
                own = weight_in(context_.extent_of(position));
@@ -300,9 +298,9 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   slot.heads.clear();
   if (recomputes_) {  // the forward again, with the same weights and the same dropout: the same bits
     slot.values = std::exchange(slot.kept, {});
-    slot.values.resize(static_cast<std::size_t>(program_.num_places));
+    slot.values.resize(program_.num_places);
     layers_.forward(slot, context_.first_position + microbatch.value, version, LayerRunner::Run::Again);
-    slot.values.assign(static_cast<std::size_t>(program_.num_places), {});
+    slot.values.assign(program_.num_places, {});
   }
   if (op == Op::Backward) {
     layers_.backward(slot, version, [&](int layer) {
@@ -314,12 +312,12 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   // Gradients that go back use by use (Crossing::summed): one message.
   for (const Border& border : program_.earlier) {
     for (const Port& port : border.gradients) {
-      if (!program_.in_parts[static_cast<std::size_t>(port.place)]) continue;
+      if (!program_.in_parts[port.place]) continue;
       std::vector<at::Tensor> values;
       for (GradientPart& part : slot.parts) {
         if (part.place == port.place) values.push_back(std::move(part.value));
       }
-      slot.gradients[static_cast<std::size_t>(port.place)] = at::cat(values);
+      slot.gradients[port.place] = at::cat(values);
     }
   }
   slot.parts.clear();
@@ -347,7 +345,7 @@ void StageExecutor::finish_backward(LayerSlot& slot) {
 StageExecutor* StageExecutor::sibling(int stage, MicrobatchId microbatch) const {
   const auto other = std::ranges::find(siblings_, StageId(stage), &StageExecutor::stage);
   if (other == siblings_.end()) return nullptr;
-  const auto& ranks = parts_.ranks_of_stage.at(static_cast<std::size_t>(stage));
+  const auto& ranks = parts_.ranks_of_stage.at(stage);
   const auto replica = static_cast<std::size_t>(microbatch.value) % ranks.size();
   return ranks[replica] == parts_.world.rank() ? *other : nullptr;
 }
@@ -359,14 +357,13 @@ void StageExecutor::hand_over_activations(LayerSlot& slot) {
   for (const Border& border : program_.later) {
     StageExecutor* other = sibling(border.peer, slot.microbatch);
     if (!other) {
-      for (const Port& port : border.ports) to_send[static_cast<std::size_t>(port.place)] = 1;
+      for (const Port& port : border.ports) to_send[port.place] = 1;
       continue;
     }
     LayerSlot& theirs = other->slot_for(slot.microbatch);
     const Border& entry = *other->program_.earlier_from(parts_.stage.value);
     for (std::size_t i = 0; i < border.ports.size(); ++i)
-      theirs.values[static_cast<std::size_t>(entry.ports[i].place)] =
-          slot.values[static_cast<std::size_t>(border.ports[i].place)];
+      theirs.values[entry.ports[i].place] = slot.values[border.ports[i].place];
   }
   for (std::size_t i = 0; i < slot.values.size(); ++i) {
     if (!to_send[i]) slot.values[i].reset();
@@ -381,14 +378,14 @@ void StageExecutor::hand_over_gradients(LayerSlot& slot) {
     LayerSlot& theirs = other->slot_for(slot.microbatch);
     const Border& entry = *other->program_.later_to(parts_.stage.value);
     for (std::size_t i = 0; i < border.gradients.size(); ++i) {
-      at::Tensor& mine = slot.gradients[static_cast<std::size_t>(border.gradients[i].place)];
+      at::Tensor& mine = slot.gradients[border.gradients[i].place];
       other->accept_gradient(theirs, entry.gradients[i], std::exchange(mine, {}));
     }
   }
 }
 
 void StageExecutor::accept_gradient(LayerSlot& slot, const Port& port, at::Tensor value) {
-  const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
+  const Crossing& crossing = parts_.layout.crossings[port.crossing];
   if (crossing.summed) return layers_.add_gradient(slot, port.place, crossing.uses.front(), std::move(value));
   const std::int64_t rows = value.size(0) / crossing.gradient_parts();
   for (std::size_t i = 0; i < crossing.uses.size(); ++i) {
@@ -433,8 +430,8 @@ std::vector<Transfer> StageExecutor::transfers(const Action& action, const Route
   result.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Port& port = (*route.ports)[i];
-    const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
-    const std::string* name = &parts_.layout.tensors[static_cast<std::size_t>(crossing.tensor)].name;
+    const Crossing& crossing = parts_.layout.crossings[port.crossing];
+    const std::string* name = &parts_.layout.tensors[crossing.tensor].name;
     result.push_back({route.sends ? Direction::Send : Direction::Receive, action.peer,
                       tag_of(action, port, route.gradient), tensors[i],
                       LazyText([action, name] { return to_string(action) + " of " + *name; })});
@@ -448,8 +445,7 @@ void StageExecutor::send(const Action& action) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(route.ports->size());
   for (const Port& port : *route.ports) {
-    at::Tensor& source =
-        (route.gradient ? slot.gradients : slot.values)[static_cast<std::size_t>(port.place)];
+    at::Tensor& source = (route.gradient ? slot.gradients : slot.values)[port.place];
     MILLRACE_CHECK(source.defined(), to_string(action) << ": nothing to send");
     tensors.push_back(source.contiguous());
     if (route.gradient) source.reset();
@@ -482,9 +478,9 @@ void StageExecutor::post_receive(const Action& action) {
   const auto& shapes = shapes_.of(context_.extent_of(context_.first_position + action.microbatch.value));
   const auto weights = parts_.store.flat_weights().options();
   for (const Port& port : *route.ports) {
-    const Crossing& crossing = parts_.layout.crossings[static_cast<std::size_t>(port.crossing)];
-    const at::ScalarType dtype = parts_.layout.tensors[static_cast<std::size_t>(crossing.tensor)].spec.dtype;
-    Shape shape = shapes[static_cast<std::size_t>(crossing.tensor)];
+    const Crossing& crossing = parts_.layout.crossings[port.crossing];
+    const at::ScalarType dtype = parts_.layout.tensors[crossing.tensor].spec.dtype;
+    Shape shape = shapes[crossing.tensor];
     if (route.gradient) shape[0] *= crossing.gradient_parts();
     // float32 in a description means the precision of the run.
     message.tensors.push_back(at::empty(shape, dtype == at::kFloat ? weights : weights.dtype(dtype)));
@@ -508,7 +504,7 @@ void StageExecutor::receive(const Action& action) {
     if (route.gradient)
       accept_gradient(slot, port, std::move(message.tensors[i]));
     else
-      slot.values[static_cast<std::size_t>(port.place)] = std::move(message.tensors[i]);
+      slot.values[port.place] = std::move(message.tensors[i]);
   }
 }
 
@@ -571,15 +567,13 @@ void StageExecutor::set_ended(const std::vector<char>& ended) {
   ended_ = ended;
   if (parts_.store.has_buffers()) statistics_at_end_ = parts_.store.copy_of_buffers();
   written_at_end_.clear();
-  const std::vector<int>& layers = parts_.layout.layers[static_cast<std::size_t>(parts_.stage.value)];
+  const std::vector<int>& layers = parts_.layout.layers[parts_.stage.value];
   for (std::size_t l = 0; l < layers.size(); ++l) {
     std::size_t trained = 0;
-    for (const ParameterSpec& spec :
-         parts_.layout.model.layers[static_cast<std::size_t>(layers[l])].layer->parameters()) {
+    for (const ParameterSpec& spec : parts_.layout.model.layers[layers[l]].layer->parameters()) {
       if (spec.is_buffer) continue;
       const at::Tensor& own = parts_.store.current_parameters(static_cast<int>(l))[trained++];
-      if (spec.written && spec.job >= 0 && ended_[static_cast<std::size_t>(spec.job)])
-        written_at_end_.emplace_back(own, own.clone());
+      if (spec.written && spec.job >= 0 && ended_[spec.job]) written_at_end_.emplace_back(own, own.clone());
     }
   }
 }
@@ -607,8 +601,7 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
       std::vector<UpdateRule::Update> updates;
       for (const JobRule& one : parts_.rules.all)
-        updates.push_back(
-            one.update(store, weights, gradient, scalars.at(static_cast<std::size_t>(one.job))));
+        updates.push_back(one.update(store, weights, gradient, scalars.at(one.job)));
       UpdateRule::apply_all_(updates);
     });
     peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());

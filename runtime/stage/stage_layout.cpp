@@ -13,7 +13,7 @@ namespace {
 
 std::vector<TensorSpec> specs_of(const std::vector<TensorSpec>& all, const std::vector<int>& which) {
   std::vector<TensorSpec> result;
-  for (int tensor : which) result.push_back(all[static_cast<std::size_t>(tensor)]);
+  for (int tensor : which) result.push_back(all[tensor]);
   return result;
 }
 
@@ -74,7 +74,7 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
                           std::to_string(layout.makes[l].size()));
       for (std::size_t i = 0; i < made.size(); ++i) {
         made[i].differentiable = made[i].differentiable && at::isFloatingType(made[i].dtype);
-        specs[static_cast<std::size_t>(layout.makes[l][i])] = std::move(made[i]);
+        specs[layout.makes[l][i]] = std::move(made[i]);
       }
     });
   }
@@ -112,10 +112,9 @@ void number_tensors(StageLayout& layout) {
 std::vector<char> made_by_trained(const StageLayout& layout) {
   std::vector<char> result(layout.tensors.size(), 0);
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
-    const bool trained = !layout.model.layers[l].frozen || std::ranges::any_of(layout.reads[l], [&](int t) {
-      return result[static_cast<std::size_t>(t)] != 0;
-    });
-    for (int t : layout.makes[l]) result[static_cast<std::size_t>(t)] = trained;
+    const bool trained = !layout.model.layers[l].frozen ||
+                         std::ranges::any_of(layout.reads[l], [&](int t) { return result[t] != 0; });
+    for (int t : layout.makes[l]) result[t] = trained;
   }
   return result;
 }
@@ -126,15 +125,13 @@ void find_gradients(StageLayout& layout) {
   const std::vector<char> trained = made_by_trained(layout);
   const auto want = [&](const std::vector<int>& tensors) {
     for (int t : tensors) {
-      ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
-      tensor.wants_gradient = tensor.spec.differentiable && trained[static_cast<std::size_t>(t)];
+      ModelTensor& tensor = layout.tensors[t];
+      tensor.wants_gradient = tensor.spec.differentiable && trained[t];
     }
   };
   for (const auto& reads : layout.head_reads) want(reads);
   for (std::size_t l = layout.reads.size(); l-- > 0;) {
-    if (std::ranges::any_of(layout.makes[l], [&](int t) {
-          return layout.tensors[static_cast<std::size_t>(t)].wants_gradient;
-        }))
+    if (std::ranges::any_of(layout.makes[l], [&](int t) { return layout.tensors[t].wants_gradient; }))
       want(layout.reads[l]);
   }
 }
@@ -150,36 +147,31 @@ Status find_crossings(StageLayout& layout) {
   std::set<std::tuple<int, int, int>> crossings;              // (from, to, tensor)
   std::vector<std::vector<int>> uses(layout.tensors.size());  // readers, ascending
   const auto stage_of_reader = [&](int reader) {
-    return reader < num_layers ? layout.stage_of_layer[static_cast<std::size_t>(reader)]
-                               : layout.stage_of_head[static_cast<std::size_t>(reader - num_layers)];
+    return reader < num_layers ? layout.stage_of_layer[reader] : layout.stage_of_head[reader - num_layers];
   };
   for (int reader = 0; reader < num_layers + static_cast<int>(layout.model.heads.size()); ++reader) {
-    const auto& reads = reader < num_layers
-                            ? layout.reads[static_cast<std::size_t>(reader)]
-                            : layout.head_reads[static_cast<std::size_t>(reader - num_layers)];
+    const auto& reads = reader < num_layers ? layout.reads[reader] : layout.head_reads[reader - num_layers];
     for (int t : reads) {
-      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+      const ModelTensor& tensor = layout.tensors[t];
       if (tensor.layer < 0) continue;
-      const int from = layout.stage_of_layer[static_cast<std::size_t>(tensor.layer)],
-                to = stage_of_reader(reader);
+      const int from = layout.stage_of_layer[tensor.layer], to = stage_of_reader(reader);
       if (from > to) {
         return Problem{"plan",
-                       "layer " + layout.model.layers[static_cast<std::size_t>(reader)].name + " in stage " +
-                           std::to_string(to) + " needs " + tensor.name + " of the later stage " +
-                           std::to_string(from),
+                       "layer " + layout.model.layers[reader].name + " in stage " + std::to_string(to) +
+                           " needs " + tensor.name + " of the later stage " + std::to_string(from),
                        "put layers into stages in execution order"};
       }
       if (from < to) crossings.insert({from, to, t});
-      uses[static_cast<std::size_t>(t)].push_back(reader);
+      uses[t].push_back(reader);
     }
   }
   for (auto [from, to, t] : crossings) {
     Crossing crossing{.tensor = t,
                       .from = StageId(from),
                       .to = StageId(to),
-                      .has_gradient = layout.tensors[static_cast<std::size_t>(t)].wants_gradient};
+                      .has_gradient = layout.tensors[t].wants_gradient};
     int last_elsewhere = -1;
-    for (int use : uses[static_cast<std::size_t>(t)]) {
+    for (int use : uses[t]) {
       if (stage_of_reader(use) == to)
         crossing.uses.insert(crossing.uses.begin(), use);
       else
@@ -197,8 +189,7 @@ void find_ties(StageLayout& layout) {
   for (std::size_t l = 0; l < layout.model.layers.size(); ++l) {
     for (const auto& [own, owner] : layout.model.layers[l].tied) {
       const auto place = find_parameter(layout.model, owner);
-      const int from = layout.stage_of_layer[static_cast<std::size_t>(place->layer)],
-                to = layout.stage_of_layer[l];
+      const int from = layout.stage_of_layer[place->layer], to = layout.stage_of_layer[l];
       if (from != to) layout.ties.push_back({owner, static_cast<int>(l), StageId(from), StageId(to)});
     }
   }
@@ -210,12 +201,10 @@ std::vector<char> StageLayout::fields_of(StageId stage) const {
   std::vector<char> result(model.fields.size(), 0);
   const auto mark = [&](const std::vector<int>& tensors) {
     for (int t : tensors) {
-      if (const int field = this->tensors[static_cast<std::size_t>(t)].field; field >= 0)
-        result[static_cast<std::size_t>(field)] = 1;
+      if (const int field = this->tensors[t].field; field >= 0) result[field] = 1;
     }
   };
-  for (int layer : layers[static_cast<std::size_t>(stage.value)])
-    mark(reads[static_cast<std::size_t>(layer)]);
+  for (int layer : layers[stage.value]) mark(reads[layer]);
   for (std::size_t h = 0; h < stage_of_head.size(); ++h) {
     if (stage_of_head[h] == stage.value) mark(head_reads[h]);
   }
@@ -229,15 +218,14 @@ Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int
   StageLayout layout{
       .model = model, .nominal = model.nominal_extent(microbatch_size), .lower = lower_of(precision)};
   std::unordered_map<std::string, int> layer_index;
-  for (int i = 0; i < static_cast<int>(model.layers.size()); ++i)
-    layer_index[model.layers[static_cast<std::size_t>(i)].name] = i;
+  for (int i = 0; i < static_cast<int>(model.layers.size()); ++i) layer_index[model.layers[i].name] = i;
   layout.stage_of_layer.assign(model.layers.size(), -1);
   for (int s = 0; s < plan.num_stages(); ++s) {
     auto& members = layout.layers.emplace_back();
-    layout.recomputes.push_back(plan.stages[static_cast<std::size_t>(s)].recompute);
-    for (const std::string& name : plan.stages[static_cast<std::size_t>(s)].layers) {
+    layout.recomputes.push_back(plan.stages[s].recompute);
+    for (const std::string& name : plan.stages[s].layers) {
       members.push_back(layer_index.at(name));
-      layout.stage_of_layer[static_cast<std::size_t>(members.back())] = s;
+      layout.stage_of_layer[members.back()] = s;
     }
     std::ranges::sort(members);
   }
@@ -270,10 +258,9 @@ Problems untrainable_layers(const StageLayout& layout, const std::vector<char>& 
   Problems result;
   int problems = 0;
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
-    if (joined[static_cast<std::size_t>(layout.stage_of_layer[l])]) continue;
+    if (joined[layout.stage_of_layer[l]]) continue;
     std::vector<Shape> inputs;
-    for (int tensor : layout.reads[l])
-      inputs.push_back(layout.tensors[static_cast<std::size_t>(tensor)].spec.shape);
+    for (int tensor : layout.reads[l]) inputs.push_back(layout.tensors[tensor].spec.shape);
     const NamedLayer& named = layout.model.layers[l];
     const std::string problem = named.layer->training_problem(inputs);
     if (problem.empty() || ++problems > 1) continue;

@@ -16,7 +16,7 @@ class Compiler {
 
   StageProgram compile() {
     place_incoming();
-    for (int layer : layout_.layers[static_cast<std::size_t>(program_.stage.value)]) add_layer(layer);
+    for (int layer : layout_.layers[program_.stage.value]) add_layer(layer);
     add_heads();
     program_.num_places = static_cast<int>(places_.size());
     find_last_reads();
@@ -37,20 +37,20 @@ class Compiler {
   }
   std::vector<char> wants(const std::vector<int>& tensors) const {
     std::vector<char> result;
-    for (int t : tensors) result.push_back(layout_.tensors[static_cast<std::size_t>(t)].wants_gradient);
+    for (int t : tensors) result.push_back(layout_.tensors[t].wants_gradient);
     return result;
   }
 
   std::vector<at::ScalarType> dtypes(const std::vector<int>& tensors) const {
     std::vector<at::ScalarType> result;
-    for (int t : tensors) result.push_back(layout_.tensors[static_cast<std::size_t>(t)].spec.dtype);
+    for (int t : tensors) result.push_back(layout_.tensors[t].spec.dtype);
     return result;
   }
 
   void add_casts(LayerStep& step, const std::vector<int>& reads, const std::vector<int>& makes) const {
     if (!layout_.casts()) return;
     std::vector<TensorSpec> inputs;
-    for (int t : reads) inputs.push_back(layout_.tensors[static_cast<std::size_t>(t)].spec);
+    for (int t : reads) inputs.push_back(layout_.tensors[t].spec);
     step.compute = compute_dtype(step.layer->cast_policy(), inputs, layout_.lower);
     step.lowers_parameters = step.layer->cast_policy() == CastPolicy::Lower;
     step.input_dtypes = dtypes(reads);
@@ -73,8 +73,7 @@ class Compiler {
   void add_port(std::vector<Border>& borders, int peer, int crossing, int at) {
     if (borders.empty() || borders.back().peer != peer) borders.push_back({.peer = peer});
     borders.back().ports.push_back({crossing, at});
-    if (layout_.crossings[static_cast<std::size_t>(crossing)].has_gradient)
-      borders.back().gradients.push_back({crossing, at});
+    if (layout_.crossings[crossing].has_gradient) borders.back().gradients.push_back({crossing, at});
   }
 
   void add_layer(int index) {
@@ -127,29 +126,29 @@ class Compiler {
 
   /// A forward holds a tensor as long as somebody is to read it; what the backward needs, layers save.
   void find_last_reads() {
-    std::vector<char> stays(static_cast<std::size_t>(program_.num_places), 0);
+    std::vector<char> stays(program_.num_places, 0);
     for (std::size_t i = 0; i < layout_.crossings.size(); ++i) {
       const Crossing& c = layout_.crossings[i];
       if (c.from != program_.stage) continue;
       const int at = places_.at(c.tensor);
-      stays[static_cast<std::size_t>(at)] = 1;
+      stays[at] = 1;
       add_port(program_.later, c.to.value, static_cast<int>(i), at);
     }
     for (const HeadStep& head : program_.heads) {
-      for (int at : head.inputs) stays[static_cast<std::size_t>(at)] = 1;
+      for (int at : head.inputs) stays[at] = 1;
     }
     for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
       for (int at : step->inputs) {
-        if (!std::exchange(stays[static_cast<std::size_t>(at)], 1)) step->read_last.push_back(at);
+        if (!std::exchange(stays[at], 1)) step->read_last.push_back(at);
       }
     }
   }
 
   void mark_parts() {
-    program_.in_parts.assign(static_cast<std::size_t>(program_.num_places), 0);
+    program_.in_parts.assign(program_.num_places, 0);
     for (const Crossing& c : layout_.crossings) {
       if (c.from == program_.stage || (c.to == program_.stage && !c.summed))
-        program_.in_parts[static_cast<std::size_t>(places_.at(c.tensor))] = 1;
+        program_.in_parts[places_.at(c.tensor)] = 1;
     }
   }
 
@@ -161,10 +160,10 @@ class Compiler {
       int times = 0;
       const std::vector<int>* inputs = nullptr;  ///< of the last reader; null: it takes each job's by itself
     };
-    std::vector<Reading> readings(static_cast<std::size_t>(program_.num_places));
+    std::vector<Reading> readings(program_.num_places);
     const auto read = [&](const std::vector<int>& inputs, bool takes_together) {
       for (int at : inputs) {
-        Reading& reading = readings[static_cast<std::size_t>(at)];
+        Reading& reading = readings[at];
         ++reading.times;
         reading.inputs = takes_together ? &inputs : nullptr;
       }
@@ -172,9 +171,9 @@ class Compiler {
     for (const LayerStep& step : program_.steps) read(step.inputs, takes_together(step));
     for (const HeadStep& head : program_.heads) read(head.inputs, head.head->takes_together());
     for (const Border& border : program_.later)
-      for (const Port& port : border.ports) ++readings[static_cast<std::size_t>(port.place)].times;
+      for (const Port& port : border.ports) ++readings[port.place].times;
     const auto goes_together = [&](const LayerStep& step, std::size_t output) {
-      const std::vector<int>* inputs = readings[static_cast<std::size_t>(step.outputs[output])].inputs;
+      const std::vector<int>* inputs = readings[step.outputs[output]].inputs;
       if (!inputs) return false;
       const std::size_t made = step.outputs.size() / jobs, per_job = inputs->size() / jobs;
       const auto place = std::ranges::find(*inputs, step.outputs[output]);
@@ -182,8 +181,7 @@ class Compiler {
       if (input >= per_job) return false;
       for (std::size_t b = 0; b < jobs; ++b) {
         const int at = step.outputs[b * made + output];
-        if (readings[static_cast<std::size_t>(at)].times != 1 || (*inputs)[b * per_job + input] != at)
-          return false;
+        if (readings[at].times != 1 || (*inputs)[b * per_job + input] != at) return false;
       }
       return true;
     };

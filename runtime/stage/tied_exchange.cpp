@@ -40,8 +40,8 @@ TiedExchange::TiedExchange(const StageLayout& layout, StageId stage,
       MILLRACE_CHECK(use != store.tied().end(), tie.owner << " is not tied here");
       end.use = &*use;
     }
-    const auto& ours = ranks_of_stage.at(static_cast<std::size_t>(stage.value));
-    const auto& others = ranks_of_stage.at(static_cast<std::size_t>(end.other.value));
+    const auto& ours = ranks_of_stage.at(stage.value);
+    const auto& others = ranks_of_stage.at(end.other.value);
     const auto mine = static_cast<std::size_t>(std::ranges::find(ours, world.rank()) - ours.begin());
     end.from = others[mine % others.size()];
     for (std::size_t i = mine; i < others.size(); i += ours.size()) end.to.push_back(others[i]);

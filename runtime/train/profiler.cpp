@@ -98,10 +98,9 @@ class Pass final : private LayerObserver {
  private:
   void forward(const Batch& batch) {
     slot_.clear();
-    slot_.values.resize(static_cast<std::size_t>(program_.num_places));
-    slot_.gradients.resize(static_cast<std::size_t>(program_.num_places));
-    for (const auto& [field, place] : program_.fields)
-      slot_.values[static_cast<std::size_t>(place)] = batch.fields[static_cast<std::size_t>(field)];
+    slot_.values.resize(program_.num_places);
+    slot_.gradients.resize(program_.num_places);
+    for (const auto& [field, place] : program_.fields) slot_.values[place] = batch.fields[field];
     runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
   }
 
@@ -210,8 +209,7 @@ class Updates {
       store_.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
         std::vector<UpdateRule::Update> updates;
         for (int job = 0; job < store_.jobs(); ++job)
-          updates.push_back(JobRule{rules_[static_cast<std::size_t>(job)].get(), job}.update(store_, weights,
-                                                                                             gradient, {}));
+          updates.push_back(JobRule{rules_[job].get(), job}.update(store_, weights, gradient, {}));
         UpdateRule::apply_all_(updates);
       });
       // Copies of the weights are the update's.
@@ -334,7 +332,7 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
   std::vector<Bytes> bytes;
   for (const auto& made : layout.makes) {
     Bytes& sum = bytes.emplace_back();
-    for (int t : made) sum += tensors[static_cast<std::size_t>(t)];
+    for (int t : made) sum += tensors[t];
   }
   return bytes;
 }
@@ -344,14 +342,14 @@ std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Byte
   std::vector<std::set<int>> read(layout.reads.size());
   const auto add = [&](std::set<int>& into, const std::vector<int>& all) {
     for (const int t : all)
-      if (layout.tensors[static_cast<std::size_t>(t)].field >= 0) into.insert(t);
+      if (layout.tensors[t].field >= 0) into.insert(t);
   };
   for (std::size_t l = 0; l < read.size(); ++l) add(read[l], layout.reads[l]);
   for (const std::vector<int>& head : layout.head_reads) add(read.back(), head);
   std::vector<Bytes> bytes;
   for (const std::set<int>& fields : read) {
     Bytes& sum = bytes.emplace_back();
-    for (const int t : fields) sum += tensors[static_cast<std::size_t>(t)];
+    for (const int t : fields) sum += tensors[t];
   }
   return bytes;
 }
@@ -362,7 +360,7 @@ struct InTurn {
 };
 InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor) {
   for (const int t : turn.reads[l]) {
-    const ModelTensor& read = turn.tensors[static_cast<std::size_t>(t)];
+    const ModelTensor& read = turn.tensors[t];
     if (read.name == tensor) return {.there = true, .back = read.wants_gradient};
   }
   return {};
@@ -380,12 +378,11 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
     const auto first = std::ssize(edges);
     std::set<int> read;
     for (int t : layout.reads[l]) {
-      const ModelTensor& tensor = layout.tensors[static_cast<std::size_t>(t)];
+      const ModelTensor& tensor = layout.tensors[t];
       if (tensor.layer < 0 || !read.insert(t).second) continue;
       LayerEdge edge{tensor.layer, static_cast<int>(l),
-                     array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name,
-                     mean[static_cast<std::size_t>(t)]};
-      if (!of_each.empty()) edge.of_microbatches = of_each[static_cast<std::size_t>(t)];
+                     array ? tensor.name.substr(0, tensor.name.rfind('@')) : tensor.name, mean[t]};
+      if (!of_each.empty()) edge.of_microbatches = of_each[t];
       if (turn != nullptr) {
         const InTurn ways = in_turn(*turn, l, tensor.name);
         edge.gradient_bytes = ways.back ? edge.bytes : 0;
@@ -514,7 +511,7 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
   ProfileBatches batches;
   const std::int64_t chosen = std::min(steps, (count + per_step - 1) / per_step);
   for (std::int64_t i = 0; i < chosen; ++i) {
-    const Step& step = all[static_cast<std::size_t>((2 * i + 1) * steps / (2 * chosen))];
+    const Step& step = all[(2 * i + 1) * steps / (2 * chosen)];
     for (std::int64_t m = 0; m < per_step; ++m) batches.timed.push_back(one(step.first + m));
   }
   if (steps > 0) batches.longest = one(longest);

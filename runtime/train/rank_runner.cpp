@@ -146,7 +146,7 @@ void RankRunner::feed(const Action& forward) {
     if (kept == batches_.end()) {
       int readers = 0;
       for (const HeldStage& h : parts_.stages.held()) readers += h.array == array ? h.readings() : 0;
-      BatchSource& source = *parts_.batches[static_cast<std::size_t>(array)];
+      BatchSource& source = *parts_.batches[array];
       kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
     }
     executor.feed(microbatch, kept->second.batch);

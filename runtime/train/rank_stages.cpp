@@ -23,17 +23,17 @@ void add_rules(HeldStage& held, const StageLayout& layout, const std::vector<Job
   const auto add = [&](HeldStage::Rule rule) {
     for (rule.job = 0; rule.job < held.jobs; ++rule.job) {
       HeldStage::Rule own{rule.job, rule.turn, rule.first, rule.end, rule.part, nullptr};
-      const JobOptions& told = jobs[static_cast<std::size_t>(held.first_job + rule.job)];
+      const JobOptions& told = jobs[held.first_job + rule.job];
       own.rule = make_update_rule(told.rule, held.store_of(own), held.group.get());
       held.rules.push_back(std::move(own));
     }
   };
-  const std::vector<int>& layers = layout.layers[static_cast<std::size_t>(held.stage.value)];
+  const std::vector<int>& layers = layout.layers[held.stage.value];
   if (layout.turns.empty()) return add({.end = layers.size()});
   for (std::size_t t = 0; t < layout.turns.size(); ++t) {
     HeldStage::Rule rule{.turn = static_cast<int>(t)};
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      const NamedLayer& layer = layout.turns[t].model.layers[static_cast<std::size_t>(layers[l])];
+      const NamedLayer& layer = layout.turns[t].model.layers[layers[l]];
       if (layer.frozen || layer.layer->parameters().empty()) continue;
       const auto [begin, end] = held.store->gradient_ranges(static_cast<int>(l)).front();
       if (!rule.part) {
@@ -77,7 +77,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
   std::vector<std::vector<RankId>> ranks_of_stage;
   std::vector<std::shared_ptr<Communicator>> groups;  // by stage
   for (int s = 0; s < plan.num_stages(); ++s) {
-    const auto& ranks = ranks_of_stage.emplace_back(plan.stages[static_cast<std::size_t>(s)].ranks);
+    const auto& ranks = ranks_of_stage.emplace_back(plan.stages[s].ranks);
     const bool mine = std::ranges::find(ranks, world.rank()) != ranks.end();
     groups.push_back(mine && ranks.size() > 1 ? world.subgroup(ranks, "stage" + std::to_string(s)) : nullptr);
   }
@@ -97,7 +97,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
     if (a > 0) array.first_job = arrays_[a - 1].first_job + arrays_[a - 1].jobs;
     array.jobs = static_cast<std::size_t>(layout.model.jobs());
     array.num_fields = layout.model.fields.size();
-    array.held_at.assign(static_cast<std::size_t>(plan.num_stages()), -1);
+    array.held_at.assign(plan.num_stages(), -1);
     ExecutorOptions executor = options.executor;
     executor.seeds.clear();
     for (std::size_t job = array.first_job; job < array.first_job + array.jobs; ++job) {
@@ -107,7 +107,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
     // Where steps are skipped, those of a loss that is not finite are too.
     if (scales_loss()) executor.stop_on_nonfinite = false;
     for (int s = 0; s < plan.num_stages(); ++s) {
-      const auto& ranks = ranks_of_stage[static_cast<std::size_t>(s)];
+      const auto& ranks = ranks_of_stage[s];
       const auto found = std::ranges::find(ranks, world.rank());
       if (found == ranks.end()) continue;
       HeldStage held{.stage = StageId(s),
@@ -117,14 +117,14 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
                      .named = jobs.size() > 1,
                      .replica = static_cast<int>(found - ranks.begin()),
                      .replicas = static_cast<int>(ranks.size()),
-                     .group = groups[static_cast<std::size_t>(s)]};
+                     .group = groups[s]};
       if (options.rate_by_replicas)
         held.rate = double(held.replicas) / double(plan.stages.front().ranks.size());
       held.store =
           std::make_unique<ParameterStore>(layout, held.stage, executor.seeds, device.where(), options.dtype);
       add_rules(held, layout, jobs);
-      for (const int layer : layout.layers[static_cast<std::size_t>(s)]) {
-        const auto& names = layout.model.layers[static_cast<std::size_t>(layer)].unreached;
+      for (const int layer : layout.layers[s]) {
+        const auto& names = layout.model.layers[layer].unreached;
         held.unreached.insert(held.unreached.end(), names.begin(), names.end());
       }
       if (options.average_replicas) executor.gradient_scale = 1.0 / held.replicas;
@@ -144,7 +144,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
         before_first_update_.insert(held.executors.back().get());
       }
       held.executor = held.executors.back().get();
-      array.held_at[static_cast<std::size_t>(s)] = static_cast<int>(held_.size());
+      array.held_at[s] = static_cast<int>(held_.size());
       held_.push_back(std::move(held));
     }
     if ((clips() && clip_scope_ == ClipScope::Model) || scales_loss())
@@ -163,16 +163,15 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
 }
 
 const HeldStage& RankStages::at(StageId stage, int array) const {
-  const int at =
-      arrays_.at(static_cast<std::size_t>(array)).held_at.at(static_cast<std::size_t>(stage.value));
+  const int at = arrays_.at(array).held_at.at(stage.value);
   MILLRACE_CHECK(at >= 0, "stage " << stage.value << " is on another rank");
-  return held_[static_cast<std::size_t>(at)];
+  return held_[at];
 }
 
 std::vector<HeldStage*> RankStages::of(const OfArray& array) {
   std::vector<HeldStage*> result;
   for (const int at : array.held_at)
-    if (at >= 0) result.push_back(&held_[static_cast<std::size_t>(at)]);
+    if (at >= 0) result.push_back(&held_[at]);
   return result;
 }
 
@@ -181,17 +180,16 @@ StageExecutor& RankStages::executor(StageId stage, int array) const {
 }
 
 StageExecutor* RankStages::last(int array) const {
-  const int at = arrays_.at(static_cast<std::size_t>(array)).held_at.back();
-  return at >= 0 ? held_[static_cast<std::size_t>(at)].executor : nullptr;
+  const int at = arrays_.at(array).held_at.back();
+  return at >= 0 ? held_[at].executor : nullptr;
 }
 
 std::vector<char> RankStages::fields(int array) const {
-  std::vector<char> result(arrays_.at(static_cast<std::size_t>(array)).num_fields, 0);
+  std::vector<char> result(arrays_.at(array).num_fields, 0);
   for (const HeldStage& h : held_) {
     if (h.array != array) continue;
     for (const auto& executor : h.executors) {
-      for (const auto& [field, place] : executor->program().fields)
-        result[static_cast<std::size_t>(field)] = 1;
+      for (const auto& [field, place] : executor->program().fields) result[field] = 1;
     }
   }
   return result;
@@ -214,7 +212,7 @@ void RankStages::begin(std::int64_t first_position, std::optional<int> array) {
   for (const HeldStage& h : held_) {
     if (array && h.array != *array) continue;
     RunContext context{.first_position = first_position,
-                       .extent_of = arrays_[static_cast<std::size_t>(h.array)].extent_of,
+                       .extent_of = arrays_[h.array].extent_of,
                        .begins = own_of(h, begins_)};
     for (const LossScaler& scaler : own_of(h, loss_scalers_)) context.loss_scales.push_back(scaler.scale());
     h.executor->begin(std::move(context));
@@ -227,7 +225,7 @@ void RankStages::begin_evaluation(int array, const RunContext& context) {
 }
 
 void RankStages::set_extents(const ExtentOf& extent_of, int array) {
-  arrays_.at(static_cast<std::size_t>(array)).extent_of = extent_of;
+  arrays_.at(array).extent_of = extent_of;
 }
 
 void RankStages::set_ended(const std::vector<char>& ended) {
@@ -271,8 +269,8 @@ void RankStages::set_turn(std::optional<std::size_t> turn) {
 }
 
 LossSums RankStages::take_losses(int array) {
-  const int at = arrays_.at(static_cast<std::size_t>(array)).held_at.back();
-  const HeldStage& held = held_.at(static_cast<std::size_t>(at));
+  const int at = arrays_.at(array).held_at.back();
+  const HeldStage& held = held_.at(at);
   if (!held.in_turn()) return held.executor->take_losses();
   StageExecutor& whole = *held.executors.back();
   std::vector<double> sums(whole.program().num_sums, 0.0);
@@ -291,7 +289,7 @@ LossSums RankStages::take_losses(int array) {
 
 std::vector<UpdateScalars> RankStages::before_update(StageId stage, int array_index) {
   const HeldStage& held = at(stage, array_index);
-  OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
+  OfArray& array = arrays_[held.array];
   // Before the first of this step: whose version is still this stage's has not updated yet.
   const VersionId version = held.store->current();
   for (HeldStage* h : of(array)) {
@@ -339,7 +337,7 @@ void RankStages::agree(OfArray& array) {
 
 void RankStages::clip_stage(const HeldStage& held, std::vector<UpdateScalars>& scalars) {
   held.executor->complete_gradients();
-  const OfArray& array = arrays_[static_cast<std::size_t>(held.array)];
+  const OfArray& array = arrays_[held.array];
   if (std::ranges::all_of(scalars, &UpdateScalars::skip)) return;
   const std::vector<double> sums = square_sums_by_slot(*held.store, held.store->flat_gradient());
   const auto per_job = static_cast<std::ptrdiff_t>(sums.size() / array.jobs);
@@ -400,8 +398,7 @@ void RankStages::look_for_zero_gradients(const HeldStage& held) {
   std::vector<std::string> zero;                    // parameters of a job
   std::map<std::string, std::vector<int>> jobs_of;  // whose gradient of that one is zero
   for (const HeldStage::Rule& rule : held.rules) {
-    if (held.in_turn() && held.executor != held.executors[static_cast<std::size_t>(rule.turn)].get())
-      continue;
+    if (held.in_turn() && held.executor != held.executors[rule.turn].get()) continue;
     const ParameterStore store = held.store_of(rule);
     for (std::size_t s = 0; s < store.slots().size(); ++s) {
       if (!is_all_zero(store.view(store.flat_gradient(), s))) continue;

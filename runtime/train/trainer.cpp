@@ -100,10 +100,9 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
 std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
   std::vector<StageId> stages;
   for (int s = 0; s < layout.num_stages(); ++s) {
-    const auto& layers = layout.layers[static_cast<std::size_t>(s)];
+    const auto& layers = layout.layers[s];
     const bool any = std::ranges::any_of(layers, [&](int layer) {
-      return std::ranges::any_of(layout.model.layers[static_cast<std::size_t>(layer)].layer->parameters(),
-                                 &ParameterSpec::is_buffer);
+      return std::ranges::any_of(layout.model.layers[layer].layer->parameters(), &ParameterSpec::is_buffer);
     });
     if (any) stages.emplace_back(s);
   }
@@ -124,7 +123,7 @@ std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout,
                         "use --schedule gpipe, or equal replicas in all stages");
     }
   }
-  std::vector<Action> actions = std::move(schedule.ranks[static_cast<std::size_t>(world.rank().value)]);
+  std::vector<Action> actions = std::move(schedule.ranks[world.rank().value]);
   // After all Reduces and before all Updates gradients of tied parameters go to their owners, and norms are
   // agreed on.
   if (!layout.ties.empty() || agrees_before_updates)
@@ -200,15 +199,15 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   const bool whole_run = updates_after_each();
   for (int array = 0; array < num_arrays(); ++array) {
     BatchNeeds train{.fields = stages->fields(array)};
-    reads_own.push_back(!arrays[static_cast<std::size_t>(array)].of_jobs.empty());
-    choices.push_back(arrays[static_cast<std::size_t>(array)].choices);
+    reads_own.push_back(!arrays[array].of_jobs.empty());
+    choices.push_back(arrays[array].choices);
     // Replicas take turns from where the run begins, which resume() says before the first batch is read.
     train.mine = [=, this](std::int64_t position) {
       return mine(whole_run ? position - position_of(start) : position % per_step);
     };
     BatchNeeds evaluation = train;
     evaluation.mine = [=, this](std::int64_t position) { return mine(position % evaluation_chunk); };
-    sources.push_back(batches_of(arrays[static_cast<std::size_t>(array)], array, train, evaluation));
+    sources.push_back(batches_of(arrays[array], array, train, evaluation));
     stages->set_extents(extents_of(*sources.back().train), array);
   }
   prepare_averaging();
@@ -223,7 +222,7 @@ BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, con
                                        const BatchNeeds& evaluation) const {
   std::size_t first = 0;
   for (int before = 0; before < index; ++before)
-    first += static_cast<std::size_t>(layouts[static_cast<std::size_t>(before)].model.jobs());
+    first += static_cast<std::size_t>(layouts[before].model.jobs());
   const auto begins_at = [this, first](std::size_t job) {
     return position_of(job_steps.joined(first + job));
   };
@@ -391,17 +390,16 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
     if (window.first > done) to = std::min(to, window.first);
   for (std::size_t job = 0; job < job_steps.size(); ++job)
     if (!job_steps.has_ended(job, done)) to = std::min(to, job_steps.end(job));
-  std::vector<Measured> steps(static_cast<std::size_t>(to - done));
-  for (std::int64_t step = done; step < to; ++step)
-    steps[static_cast<std::size_t>(step - done)].lr = rates(step);
+  std::vector<Measured> steps(to - done);
+  for (std::int64_t step = done; step < to; ++step) steps[step - done].lr = rates(step);
   RankRunner& runner = *flushing->runner;
   auto job = static_cast<std::ptrdiff_t>(0);  // the array's first
   for (int array = 0; array < num_arrays(); ++array) {
     std::vector<Action> actions = flushing->turns.front();
     std::erase_if(actions, [&](const Action& action) { return array_of(action) != array; });
-    const std::ptrdiff_t last_job = job + layouts[static_cast<std::size_t>(array)].model.jobs();
+    const std::ptrdiff_t last_job = job + layouts[array].model.jobs();
     for (std::int64_t step = done; step < to; ++step) {
-      Measured& all = steps[static_cast<std::size_t>(step - done)];
+      Measured& all = steps[step - done];
       if (actions.empty()) {  // its jobs have ended
         all.losses.push_back(stages->take_losses(array));
         continue;
@@ -451,8 +449,7 @@ void Trainer::Impl::go_on_without(const std::vector<char>& ended) {
   }
   if (num_arrays() == 1) return;
   for (std::vector<Action>& actions : flushing->turns) {
-    std::erase_if(
-        actions, [&](const Action& action) { return left[static_cast<std::size_t>(array_of(action))] != 0; });
+    std::erase_if(actions, [&](const Action& action) { return left[array_of(action)] != 0; });
   }
 }
 

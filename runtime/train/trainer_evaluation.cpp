@@ -18,8 +18,8 @@ constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 /// This rank's forwards of microbatches [from, to).
 std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int from, int to,
                                        const Communicator& world) {
-  std::vector<Action> actions = std::move(forward_schedule(shape_of(plan, layout, to), transport_of(world))
-                                              .ranks[static_cast<std::size_t>(world.rank().value)]);
+  std::vector<Action> actions =
+      std::move(forward_schedule(shape_of(plan, layout, to), transport_of(world)).ranks[world.rank().value]);
   std::erase_if(actions, [from](const Action& a) { return a.microbatch.value < from; });
   return actions;
 }
@@ -65,7 +65,7 @@ void Trainer::Impl::require_finite(const EvaluationReport& found) const {
 
 /// True if it was asked to stop.
 bool Trainer::Impl::evaluate_array(int array) {
-  const Evaluation& evaluation = sources[static_cast<std::size_t>(array)].evaluation;
+  const Evaluation& evaluation = sources[array].evaluation;
   const std::int64_t total = evaluation.microbatches;
   bool asked = false;
   evaluation.batches->seek(0);
@@ -73,7 +73,7 @@ bool Trainer::Impl::evaluate_array(int array) {
   const std::int64_t by = kEvaluationPosition + evaluated;
   ShiftedBatches shifted(*evaluation.batches, [by] { return by; });
   RunnerParts parts = runner_parts();
-  parts.batches[static_cast<std::size_t>(array)] = &shifted;
+  parts.batches[array] = &shifted;
   parts.steps_per_update = 1;
   parts.of_each_array = 0;
   parts.array = array;
@@ -100,14 +100,14 @@ bool Trainer::Impl::evaluate_array(int array) {
 NamedTensors Trainer::Impl::whole_weights() {
   NamedTensors all;
   for (int s = 0; s < plan.num_stages(); ++s) {
-    const RankId root = plan.stages[static_cast<std::size_t>(s)].ranks.front();
+    const RankId root = plan.stages[s].ranks.front();
     std::map<std::string, at::Tensor> own;
     for (const HeldStage& h : stages->held()) {
       if (h.stage.value != s || h.replica != 0) continue;
       for (auto& [name, tensor] : stage_weights(*h.store)) own[name] = tensor.cpu();
     }
-    for (int layer : layout().layers[static_cast<std::size_t>(s)]) {
-      const NamedLayer& named = layout().model.layers[static_cast<std::size_t>(layer)];
+    for (int layer : layout().layers[s]) {
+      const NamedLayer& named = layout().model.layers[layer];
       for (const ParameterSpec& spec : named.layer->parameters()) {
         if (spec.is_buffer || named.is_tied(spec)) continue;
         const std::string name = named.parameter_name(spec);

@@ -136,7 +136,7 @@ struct Trainer::Impl {
   /// TrainOptions::rate_per_length: what the rates of an array are multiplied with.
   double length_share(std::int64_t step, int array) const {
     if (options.rate_per_length == 0) return 1;
-    const BatchExtent extent = sources[static_cast<std::size_t>(array)].train->extent(position_of(step));
+    const BatchExtent extent = sources[array].train->extent(position_of(step));
     return double(extent.lengths.at(0)) / double(options.rate_per_length);
   }
   /// Among all jobs that are trained: TrainOptions::first_job.
@@ -147,7 +147,7 @@ struct Trainer::Impl {
     std::vector<double> result;
     for (int array = 0; array < num_arrays(); ++array) {
       const double share = length_share(step, array);
-      for (int b = layouts[static_cast<std::size_t>(array)].model.jobs(); b > 0; --b) {
+      for (int b = layouts[array].model.jobs(); b > 0; --b) {
         const std::size_t job = result.size();
         result.push_back(share *
                          learning_rate(options.jobs[job].learning_rate, step - job_steps.joined(job)));

@@ -237,7 +237,7 @@ void Trainer::Impl::resume() {
       if (choices[array]) load_kernel_choices(opened, *choices[array], layouts[array].model.jobs());
     for (const HeldStage& h : stages->held()) {
       for (const HeldStage::Rule& of : h.rules) {
-        const JobProgress& job = progress[static_cast<std::size_t>(h.first_job + of.job)];
+        const JobProgress& job = progress[h.first_job + of.job];
         if (job.is_new) continue;
         ParameterStore own = h.store_of(of);
         UpdateRule& rule = *of.rule;
@@ -374,8 +374,8 @@ void Trainer::Impl::add_choices(NamedTensors& state, const HeldStage& held) cons
   const auto array = static_cast<std::size_t>(held.array);
   if (!choices[array] || std::ranges::find(choices, choices[array]) != choices.begin() + held.array) return;
   std::vector<std::string> layers;
-  for (const int layer : layouts[array].layers[static_cast<std::size_t>(held.stage.value)])
-    layers.push_back(layouts[array].model.layers[static_cast<std::size_t>(layer)].name);
+  for (const int layer : layouts[array].layers[held.stage.value])
+    layers.push_back(layouts[array].model.layers[layer].name);
   add_kernel_choices(state, *choices[array], layouts[array].model.jobs(), layers);
 }
 

@@ -36,8 +36,8 @@ TEST(Philox, AMaskIsOfItsWordsAndKeepsItsShare) {
   std::int64_t kept = 0;
   for (std::int64_t i = 0; i < std::ssize(mask); ++i) {
     const auto words = philox(static_cast<std::uint64_t>(16 * (i / 64) + i % 16), kKey);
-    const bool keeps = words[static_cast<std::size_t>(i % 64 / 16)] * 0x1p-32 < 0.7;
-    ASSERT_EQ(mask[static_cast<std::size_t>(i)], keeps ? 2.5F : 0.0F) << i;
+    const bool keeps = words[i % 64 / 16] * 0x1p-32 < 0.7;
+    ASSERT_EQ(mask[i], keeps ? 2.5F : 0.0F) << i;
     kept += keeps;
   }
   EXPECT_NEAR(double(kept), 70'000, 600);  // four standard deviations

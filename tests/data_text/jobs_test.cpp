@@ -91,9 +91,9 @@ TEST(LineReader, WrongFilesAreRefused) {
 TEST(InOrder, TheEarliestFailureIsThrown) {
   for (const int threads : {1, 2, 5}) {
     for (int round = 0; round < 20; ++round) {
-      std::vector<int> part(static_cast<std::size_t>(threads)), taken;
+      std::vector<int> part(threads), taken;
       int next = 0;
-      const auto at = [&](int t) -> int& { return part[static_cast<std::size_t>(t)]; };
+      const auto at = [&](int t) -> int& { return part[t]; };
       const std::string what = thrown([&] {
         run_in_order(threads, {.read = [&](int t) { return (at(t) = next++) < 100; },
                                .work =
@@ -105,7 +105,7 @@ TEST(InOrder, TheEarliestFailureIsThrown) {
       });
       EXPECT_EQ(what, "37");
       ASSERT_EQ(taken.size(), 37u);
-      for (int i = 0; i < 37; ++i) EXPECT_EQ(taken[static_cast<std::size_t>(i)], i);
+      for (int i = 0; i < 37; ++i) EXPECT_EQ(taken[i], i);
     }
   }
 }
@@ -155,8 +155,8 @@ TEST(TextJobs, AnyNumberOfThreadsMakesTheSame) {
   folder.write("b", drawn_text(2, 2000));
   const Made one = made_with(1, folder);
   EXPECT_GT(one.report.kept, 500u);
-  EXPECT_GT(one.report.dropped[static_cast<std::size_t>(Dropped::Long)], 100u);
-  EXPECT_GT(one.report.dropped[static_cast<std::size_t>(Dropped::Empty)], 100u);
+  EXPECT_GT(one.report.dropped[Dropped::Long], 100u);
+  EXPECT_GT(one.report.dropped[Dropped::Empty], 100u);
   for (const int threads : {2, 3, 8}) {
     const Made more = made_with(threads, folder);
     EXPECT_EQ(more.codes, one.codes);

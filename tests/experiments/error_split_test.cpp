@@ -39,7 +39,7 @@ void write_run(const TemporaryFolder& folder, double slower, double idle) {
     std::vector<Span> spans;
     for (int step = 0; step < kSplitSteps; ++step) {
       const double start = step * (simulation.makespan * slower + idle);
-      for (const TimedAction& timed : simulation.ranks[static_cast<std::size_t>(rank)]) {
+      for (const TimedAction& timed : simulation.ranks[rank]) {
         if (timed.action.op != Op::Forward && timed.action.op != Op::Backward &&
             timed.action.op != Op::Update)
           continue;

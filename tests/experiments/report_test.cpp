@@ -624,7 +624,7 @@ TEST(PlanDrawing, Texts) {
 TEST(PlanDrawing, EveryBoxIsWithinTheWidth) {
   Plan plan = example::plan();
   for (int stages : {1, 2, 4, 5, 8, 17}) {
-    plan.stages.resize(static_cast<std::size_t>(stages), plan.stages[1]);
+    plan.stages.resize(stages, plan.stages[1]);
     plan.crossings.clear();
     for (int s = 1; s < stages; ++s) plan.crossings.push_back({StageId(s - 1), StageId(s), 4096});
     if (stages > 5) {

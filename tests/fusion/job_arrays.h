@@ -54,7 +54,7 @@ class JobArrays : public Pipeline {
   void expect_own_runs(const LayeredModel& model, const Plan& plan, const TrainOptions& options,
                        const std::string& what) {
     const Outcome array = train(array_of(model, options.jobs.size()), plan, options);
-    const auto& losses = array.reports[static_cast<std::size_t>(plan.stages.back().ranks[0].value)].jobs;
+    const auto& losses = array.reports[plan.stages.back().ranks[0].value].jobs;
     for (std::size_t b = 0; b < options.jobs.size(); ++b) {
       const Outcome own = train(model, plan, alone(options, b));
       EXPECT_EQ(own.losses, losses.at(b).losses) << what << ", job " << b;

@@ -96,7 +96,7 @@ TEST_F(Dcgan, EachTurnIsCutToItsHeads) {
   EXPECT_EQ(tensors(of_discriminator, ".real"), tensors(of_discriminator, ".fake"));
   EXPECT_EQ(tensors(of_generator, ".real"), 0);
   for (const Crossing& crossing : of_discriminator.crossings) {
-    const std::string& name = of_discriminator.tensors[static_cast<std::size_t>(crossing.tensor)].name;
+    const std::string& name = of_discriminator.tensors[crossing.tensor].name;
     EXPECT_EQ(crossing.has_gradient, name.starts_with("discriminator.")) << name;
   }
   const auto frozen = [](const StageLayout& turn) {

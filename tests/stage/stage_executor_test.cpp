@@ -234,14 +234,14 @@ void expect_stages_as_by_hand(ScheduleKind kind, bool recompute) {
     StageOnRank stage(layout, rank, recorded, nullptr,
                       {.seeds = {kSeed}, .microbatches_per_update = kMicrobatches});
     for (int step = 0; step < kSteps; ++step) {
-      const StepByHand& hand = expected[static_cast<std::size_t>(step)];
+      const StepByHand& hand = expected[step];
       const std::string where = to_string(kind) + (recompute ? " recomputing" : "") + ", stage " +
                                 std::to_string(rank) + ", step " + std::to_string(step) + ": ";
-      stage.run(schedule.ranks[static_cast<std::size_t>(rank)], step * kMicrobatches);
+      stage.run(schedule.ranks[rank], step * kMicrobatches);
       stage.executor.finish_sends();
       std::size_t messages = 0;
       for (int m = 0; m < kMicrobatches; ++m) {
-        for (const auto& [name, value] : messages_of(hand.passes[static_cast<std::size_t>(m)], m, rank)) {
+        for (const auto& [name, value] : messages_of(hand.passes[m], m, rank)) {
           expect_bits(recorded.sent[name], value, where + "message " + name);
           ++messages;
         }
@@ -357,7 +357,7 @@ TEST(StageExecutor, AnAsynchronousForwardUsesTheVersionOfItsRule) {
     std::vector<at::Tensor> versions{stage.store.flat_weights().clone()};
     for (int m = 0; m < 5; ++m) {
       ByHand hand(model, 1);
-      hand.store.flat_weights().copy_(versions[static_cast<std::size_t>(std::max(0, m - 1))]);
+      hand.store.flat_weights().copy_(versions[std::max(0, m - 1)]);
       hand.run(m);
       const std::string where = "microbatch " + std::to_string(m) + ": ";
       stage.executor.feed(MicrobatchId(m), batch_at(m));
