@@ -16,8 +16,8 @@
 #include "runtime/device/host_memory.h"
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/job_array.h"
+#include "runtime/model/fuse.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/fuse.h"
 #include "runtime/stage/update_rule.h"
 
 using namespace millrace;

@@ -7,7 +7,7 @@
 
 #include "runtime/layers/basic_layers.h"
 #include "runtime/layers/image_layers.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 
 namespace millrace {
 

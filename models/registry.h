@@ -7,8 +7,8 @@
 
 #include "models/model.h"
 #include "runtime/base/result.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/model_options.h"
-#include "runtime/stage/layered_model.h"
 
 namespace millrace {
 

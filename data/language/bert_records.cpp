@@ -12,7 +12,7 @@
 #include "data/files/tfrecord.h"
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/text/hash.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"

@@ -6,7 +6,7 @@
 
 #include "data/language/bucketing.h"
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/text/hash.h"
 #include "data/text/line_reader.h"
 #include "data/text/vocabulary.h"

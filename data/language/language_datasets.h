@@ -1,9 +1,9 @@
 // Data sets of text: what each model over tokens reads. Fields of a form (SampleForm) are found by name.
 #pragma once
 
-#include "data/dataset.h"
 #include "data/language/token_source.h"
 #include "data/language/video_source.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "data/language/language_datasets.h"
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <numbers>
 
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/points/point_datasets.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "data/language/samples.h"
+#include "data/loading/samples.h"
 #include "data/points/point_datasets.h"
 #include "runtime/base/random.h"
 

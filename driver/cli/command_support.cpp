@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/plan/pipedream_formats.h"
 
 namespace millrace {

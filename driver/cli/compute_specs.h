@@ -14,7 +14,7 @@
 #include "runtime/device/compute_device.h"
 #include "runtime/plan/model_options.h"
 #include "runtime/plan/plan.h"
-#include "runtime/train/profile_options.h"
+#include "runtime/profile/profile_options.h"
 #include "runtime/train/train_options.h"
 
 namespace millrace {

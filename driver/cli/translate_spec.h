@@ -16,7 +16,7 @@ enum class TranslatePreset { None, Pipedream, Mlperf };
 constexpr auto names_of(TranslatePreset) {
   return std::to_array<std::string_view>({"none", "pipedream", "mlperf"});
 }
-/// Whose attention the coverage penalty counts (models/beam_search.h).
+/// Whose attention the coverage penalty counts (models/translate/beam_search.h).
 enum class CoverageForm { Exact, Compat };
 constexpr auto names_of(CoverageForm) {
   return std::to_array<std::string_view>({"exact", "compat"});

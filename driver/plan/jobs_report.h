@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "optimizer/plan_jobs.h"
+#include "optimizer/planner/plan_jobs.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "optimizer/planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 
 namespace millrace {

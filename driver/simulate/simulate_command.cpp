@@ -12,8 +12,8 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text.h"
+#include "runtime/drawing/gantt.h"
 #include "runtime/schedule/csv.h"
-#include "runtime/schedule/gantt.h"
 #include "runtime/schedule/list_schedule.h"
 
 namespace millrace {

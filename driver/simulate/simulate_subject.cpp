@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "driver/cli/command_support.h"
-#include "optimizer/cost_model.h"
-#include "optimizer/predicted_costs.h"
+#include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/predicted_costs.h"
 #include "runtime/base/files.h"
 #include "runtime/schedule/csv.h"
 

@@ -10,13 +10,13 @@
 
 #include "driver/launch/network_launch.h"
 #include "driver/worker/worker_environment.h"
-#include "optimizer/cost_model.h"
+#include "optimizer/cost/cost_model.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/comm/shared_memory.h"
-#include "runtime/train/network_profiler.h"
+#include "runtime/profile/network_profiler.h"
 
 namespace millrace {
 namespace {

@@ -29,7 +29,7 @@
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/comm/rank_threads.h"
 #include "runtime/plan/plan_rounds.h"
-#include "runtime/train/array_division.h"
+#include "runtime/profile/array_division.h"
 #include "runtime/train/trainer.h"
 
 namespace millrace {

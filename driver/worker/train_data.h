@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "driver/worker/train_spec.h"
 #include "runtime/base/json.h"
 #include "runtime/comm/communicator.h"

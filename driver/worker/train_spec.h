@@ -14,9 +14,9 @@
 #include "driver/worker/program.h"
 #include "runtime/comm/channel.h"
 #include "runtime/layers/job_array.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/layered_model.h"
-#include "runtime/train/array_division.h"
+#include "runtime/profile/array_division.h"
 
 namespace millrace {
 

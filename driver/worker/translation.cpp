@@ -15,7 +15,7 @@
 #include "data/language/language_datasets.h"
 #include "data/text/in_order.h"
 #include "data/text/text_inputs.h"
-#include "models/gnmt_pipeline.h"
+#include "models/translate/gnmt_pipeline.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"

@@ -16,9 +16,9 @@
 #include "data/text/segmenter.h"
 #include "data/text/text_jobs.h"
 #include "driver/cli/translate_spec.h"
-#include "models/gnmt_stages.h"
-#include "models/gnmt_translation.h"
-#include "models/s2vt_captions.h"
+#include "models/translate/gnmt_stages.h"
+#include "models/translate/gnmt_translation.h"
+#include "models/translate/s2vt_captions.h"
 #include "runtime/checkpoint/settings.h"
 #include "runtime/comm/communicator.h"
 

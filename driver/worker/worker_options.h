@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "driver/cli/cli.h"
 #include "driver/cli/compute_specs.h"
 #include "driver/launch/model_flags.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "driver/cli/flag_target.h"
-#include "experiments/run_data.h"
+#include "experiments/runs/run_data.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/run_files.h"

@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "experiments/figures.h"
-#include "experiments/html_page.h"
-#include "experiments/svg_chart.h"
+#include "experiments/drawing/figures.h"
+#include "experiments/drawing/html_page.h"
+#include "experiments/drawing/svg_chart.h"
 #include "experiments/sweep/job_outcome.h"
 #include "runtime/base/median.h"
 #include "runtime/drawing/svg.h"

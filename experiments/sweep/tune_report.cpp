@@ -4,9 +4,9 @@
 #include <cmath>
 #include <map>
 
-#include "experiments/figures.h"
-#include "experiments/html_page.h"
-#include "experiments/svg_chart.h"
+#include "experiments/drawing/figures.h"
+#include "experiments/drawing/html_page.h"
+#include "experiments/drawing/svg_chart.h"
 #include "runtime/drawing/svg.h"
 
 namespace millrace {

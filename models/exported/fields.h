@@ -7,7 +7,7 @@
 
 #include "models/exported/exported_layer.h"
 #include "models/exported/flat_program.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 
 namespace millrace {
 

@@ -12,7 +12,7 @@
 
 #include <utility>
 
-#include "runtime/layers/linear_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
 
 namespace millrace {
 namespace {

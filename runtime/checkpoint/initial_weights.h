@@ -7,7 +7,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/stage/parameter_store.h"
 
 namespace millrace {

@@ -19,8 +19,8 @@
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/dropout_mask.h"
-#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {

@@ -29,12 +29,12 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/kernels/gelu_kernels.h"
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/dropout_mask.h"
-#include "runtime/layers/gelu_kernels.h"
 #include "runtime/layers/job_kernels.h"
 #include "runtime/layers/left_out.h"
-#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 #include "runtime/layers/transposed_convolution.h"
 

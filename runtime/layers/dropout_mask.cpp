@@ -3,7 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
-#include "runtime/base/philox.h"
+#include "runtime/kernels/philox.h"
 
 namespace millrace {
 namespace {

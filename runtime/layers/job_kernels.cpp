@@ -13,9 +13,9 @@
 #include <ATen/ops/sum.h>
 
 #include "runtime/base/check.h"
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/convolution.h"
 #include "runtime/layers/group_normalisation.h"
-#include "runtime/layers/linear_kernels.h"
 
 namespace millrace {
 namespace {

@@ -21,9 +21,9 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "runtime/kernels/linear_kernels.h"
 #include "runtime/layers/carrying_layer.h"
 #include "runtime/layers/dropout_mask.h"
-#include "runtime/layers/linear_kernels.h"
 #include "runtime/layers/shape_errors.h"
 
 namespace millrace {

@@ -96,7 +96,7 @@ struct LayerGraph {
   /// Profiles of the same model as arrays of more jobs, by number of jobs (array_profiles.h). They have no
   /// arrays of their own.
   std::vector<LayerGraph> arrays;
-  /// Of a model that is trained in turns (runtime/stage/turns.h): what each of them costs, in their order;
+  /// Of a model that is trained in turns (runtime/model/turns.h): what each of them costs, in their order;
   /// the profile's times are sums over them, what a layer keeps and works in the most of any.
   /// `parameter_bytes` of layers that a turn does not train are 0, so are tensors that it does not make. They
   /// have no turns, no arrays and no microbatches of their own.

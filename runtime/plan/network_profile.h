@@ -1,5 +1,5 @@
 // From times of messages to the links of a cluster. LibTorch-free: who sends the messages is
-// runtime/train/network_profiler.h.
+// runtime/profile/network_profiler.h.
 #pragma once
 
 #include <vector>

@@ -74,7 +74,7 @@ double steady_step(const Schedule& schedule, const PipelineShape& shape, const S
 /// all (those of a step rounded up to whole turns of all replicas: each step begins with the first replica).
 Schedule repeat_steps(const Schedule& schedule, PipelineShape& shape, int steps);
 
-/// A step of a model that is trained in turns (runtime/stage/turns.h): each rank's list once for each of
+/// A step of a model that is trained in turns (runtime/model/turns.h): each rank's list once for each of
 /// `turns`, which are what a turn costs, without a barrier between them, and without messages whose transfer
 /// is negative there: nobody sends or waits. `shape` and `options` are made fit.
 Schedule in_turns(const Schedule& schedule, PipelineShape& shape, SimulationOptions& options,

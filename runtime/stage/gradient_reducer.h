@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_program.h"
 
 namespace millrace {
 

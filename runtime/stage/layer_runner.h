@@ -10,10 +10,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/ids.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/stage/carried_states.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_program.h"
 
 namespace millrace {
 

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "runtime/base/ids.h"
-#include "runtime/stage/stage_layout.h"
+#include "runtime/model/stage_layout.h"
 
 namespace millrace {
 

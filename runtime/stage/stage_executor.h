@@ -13,13 +13,13 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
+#include "runtime/model/stage_layout.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/schedule_stream.h"
 #include "runtime/stage/gradient_reducer.h"
 #include "runtime/stage/layer_runner.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_layout.h"
-#include "runtime/stage/stage_program.h"
 #include "runtime/stage/tied_exchange.h"
 #include "runtime/stage/update_rule.h"
 

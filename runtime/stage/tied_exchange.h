@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 

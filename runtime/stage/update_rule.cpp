@@ -18,7 +18,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "runtime/base/check.h"
-#include "runtime/stage/update_kernels.h"
+#include "runtime/kernels/update_kernels.h"
 
 namespace millrace {
 namespace {

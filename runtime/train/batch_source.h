@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/stage/batch.h"
+#include "runtime/model/batch.h"
 
 namespace millrace {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/layered_model.h"
 
 namespace millrace {
 

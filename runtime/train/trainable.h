@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/stage_layout.h"
 #include "runtime/train/train_options.h"
 
 namespace millrace {

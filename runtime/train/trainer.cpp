@@ -14,8 +14,8 @@
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/stash.h"
 #include "runtime/device/host_memory.h"
+#include "runtime/model/stage_program.h"
 #include "runtime/schedule/pair_order.h"
-#include "runtime/stage/stage_program.h"
 #include "runtime/train/trainable.h"
 
 namespace millrace {

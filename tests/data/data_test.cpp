@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 #include "data/readers/jpeg.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "data/dataset.h"
+#include "data/loading/dataset.h"
 
 namespace millrace {
 namespace {

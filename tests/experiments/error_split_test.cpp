@@ -1,11 +1,11 @@
 // The report takes a wrong prediction apart: times that were wrong, and a model that is.
-#include "experiments/error_split.h"
+#include "experiments/report/error_split.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "experiments/report.h"
+#include "experiments/report/report.h"
 #include "runtime/schedule/measured_costs.h"
 #include "runtime/schedule/simulate.h"
 #include "tests/driver/temporary_folder.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/planner.h"
+#include "optimizer/planner/planner.h"
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "runtime/plan/plan.h"

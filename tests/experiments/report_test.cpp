@@ -1,14 +1,14 @@
-#include "experiments/report.h"
+#include "experiments/report/report.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "experiments/error_split.h"
-#include "experiments/figures.h"
-#include "experiments/plan_drawing.h"
-#include "experiments/svg_chart.h"
-#include "experiments/time_bars.h"
+#include "experiments/drawing/figures.h"
+#include "experiments/drawing/svg_chart.h"
+#include "experiments/report/error_split.h"
+#include "experiments/report/plan_drawing.h"
+#include "experiments/report/time_bars.h"
 #include "runtime/base/files.h"
 #include "runtime/base/median.h"
 #include "runtime/base/run_folder.h"

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "runtime/train/array_division.h"
+#include "runtime/profile/array_division.h"
 
 namespace millrace {
 namespace {

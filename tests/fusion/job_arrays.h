@@ -1,7 +1,7 @@
 // Job arrays in one process on threads.
 #pragma once
 
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/train/pipeline_fixture.h"
 
 namespace millrace {

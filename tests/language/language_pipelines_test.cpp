@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/layers/sequence_layers.h"
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/language/language_fixture.h"
 
 namespace millrace {

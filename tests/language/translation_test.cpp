@@ -16,9 +16,9 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
-#include "models/gnmt_pipeline.h"
 #include "models/language_models.h"
-#include "models/s2vt_captions.h"
+#include "models/translate/gnmt_pipeline.h"
+#include "models/translate/s2vt_captions.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/rank_threads.h"

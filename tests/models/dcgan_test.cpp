@@ -11,7 +11,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/random.h"
 #include "runtime/layers/adversarial_layers.h"
-#include "runtime/stage/turns.h"
+#include "runtime/model/turns.h"
 #include "tests/models/one_step.h"
 
 namespace millrace {

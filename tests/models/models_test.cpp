@@ -9,8 +9,8 @@
 #include "models/registry.h"
 #include "runtime/base/error.h"
 #include "runtime/layers/initialise.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 namespace {

@@ -8,8 +8,8 @@
 #include <set>
 #include <tuple>
 
-#include "optimizer/pipedream_planner.h"
-#include "optimizer/planner.h"
+#include "optimizer/pipedream/pipedream_planner.h"
+#include "optimizer/planner/planner.h"
 #include "tests/optimizer/pipedream_graphs.h"
 
 namespace millrace {

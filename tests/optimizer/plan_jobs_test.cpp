@@ -1,6 +1,6 @@
 // How many jobs are an array, how many arrays are in the pipeline at once, and in how many rounds: the best
 // way is the best of all ways, tried one by one.
-#include "optimizer/plan_jobs.h"
+#include "optimizer/planner/plan_jobs.h"
 
 #include <gtest/gtest.h>
 

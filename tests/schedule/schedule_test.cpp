@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
-#include "runtime/schedule/gantt.h"
+#include "runtime/drawing/gantt.h"
 #include "tests/schedule/shapes.h"
 
 namespace millrace {

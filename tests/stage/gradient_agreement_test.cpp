@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/stage/fuse.h"
+#include "runtime/model/fuse.h"
 #include "tests/stage/stage_fixture.h"
 
 namespace millrace {

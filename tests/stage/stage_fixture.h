@@ -25,8 +25,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/layers/basic_layers.h"
+#include "runtime/model/stage_layout.h"
 #include "runtime/stage/parameter_store.h"
-#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 

@@ -1,6 +1,6 @@
 // The network profiler over links whose times are known: threads on one virtual clock, which only messages
 // move.
-#include "runtime/train/network_profiler.h"
+#include "runtime/profile/network_profiler.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,51 @@
+// A run as one HTML file: what was predicted and what happened. No scripts, nothing loaded from elsewhere.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "experiments/runs/run_data.h"
+#include "runtime/drawing/gantt.h"
+
+namespace millrace {
+
+/// What the plan predicts and the step logs show, for one stage. Seconds for one microbatch on one rank; 0:
+/// unknown.
+struct StageComparison {
+  int stage = 0;
+  double predicted_forward_s = 0, measured_forward_s = 0;
+  double predicted_backward_s = 0, measured_backward_s = 0;
+  Bytes predicted_peak_bytes = 0, measured_peak_bytes = 0;
+  int predicted_versions = 0, measured_versions = 0;
+};
+
+/// Step time: of a step with a flushing schedule, of a minibatch with the asynchronous one.
+struct Comparison {
+  double predicted_step_s = 0;
+  double measured_step_s = 0;  ///< median without the first step
+  std::vector<StageComparison> stages;
+};
+Comparison compare(const RunData& run);
+/// Comparison::measured_step_s by itself: the one measured time of a step that everything speaks of. 0: no
+/// steps.
+double measured_step(const RunData& run);
+
+/// The plan's schedule under its own predictions; of the asynchronous one the first `microbatches`
+/// minibatches. Empty if the plan predicts nothing.
+std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches = 0);
+/// Of the traced steps the one that took most nearly the median time (asynchronous: of the traced windows),
+/// all ranks on one time line; 0 is where the first rank's work begins, and waiting before it is left out. A
+/// rank without a trace has an empty row that says so. Empty: no trace at all.
+std::vector<GanttRow> measured_rows(const RunData& run);
+
+/// What the job had done when a rank wrote a line, counted from 1: steps, or minibatches where each has its
+/// update.
+std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine& line);
+
+/// How the run ended, where that is not as it should: "failed after 334 steps: rank 1: ...". Else empty.
+std::string end_text(const RunData& run);
+
+/// The whole page. Works with any part missing; all text from files is escaped.
+std::string report_html(const RunData& run);
+
+}  // namespace millrace

@@ -1,0 +1,45 @@
+#include "runtime/profile/array_division.h"
+
+#include <algorithm>
+
+namespace millrace {
+namespace {
+
+// Seconds of a layer, forward and backward, on the mean: starting it is nothing beside that.
+constexpr double kLongLayer = 2e-3;
+// Seconds of a job's microbatch. Where it is longer, more jobs at a time must gain more than a measurement is
+// wrong by, as they take more memory, and not all sizes are tried. Where it is shorter, what an array's step
+// takes beside its layers counts for fewer arrays.
+constexpr double kLongJob = 1e-3;
+constexpr double kGainOfLong = 0.97, kGainOfShort = 1.03;
+
+}  // namespace
+
+ArrayDivision divide_jobs(const DividedRun& run, const std::function<double(std::size_t)>& seconds_of) {
+  const auto arrays_of = [&](std::size_t size) { return (run.jobs + size - 1) / size; };
+  const auto step_s = [&](const TriedArray& one) {
+    const double fills = static_cast<double>(arrays_of(one.jobs)) * run.microbatches;
+    return one.job_s * (1 + (run.stages - 1) / fills);
+  };
+  ArrayDivision division;
+  TriedArray best{};
+  int no_faster = 0;
+  for (std::size_t size = 1; size <= run.jobs;) {
+    const TriedArray& tried =
+        division.tried.emplace_back(TriedArray{size, seconds_of(size) / static_cast<double>(size)});
+    const double job_s = division.tried.front().job_s;
+    const double gain = job_s > kLongJob ? kGainOfLong : kGainOfShort;
+    if (size == 1 || step_s(tried) < gain * step_s(best)) {
+      best = tried;
+      no_faster = 0;
+    } else {
+      ++no_faster;
+    }
+    if (job_s > kLongLayer * static_cast<double>(run.layers) || (no_faster == 2 && job_s > kLongJob)) break;
+    size = size == run.jobs ? size + 1 : std::min(2 * size, run.jobs);
+  }
+  division.arrays = arrays_of(best.jobs);
+  return division;
+}
+
+}  // namespace millrace
