@@ -111,7 +111,7 @@ ExitCode train_rank(Round& round, Communicator& communicator, Device& device) {
 
 /// What `--resume auto` means in this output folder: to go on from it, or to begin, over what attempts left
 /// that came to no checkpoint. Each rank looks; ranks that find otherwise than rank 0 end the job
-/// (Trainer::Impl::agree_on_settings).
+/// (agree_on_settings in runtime/train/trainer.cpp).
 Status settle_resume(std::vector<TrainFlags>& jobs, int rank) {
   const TrainOptions& given = jobs.front().options;
   if (given.resume != kResumeAuto) return Ok{};

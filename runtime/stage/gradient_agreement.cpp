@@ -21,6 +21,20 @@ double norm_of(const std::vector<double>& square_sums) {
   return std::sqrt(sum);
 }
 
+namespace {
+std::vector<double> norms_of_jobs(const std::vector<double>& square_sums, int jobs) {
+  std::vector<double> norms;
+  const auto per_job = static_cast<std::ptrdiff_t>(square_sums.size()) / jobs;
+  for (auto from = square_sums.begin(); std::ssize(norms) < jobs; from += per_job)
+    norms.push_back(norm_of({from, from + per_job}));
+  return norms;
+}
+}  // namespace
+
+std::vector<double> norms_by_job(const ParameterStore& store) {
+  return norms_of_jobs(square_sums_by_slot(store, store.flat_gradient()), store.jobs());
+}
+
 GradientAgreement::GradientAgreement(Communicator& world, const StageLayout& layout, int model)
     : jobs_(layout.model.jobs()) {
   std::vector<std::vector<std::string>> of_jobs(jobs_);
@@ -55,11 +69,7 @@ std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {
     group_->all_reduce(all, "norm of the gradient")->wait();  // others have zeros where this rank has sums
     std::copy_n(all.const_data_ptr<double>(), sums.size(), sums.begin());
   }
-  std::vector<double> result;
-  const auto per_job = static_cast<std::ptrdiff_t>(sums.size()) / jobs_;
-  for (int job = 0; job < jobs_; ++job)
-    result.push_back(norm_of({sums.begin() + job * per_job, sums.begin() + (job + 1) * per_job}));
-  return result;
+  return norms_of_jobs(sums, jobs_);
 }
 
 }  // namespace millrace

@@ -19,6 +19,9 @@ double clip_factor(double norm, double limit, bool exact);
 /// Root of the sum of `square_sums`, in their order.
 double norm_of(const std::vector<double>& square_sums);
 
+/// Returns the 2-norm of each job's gradient in `store`, over the store's parameters.
+std::vector<double> norms_by_job(const ParameterStore& store);
+
 /// Not thread-safe.
 class GradientAgreement {
  public:

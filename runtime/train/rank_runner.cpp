@@ -75,17 +75,18 @@ Action RankRunner::in_its_array(Action action) const {
 /// Several arrays have a list for each step, which some may not be in any more.
 int RankRunner::updates_of_step(std::span<const Action> actions) const {
   if (parts_.of_each_array > 0) return static_cast<int>(std::ranges::count(actions, Op::Update, &Action::op));
-  return static_cast<int>(parts_.stages.held().size()) / parts_.stages.num_arrays();
+  return static_cast<int>(parts_.stages.lanes().front().held().size());
 }
 
 template <class Work>
 void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Work&& work) {
-  Span span{.kind = kind,
-            .stage = static_cast<std::int16_t>(action.stage.value),
-            .peer = action.peer.value,
-            .microbatch = first_position_ * (parts_.of_each_array > 0 ? parts_.stages.num_arrays() : 1) +
-                          action.microbatch.value,
-            .step = step_};
+  Span span{
+      .kind = kind,
+      .stage = static_cast<std::int16_t>(action.stage.value),
+      .peer = action.peer.value,
+      .microbatch = first_position_ * (parts_.of_each_array > 0 ? std::ssize(parts_.stages.lanes()) : 1) +
+                    action.microbatch.value,
+      .step = step_};
   if (runs_on_device(kind)) {
     auto begin = parts_.device.mark();
     work();
@@ -127,7 +128,7 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
     const Action& action = actions[next_receive_];
     if (!is_receive(action.op) || action.microbatch.value >= end_) continue;
     const TimePoint start = parts_.clock.now();
-    parts_.stages.executor(action.stage, array_of(action)).post_receive(in_its_array(action));
+    parts_.stages.lanes()[array_of(action)].executor(action.stage).post_receive(in_its_array(action));
     times_.receive += Seconds(parts_.clock.now() - start).count();
     ++posted_;
   }
@@ -137,15 +138,16 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
 /// last) gets it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
   const int array = array_of(forward);
-  StageExecutor& executor = parts_.stages.executor(forward.stage, array);
-  if (!executor.reads_batch()) return;
+  const Lane& lane = parts_.stages.lanes()[array];
+  StageExecutor& executor = lane.executor(forward.stage);
+  if (!executor.program().reads_batch()) return;
   const MicrobatchId microbatch = in_its_array(forward).microbatch;
   const std::int64_t position = first_position_ + microbatch.value;
   timed(SpanKind::Data, forward, times_.data, [&] {
     auto kept = batches_.find({array, position});
     if (kept == batches_.end()) {
       int readers = 0;
-      for (const HeldStage& h : parts_.stages.held()) readers += h.array == array ? h.readings() : 0;
+      for (const HeldStage& h : lane.held()) readers += h.readings();
       BatchSource& source = *parts_.batches[array];
       kept = batches_.emplace(std::pair(array, position), KeptBatch{source.get(position), readers}).first;
     }
@@ -156,17 +158,17 @@ void RankRunner::feed(const Action& forward) {
 
 /// Where the norm of all stages is needed, a span of its own: nobody updates before the last rank is here.
 void RankRunner::update(const Action& action) {
-  const int array = array_of(action);
+  Lane& lane = parts_.stages.lanes()[array_of(action)];
   std::vector<UpdateScalars> scalars;
-  const auto agree = [&] { scalars = parts_.stages.before_update(action.stage, array); };
-  if (parts_.stages.agrees_before_updates()) {
+  const auto agree = [&] { scalars = lane.before_update(action.stage); };
+  if (parts_.stages.decision().needs_model_norm()) {
     Action together = action;
     together.peer = RankId(-1);
     timed(SpanKind::Wait, together, times_.wait, agree);
   } else {
     agree();
   }
-  timed(SpanKind::Update, action, times_.update, [&] { parts_.stages.update(action.stage, scalars, array); });
+  timed(SpanKind::Update, action, times_.update, [&] { lane.update(action.stage, scalars); });
 }
 
 void RankRunner::step(const Action& action, bool last_gradient) {

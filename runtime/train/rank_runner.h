@@ -61,8 +61,10 @@ class RankRunner {
   /// that only hands over the work; they are read once a step, after its Update.
   StepTimes take_times() { return std::exchange(times_, {}); }
 
- private:
+  /// Returns the array that an action belongs to.
   int array_of(const Action& action) const;
+
+ private:
   std::string place_of(std::span<const Action> actions, std::size_t i) const;  ///< in front of a failure
   Action in_its_array(Action action) const;  ///< the microbatch counted in its array
   int updates_of_step(std::span<const Action> actions) const;

@@ -351,7 +351,7 @@ void write_step(const LayeredModel& model, const std::string& path, const std::s
       executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
       executor.execute({Op::Backward, StageId(0), MicrobatchId(m)});
     }
-    losses = executor.take_losses();
+    losses = executor.heads().take_losses();
   }
   tensors.emplace_back("loss", at::full({1}, losses.values[0].second, at::kFloat));
   for (const TiedUse& use : store.tied())

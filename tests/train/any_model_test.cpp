@@ -253,7 +253,7 @@ TEST_F(Pipeline, MicrobatchesCountByTheirTokens) {
   for (int m = 0; m < 4; ++m) {
     executor.feed(MicrobatchId(m), batches.get(m));
     executor.execute({Op::Forward, StageId(0), MicrobatchId(m)});
-    const LossSums one = executor.take_losses();
+    const LossSums one = executor.heads().take_losses();
     ASSERT_EQ(one.values[1].first, "language.loss");
     ASSERT_EQ(one.values[5].first, "class.loss");
     const auto size = static_cast<double>(batches.extent(m).samples);
