@@ -76,7 +76,7 @@ inline constexpr auto kScheduleKinds = std::to_array<ScheduleTraits>({
 });
 
 constexpr const ScheduleTraits& traits_of(ScheduleKind kind) {
-  return kScheduleKinds[kind];
+  return kScheduleKinds[static_cast<std::size_t>(kind)];
 }
 static_assert([] {
   for (std::size_t i = 0; i < kScheduleKinds.size(); ++i)
