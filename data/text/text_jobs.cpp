@@ -52,7 +52,7 @@ bool prepared_line(const TextBlock& block, std::size_t i, const TextRun& run,
         prepared(block.line(side, i), run.rules, run.inputs[side], block.first_line + i, buffers[side],
                  report.replaced_bytes);
     if (!line) {
-      ++report.dropped[Dropped::Invalid];
+      ++report.dropped[static_cast<std::size_t>(Dropped::Invalid)];
       return false;
     }
     lines.push_back(*line);
@@ -190,7 +190,7 @@ TextReport clean_files(const TextRun& run, const CleanOptions& options,
           if (!prepared_line(slot.block, i, run, buffers, lines, slot.report)) continue;
           for (std::size_t side = 0; side < lines.size(); ++side) spaced[side] = single_spaced(lines[side]);
           if (const std::optional<Dropped> reason = why_dropped(spaced, options)) {
-            ++slot.report.dropped[*reason];
+            ++slot.report.dropped[static_cast<std::size_t>(*reason)];
             continue;
           }
           ++slot.report.kept;
@@ -308,7 +308,7 @@ TextReport encode_files(const TextRun& run, const EncodeOptions& options,
             if (length > options.max_tokens) reason = reason.value_or(Dropped::Long);
           }
           if (reason) {
-            ++slot.report.dropped[*reason];
+            ++slot.report.dropped[static_cast<std::size_t>(*reason)];
           } else {
             ++slot.report.kept;
           }

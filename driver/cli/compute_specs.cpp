@@ -217,10 +217,10 @@ CommandSpec train_spec(TrainFlags& f) {
       flag("Job", "format", "text|json", "Form of the final result on stdout.",
            into::choice(f.format, "format")),
   };
-  const Flag by_lengthflag("Learning rate", "lr-by-length",
-                           "The rate of each step is times the tokens of its windows / --length: "
-                           "AWD-LSTM's beside --random-bptt.",
-                           into::on(f.rate_by_length));
+  const Flag by_length = flag("Learning rate", "lr-by-length",
+                              "The rate of each step is times the tokens of its windows / --length: "
+                              "AWD-LSTM's beside --random-bptt.",
+                              into::on(f.rate_by_length));
   for (const std::vector<Flag>& part : {own,
                                         rule_flags(o.rule, o.clip),
                                         rate_flags(o.learning_rate, f.rate_in_epochs, o.rate_by_replicas),

@@ -92,7 +92,8 @@ std::vector<Cause> causes_of(const SimulationSubject& subject, const Simulation&
       what = "transfer between stages " + std::to_string(link.from.value) + " and " +
              std::to_string(link.to.value);
     } else {
-      what = std::string(names[step.action.op]) + " of stage " + std::to_string(step.action.stage.value);
+      what = std::string(names[static_cast<std::size_t>(step.action.op)]) + " of stage " +
+             std::to_string(step.action.stage.value);
     }
     seconds[what] += step.end - step.start;
   }

@@ -145,7 +145,8 @@ class Reader {
         "raw_data/*.json (arrays of mllog events)", "raw_data/*.json (arrays of mllog events)",
         "data/<run>/**/timeline-*.json", "dlio.log below it", "steps.rank*.jsonl"};
     problems_.push_back(
-        {folder, "has nothing to process: no " + std::string(kWanted[o_.source]), "is --workload right?"});
+        {folder, "has nothing to process: no " + std::string(kWanted[static_cast<std::size_t>(o_.source)]),
+         "is --workload right?"});
   }
 
   void read_manifest() {

@@ -51,12 +51,12 @@ class Pairing {
   explicit Pairing(AppLog& log) : log_(log) {}
 
   void start(Phase phase, std::int64_t time) {
-    std::optional<std::int64_t>& open = open_[phase];
+    std::optional<std::int64_t>& open = open_[static_cast<std::size_t>(phase)];
     if (open) note(phase, *open, "starts and starts again: the first start is left out");
     open = time;
   }
   void stop(Phase phase, std::int64_t time) {
-    std::optional<std::int64_t>& open = open_[phase];
+    std::optional<std::int64_t>& open = open_[static_cast<std::size_t>(phase)];
     if (!open) return note(phase, time, "ends without a start");
     if (time < *open) {
       note(phase, *open, "ends before it starts: the clock went back");
@@ -65,7 +65,7 @@ class Pairing {
     }
     open.reset();
   }
-  bool is_open(Phase phase) const { return open_[phase].has_value(); }
+  bool is_open(Phase phase) const { return open_[static_cast<std::size_t>(phase)].has_value(); }
   void finish() {
     for (std::size_t p = 0; p < open_.size(); ++p) {
       if (open_[p])
@@ -77,8 +77,8 @@ class Pairing {
   void note(Phase phase, std::int64_t time, const std::string& what) {
     ++log_.dropped["phases without a start or an end"];
     if (log_.notes.size() < 20)
-      log_.notes.push_back(std::string(kPhaseNames[phase]) + " at " + iso_text(time, log_.digits) + " " +
-                           what);
+      log_.notes.push_back(std::string(kPhaseNames[static_cast<std::size_t>(phase)]) + " at " +
+                           iso_text(time, log_.digits) + " " + what);
   }
   AppLog& log_;
   std::array<std::optional<std::int64_t>, kPhaseNames.size()> open_;
@@ -287,7 +287,7 @@ std::string timeline_csv(const AppLog& log) {
   std::string text;
   for (const PhaseSpan& span : log.phases) {
     text += iso_text(span.start, log.digits) + "," + iso_text(span.end, log.digits) + "," +
-            kPhaseNames[span.phase] + "\n";
+            kPhaseNames[static_cast<std::size_t>(span.phase)] + "\n";
   }
   return text;
 }

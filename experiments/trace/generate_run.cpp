@@ -369,7 +369,7 @@ class Generator {
     };
     for (const Stretch& stretch : phases_) {
       static constexpr const char* kKeys[] = {"init", "epoch", "eval", "checkpoint"};
-      std::string key = kKeys[stretch.phase];
+      std::string key = kKeys[static_cast<std::size_t>(stretch.phase)];
       if (!unet_ && stretch.phase == Phase::Training) key = "training";
       event(stretch.start, "INTERVAL_START", key + "_start", "null");
       if (stretch.phase == Phase::Init)

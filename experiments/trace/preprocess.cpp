@@ -292,7 +292,7 @@ class Preprocessor {
   }
   bool fail(Problem problem) { return fail(Problems{std::move(problem)}); }
   fs::path raw(TraceKind kind) const {
-    return folder_ / (std::string("trace_") + kTraceNames[kind] + ".out");
+    return folder_ / (std::string("trace_") + kTraceNames[static_cast<std::size_t>(kind)] + ".out");
   }
 
   // ---- input
@@ -490,7 +490,7 @@ class Preprocessor {
     const TraceKind kinds[] = {TraceKind::Read, TraceKind::Bio, TraceKind::Openat, TraceKind::Write};
     for (TraceKind kind : kinds) total += static_cast<std::int64_t>(fs::file_size(raw(kind), error));
     for (TraceKind kind : kinds) {
-      const std::string name = kTraceNames[kind];
+      const std::string name = kTraceNames[static_cast<std::size_t>(kind)];
       const TraceReading reading{.kind = kind,
                                  .workload = options_.workload,
                                  .window = window_,
@@ -503,10 +503,10 @@ class Preprocessor {
                                  }};
       const Result<TraceCounts> counts = read_trace(reading, *sorter_, evidence_.reads);
       if (!counts) return fail(counts.problems());
-      report_.traces[kind] = *counts;
+      report_.traces[static_cast<std::size_t>(kind)] = *counts;
       if (counts->rows == 0) report_.notes.push_back(raw(kind).string() + " has no row");
     }
-    const TraceCounts& reads = report_.traces[TraceKind::Read];
+    const TraceCounts& reads = report_.traces[static_cast<std::size_t>(TraceKind::Read)];
     if (reads.rows == 0)
       return fail({raw(TraceKind::Read).string(), "has no row: whose processes these are cannot be known",
                    "trace the whole run"});

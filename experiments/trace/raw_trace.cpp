@@ -122,7 +122,7 @@ const std::vector<std::string>& header_of(TraceKind kind) {
       {"TIMESTAMP", "PID", "OFFSET", "RET", "LAT", "FILENAME"},
       {"TIMESTAMP", "PID", "OFFSET", "SIZE", "LAT", "FILENAME"},
   }};
-  return kHeaders[kind];
+  return kHeaders[static_cast<std::size_t>(kind)];
 }
 
 std::string joined(const std::vector<std::string>& names) {

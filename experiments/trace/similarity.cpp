@@ -103,7 +103,8 @@ Result<RunProfile> profile_run(const Timeline& timeline) {
     return Problem{timeline.folder, "has no events (pid/all_combined)", "preprocess the run again"};
   RunProfile run;
   std::array<PhaseLine, kPhaseNames.size()> lines;
-  for (const PhaseSpan& span : timeline.phases) lines[span.phase].add(span.start, span.end);
+  for (const PhaseSpan& span : timeline.phases)
+    lines[static_cast<std::size_t>(span.phase)].add(span.start, span.end);
   for (std::size_t p = 0; p < lines.size(); ++p) {
     lines[p].close();
     run.phases[p].seconds = static_cast<double>(lines[p].length()) / static_cast<double>(kSecond);

@@ -223,7 +223,7 @@ Result<std::string> timeline_page(const Timeline& timeline, const std::vector<Ti
     Json one = Json::array();
     one.push_back(seconds(span.start));
     one.push_back(seconds(span.end));
-    one.push_back(kPhaseNames[span.phase]);
+    one.push_back(kPhaseNames[static_cast<std::size_t>(span.phase)]);
     phases.push_back(std::move(one));
   }
   for (const TimelineGroup& group : groups) {

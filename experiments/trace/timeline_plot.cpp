@@ -280,7 +280,7 @@ class TimelinePainter {
       const double from = place(span.start), to = place(span.end);
       for (auto c = static_cast<std::size_t>(from); c < columns && static_cast<double>(c) < to; ++c) {
         const auto left = static_cast<double>(c);
-        shares[c][span.phase] += std::min(to, left + 1) - std::max(from, left);
+        shares[c][static_cast<std::size_t>(span.phase)] += std::min(to, left + 1) - std::max(from, left);
       }
       const double x = kMarginLeft + from * column;
       if (span.start < p_.window.from || x - last_tick < kTicksApart) continue;
@@ -304,7 +304,7 @@ class TimelinePainter {
       if (span.end < p_.window.from || span.start > p_.window.to) continue;
       const double x1 = x_of(std::max(span.start, p_.window.from)),
                    x2 = x_of(std::min(span.end, p_.window.to));
-      const std::string name = kPhaseNames[span.phase];
+      const std::string name = kPhaseNames[static_cast<std::size_t>(span.phase)];
       if (x2 - x1 > 6.2 * static_cast<double>(name.size()))
         canvas_->text((x1 + x2) / 2, y_ + kPhaseHeight / 2 + 3, name,
                       {.size = 8.5, .anchor = Anchor::Middle, .colour = {255, 255, 255, 1}, .bold = true});
@@ -428,7 +428,9 @@ Result<TimeWindow> parse_zoom(const std::string& text, const Timeline& timeline,
                         : text == "first-checkpoint" ? Phase::Checkpoint
                                                      : Phase::Training;
     const std::optional<TimeWindow> found = phase_window(timeline, phase);
-    if (!found) return Problem{"--zoom", "the run has no " + std::string(kPhaseNames[phase]), ""};
+    if (!found)
+      return Problem{"--zoom", "the run has no " + std::string(kPhaseNames[static_cast<std::size_t>(phase)]),
+                     ""};
     window.from = found->from;
     window.to = found->to;
   }

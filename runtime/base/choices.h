@@ -20,7 +20,7 @@ concept Named = requires(Enum value) {
 
 template <Named Enum>
 std::string to_string(Enum value) {
-  return std::string(names_of(value)[value]);
+  return std::string(names_of(value)[static_cast<std::size_t>(value)]);
 }
 
 template <Named Enum>

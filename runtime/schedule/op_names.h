@@ -12,7 +12,7 @@ constexpr std::array<const char*, 10> kOpNames{"F",      "B",      "I",      "W"
                                                "RECV_F", "SEND_B", "RECV_B", "REDUCE", "UPDATE"};
 
 inline const char* name_of(Op op) {
-  return kOpNames[op];
+  return kOpNames[static_cast<std::size_t>(op)];
 }
 
 }  // namespace millrace

@@ -14,7 +14,7 @@ const std::vector<std::string> kKinds{
 }  // namespace
 
 const char* to_string(SpanKind kind) {
-  return kKinds[kind].c_str();
+  return kKinds[static_cast<std::size_t>(kind)].c_str();
 }
 
 bool is_computation(SpanKind kind) {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/base/json.h"
 #include "runtime/base/log.h"
-#include "runtime/base/text.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/job_checkpoints.h"
 #include "runtime/checkpoint/kernel_choices.h"

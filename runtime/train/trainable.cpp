@@ -1,5 +1,8 @@
 #include "runtime/train/trainable.h"
 
+#include "runtime/rules/learning_rate.h"
+#include "runtime/rules/rule_table.h"
+
 #include <algorithm>
 #include <string>
 

@@ -143,7 +143,7 @@ TEST_F(Preprocess, RepeatedRowsCountOnce) {
   const Result<PreprocessReport> report = run(raw);
   ASSERT_TRUE(report) << problems_of(report);
   EXPECT_TRUE(combined_of(*report) == before);
-  const TraceCounts& reads = report->traces[TraceKind::Read];
+  const TraceCounts& reads = report->traces[static_cast<std::size_t>(TraceKind::Read)];
   EXPECT_EQ(reads.dropped.at("repeated rows"), reads.kept);
 }
 
@@ -170,7 +170,8 @@ TEST_F(Preprocess, EveryRowIsAccountedFor) {
     for (const auto& [why, count] : counts.dropped) dropped += count;
     EXPECT_EQ(counts.rows, counts.kept + dropped);
   }
-  EXPECT_EQ(report->traces[TraceKind::Read].dropped.at("a last row that is cut off"), 1);
+  EXPECT_EQ(
+      report->traces[static_cast<std::size_t>(TraceKind::Read)].dropped.at("a last row that is cut off"), 1);
 }
 
 TEST_F(Preprocess, LayoutsSplitTheCombinedOne) {
