@@ -14,11 +14,12 @@
 namespace millrace {
 namespace {
 
-// Then it is not the scale: a dynamic one has come down from 2^16 to 2^-84.
+// After so many skipped steps the loss scale is not the cause: a dynamic one has come down from 2^16 to
+// 2^-84.
 constexpr std::int64_t kMostSkippedInARow = 100;
 
-/// The rules of a stage, whose executors are made then: one for each job, and for each turn that trains any
-/// of the stage's layers.
+/// Adds the update rules of a stage, before its executors are made. Each job has one rule for each turn that
+/// trains any of the stage's layers.
 void add_rules(HeldStage& held, const StageLayout& layout, const std::vector<JobOptions>& jobs) {
   const auto add = [&](HeldStage::Rule rule) {
     for (rule.job = 0; rule.job < held.jobs; ++rule.job) {
@@ -75,7 +76,8 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
   lr_.assign(jobs.size(), 0);
   begins_.assign(jobs.size(), 0);
   std::vector<std::vector<RankId>> ranks_of_stage;
-  std::vector<std::shared_ptr<Communicator>> groups;  // by stage
+  // by stage; null unless this rank is one of several replicas
+  std::vector<std::shared_ptr<Communicator>> groups;
   for (int s = 0; s < plan.num_stages(); ++s) {
     const auto& ranks = ranks_of_stage.emplace_back(plan.stages[s].ranks);
     const bool mine = std::ranges::find(ranks, world.rank()) != ranks.end();
@@ -104,7 +106,7 @@ RankStages::RankStages(Communicator& world, Device& device, const std::vector<St
       executor.seeds.push_back(jobs[job].seed);
       executor.clip_values.push_back(jobs[job].clip.value);
     }
-    // Where steps are skipped, those of a loss that is not finite are too.
+    // With a loss scale, steps are skipped, and so is a step whose loss is not finite.
     if (scales_loss()) executor.stop_on_nonfinite = false;
     for (int s = 0; s < plan.num_stages(); ++s) {
       const auto& ranks = ranks_of_stage[s];
@@ -200,7 +202,7 @@ bool RankStages::owns_loss() const {
 }
 
 namespace {
-/// What the array of `held` has of `all`, which is by job.
+/// Returns the part of `all`, which is by job of the run, that belongs to the array of `held`.
 template <class Value>
 std::vector<Value> own_of(const HeldStage& held, const std::vector<Value>& all) {
   const auto first = all.begin() + held.first_job;
@@ -240,7 +242,8 @@ bool RankStages::clips() const {
   return std::ranges::any_of(clips_, [](const Clip& clip) { return clip.norm > 0; });
 }
 
-/// By its own norm: another job's changes nothing.
+/// Returns the clip factor of a job. It depends on the job's own norm alone, so jobs do not change each
+/// other.
 double RankStages::clip_factor_of(std::size_t job, double norm) const {
   const Clip& clip = clips_[job];
   return clip.norm > 0 ? clip_factor(norm, clip.norm, clip.exact) : 1;
@@ -290,7 +293,7 @@ LossSums RankStages::take_losses(int array) {
 std::vector<UpdateScalars> RankStages::before_update(StageId stage, int array_index) {
   const HeldStage& held = at(stage, array_index);
   OfArray& array = arrays_[held.array];
-  // Before the first of this step: whose version is still this stage's has not updated yet.
+  // Prepares every stage that has not updated in this step yet: its version is still that of this stage.
   const VersionId version = held.store->current();
   for (HeldStage* h : of(array)) {
     if (h->store->current() == version) h->executor->prepare_update();
@@ -308,7 +311,8 @@ std::vector<UpdateScalars> RankStages::before_update(StageId stage, int array_in
   return scalars;
 }
 
-/// Of all stages of an array, before any of them updates: whether they do, and by how much they are clipped.
+/// Lets all stages of an array agree, before any of them updates, on whether they update and on the factors
+/// of their gradients.
 void RankStages::agree(OfArray& array) {
   std::vector<GradientAgreement::Part> parts;
   for (const HeldStage* h : of(array)) {
@@ -318,7 +322,8 @@ void RankStages::agree(OfArray& array) {
   const std::vector<double> norms = array.agreement->norms(parts);
   std::vector<double> unscaled;
   const bool clips_model = clips() && clip_scope_ == ClipScope::Model;
-  for (std::size_t job = 0; job < array.jobs; ++job) {  // each by its own: another's changes nothing
+  // each job by its own norm, so that jobs do not change each other
+  for (std::size_t job = 0; job < array.jobs; ++job) {
     const std::size_t at = array.first_job + job;
     LossScaler& scaler = loss_scalers_[at];
     const bool finite = std::isfinite(norms[job]);
@@ -357,7 +362,8 @@ void RankStages::update(StageId stage, const std::vector<UpdateScalars>& scalars
   held.executor->update(scalars);
 }
 
-/// An array goes on as long as one of its jobs does.
+/// Throws NumericError if every job that has not ended has skipped too many steps in a row. The run goes on
+/// as long as one job does.
 void RankStages::require_end_of_skips() const {
   std::int64_t in_a_row = std::numeric_limits<std::int64_t>::max();
   for (std::size_t job = 0; job < loss_scalers_.size(); ++job)
@@ -368,7 +374,8 @@ void RankStages::require_end_of_skips() const {
                      "lower --lr, or give --precision bfloat16, whose range is float32's");
 }
 
-/// On all ranks in the same step, before any of them updates.
+/// Throws NumericError if no job's norm is finite. All ranks throw in the same step, before any of them
+/// updates.
 void RankStages::require_finite(const std::vector<double>& norms, const std::string& whose) const {
   const auto finite = [](double norm) { return std::isfinite(norm); };
   if (!stops_on_nonfinite_ || std::ranges::any_of(norms, finite)) return;
@@ -377,7 +384,8 @@ void RankStages::require_finite(const std::vector<double>& norms, const std::str
 }
 
 namespace {
-/// Of few elements, as a rule: only a gradient that may be zero is read whole.
+/// Tells whether all elements are zero. It looks at the first elements alone, and reads the whole tensor only
+/// if those are zero.
 bool is_all_zero(const at::Tensor& values) {
   const at::Tensor flat = values.flatten();
   const std::int64_t first = std::min<std::int64_t>(flat.numel(), 256);
@@ -391,12 +399,14 @@ std::string listed(const std::vector<std::string>& names) {
 }
 }  // namespace
 
-/// Before the first update: what does not train would not be seen in the loss.
+/// Warns before the first update of parameters whose gradient is zero. The loss would not show that they do
+/// not train.
 void RankStages::look_for_zero_gradients(const HeldStage& held) {
   held.executor->complete_gradients();
   if (held.replica != 0) return;
-  std::vector<std::string> zero;                    // parameters of a job
-  std::map<std::string, std::vector<int>> jobs_of;  // whose gradient of that one is zero
+  std::vector<std::string> zero;  // names of parameters, without the job
+  // by name: the jobs whose gradient of this parameter is zero
+  std::map<std::string, std::vector<int>> jobs_of;
   for (const HeldStage::Rule& rule : held.rules) {
     if (held.in_turn() && held.executor != held.executors[rule.turn].get()) continue;
     const ParameterStore store = held.store_of(rule);

@@ -1,5 +1,5 @@
-// The stages that one rank holds: one, or several in interleaved and V schedules; of each array that shares
-// the pipeline.
+// The stages that one rank holds, for each array that shares the pipeline. A rank holds one stage, or several
+// in interleaved and V schedules.
 #pragma once
 
 #include <memory>
@@ -20,11 +20,11 @@ namespace millrace {
 struct HeldStage {
   StageId stage;
   int array = 0;
-  int first_job = 0;                     ///< of the array, among all jobs of the run
-  int jobs = 1;                          ///< of the array
-  bool named = false;                    ///< the run has several jobs, and names them
-  std::vector<std::string> unreached{};  ///< NamedLayer's, of all its layers
-  int replica = 0;                       ///< this rank's place among the stage's
+  int first_job = 0;                     ///< number of the array's first job among all jobs of the run
+  int jobs = 1;                          ///< jobs in the array
+  bool named = false;                    ///< the run has several jobs, and parameter names begin with the job
+  std::vector<std::string> unreached{};  ///< NamedLayer::unreached of all layers of the stage
+  int replica = 0;                       ///< this rank's index among the stage's replicas
   int replicas = 1;                      ///< ranks of the stage
   double rate = 1;                       ///< factor on the run's learning rate
   std::unique_ptr<ParameterStore> store;
@@ -56,14 +56,15 @@ struct HeldStage {
 };
 
 struct RankStagesOptions {
-  ExecutorOptions executor;        ///< but the seeds and clip values, which are the jobs'
-  std::vector<JobOptions> jobs{};  ///< of all arrays in turn; at least one
+  ExecutorOptions executor;        ///< without seeds and clip values, which come from `jobs`
+  std::vector<JobOptions> jobs{};  ///< the jobs of all arrays, array by array; at least one
   /// The type of weights and gradients. Layers compute in it too, unless the layout casts.
   at::ScalarType dtype = at::kFloat;
   Precision precision = Precision::Float32;  ///< the precision that the layouts were made for
   LossScaleOptions loss_scale;
   bool average_replicas = false;  ///< gradients are means over replicas instead of sums (asynchronous)
-  bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
+  /// a stage's learning rate is multiplied with its replicas / those of stage 0
+  bool rate_by_replicas = false;
 };
 
 /// The stages of one rank. It passes each action on to the executor of its stage. Not thread-safe.
@@ -82,22 +83,23 @@ class RankStages {
   StageExecutor* last(int array = 0) const;  ///< the executor of the model's last stage; null on other ranks
   /// Returns 1 for each field of a batch that a stage of this rank reads, else 0; by index of the field.
   std::vector<char> fields(int array = 0) const;
-  bool owns_loss() const;  ///< the one rank that speaks for the job
+  bool owns_loss() const;  ///< tells whether this rank reports the run's loss; one rank does
 
-  /// A step begins, or an asynchronous run: its microbatch 0 is at `first_position`. `array`: only that one
-  /// begins; nullopt: all.
+  /// Begins a step or an asynchronous run, whose microbatch 0 is at `first_position`. `array` names the one
+  /// array that begins; nullopt: all do.
   void begin(std::int64_t first_position, std::optional<int> array = {});
-  /// The microbatches of `array` that follow are an evaluation's.
+  /// Begins an evaluation: the microbatches of `array` that follow belong to it.
   void begin_evaluation(int array, const RunContext& context);
-  /// Rates of the updates that follow, by job, of all arrays.
+  /// Sets the learning rates of the updates that follow, by job of all arrays.
   void set_learning_rate(const std::vector<double>& lr) { lr_ = lr; }
-  void set_begins(const std::vector<std::int64_t>& positions) { begins_ = positions; }  ///< RunContext's
-  void set_extents(const ExtentOf& extent_of, int array);  ///< RunContext's, in training
-  void set_ended(const std::vector<char>& ended);          ///< StageExecutor's, of all arrays
+  /// sets RunContext::begins, by job of all arrays
+  void set_begins(const std::vector<std::int64_t>& positions) { begins_ = positions; }
+  void set_extents(const ExtentOf& extent_of, int array);  ///< sets RunContext::extent_of of training
+  void set_ended(const std::vector<char>& ended);          ///< StageExecutor::set_ended, by job of all arrays
   void pause(std::int64_t cut);                            ///< StageExecutor::pause
   void go_on();
   void set_training(bool training);
-  /// The actions that follow belong to turn `turn` of a step; nullopt: to the whole model (evaluation).
+  /// Lets the actions that follow belong to turn `turn` of a step. nullopt: to the whole model (evaluation).
   void set_turn(std::optional<std::size_t> turn);
   /// Returns the sums that the last stage's heads have added since the previous call, and starts new ones.
   /// Only the rank that has the last stage may call it. A model trained in turns has the sums of all turns.
@@ -110,7 +112,8 @@ class RankStages {
   void execute(const Action& action, bool last_gradient, int array = 0);
   void finish_sends();
 
-  /// Whether all Updates of a step must follow all its Reduces, because stages agree on a norm before.
+  /// Tells whether all Updates of a step must follow all its Reduces, because the stages agree on a norm in
+  /// between.
   bool agrees_before_updates() const { return arrays_.front().agreement != nullptr; }
   /// The 2-norms of the newest update's gradients before clipping, by job; negative: not measured. With
   /// ClipScope::Stage they are those of this rank's first stage.
@@ -134,15 +137,15 @@ class RankStages {
     std::size_t num_fields = 0;
     ExtentOf extent_of{};
     std::unique_ptr<GradientAgreement> agreement;  ///< null: stages update by themselves
-    VersionId agreed{-1};                          ///< before the update of this version
-    std::vector<UpdateScalars> scalars{};          ///< by job, but the rates: what was agreed for it
+    VersionId agreed{-1};                          ///< the version that `scalars` were agreed for
+    std::vector<UpdateScalars> scalars{};          ///< by job, without rates: the agreement for `agreed`
   };
   const HeldStage& at(StageId stage, int array) const;
   void agree(OfArray& array);
   void look_for_zero_gradients(const HeldStage& held);
   void clip_stage(const HeldStage& held, std::vector<UpdateScalars>& scalars);
   std::vector<HeldStage*> of(const OfArray& array);
-  /// Of the array's jobs, in place among all.
+  /// Stores the norms of the array's jobs in gradient_norms_.
   void set_norms(const OfArray& array, const std::vector<double>& norms);
   void require_finite(const std::vector<double>& norms, const std::string& whose) const;
   void require_end_of_skips() const;
@@ -154,7 +157,7 @@ class RankStages {
   std::set<const StageExecutor*> before_first_update_;
   struct Clip {
     double norm = 0;     ///< 0: none
-    bool exact = false;  ///< clip_factor
+    bool exact = false;  ///< the `exact` of clip_factor()
   };
   std::vector<Clip> clips_;  ///< by job
   ClipScope clip_scope_ = ClipScope::Model;

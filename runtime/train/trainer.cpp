@@ -26,7 +26,7 @@ int microbatches_per_step(const Plan& plan) {
 
 namespace {
 
-// Minibatches of the lists that an asynchronous run makes at a time.
+// The number of minibatches whose actions an asynchronous run lists at a time.
 constexpr std::int64_t kFlowWindow = 256;
 constexpr double kMostInStretch = 256;  // steps
 std::vector<StageLayout> layouts_or_throw(const std::vector<TrainedArray>& arrays, const Plan& plan,
@@ -40,7 +40,7 @@ std::vector<StageLayout> layouts_or_throw(const std::vector<TrainedArray>& array
   return layouts;
 }
 
-/// The jobs of all arrays as those of one, for their settings.
+/// Returns a model that has the jobs of all arrays. It serves for their settings alone.
 LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
   LayeredModel all = arrays.front().model;
   if (arrays.size() == 1) return all;
@@ -55,7 +55,7 @@ LayeredModel with_all_jobs(const std::vector<TrainedArray>& arrays) {
   return all;
 }
 
-/// Of jobs that have ended nothing is said.
+/// Removes the losses of jobs that have ended.
 void leave_out(const std::vector<char>& ended, LossSums& losses) {
   if (ended.empty()) return;
   for (std::size_t job = 0; job < ended.size(); ++job)
@@ -63,7 +63,8 @@ void leave_out(const std::vector<char>& ended, LossSums& losses) {
   losses.values = values_of_jobs(losses.jobs);
 }
 
-/// Without a flush ranks are minibatches apart: as many as are in flight and as receives are posted ahead.
+/// Returns how far ranks may be apart. Without a flush they are minibatches apart: as many as are in flight
+/// and as receives are posted ahead.
 StopReach stop_reach(const Plan& plan, std::int64_t period) {
   if (!is_asynchronous(plan.schedule)) return {};
   std::size_t replicas = 1;
@@ -75,7 +76,7 @@ StopReach stop_reach(const Plan& plan, std::int64_t period) {
           .multiple = static_cast<int>(period)};
 }
 
-/// Proved to end, with every action at its place. Throws ConfigError.
+/// Returns the schedule after proving that it ends and that every action is at its place. Throws ConfigError.
 Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Communicator& world,
                           const std::optional<ScheduleFile>& file) {
   const Transport transport = transport_of(world);
@@ -96,7 +97,8 @@ Schedule checked_schedule(const Plan& plan, const PipelineShape& shape, const Co
   return *std::move(schedule);
 }
 
-/// Stages whose layers have running statistics, hence statistics of the batch.
+/// Returns the stages whose layers have running statistics. These layers also compute statistics of the
+/// batch.
 std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
   std::vector<StageId> stages;
   for (int s = 0; s < layout.num_stages(); ++s) {
@@ -109,7 +111,7 @@ std::vector<StageId> stages_with_statistics(const StageLayout& layout) {
   return stages;
 }
 
-/// This rank's actions of one step.
+/// Returns this rank's actions of one step. Throws ConfigError if the schedule cannot run.
 std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout, const Communicator& world,
                                     const TrainOptions& options, bool agrees_before_updates) {
   const PipelineShape shape = shape_of(plan, layout, 0);
@@ -124,14 +126,15 @@ std::vector<Action> actions_of_step(const Plan& plan, const StageLayout& layout,
     }
   }
   std::vector<Action> actions = std::move(schedule.ranks[world.rank().value]);
-  // After all Reduces and before all Updates gradients of tied parameters go to their owners, and norms are
-  // agreed on.
+  // Gradients of tied parameters go to their owners, and norms are agreed on, after all Reduces and before
+  // all Updates. So Updates move to the end.
   if (!layout.ties.empty() || agrees_before_updates)
     std::ranges::stable_partition(actions, [](const Action& a) { return a.op != Op::Update; });
   return actions;
 }
 
-/// Proved to end at any length, with every action at its place. Throws ConfigError.
+/// Returns the stream of actions after proving that it ends at any length and that every action is at its
+/// place. Throws ConfigError.
 ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, const Communicator& world) {
   Result<ScheduleStream> stream = ScheduleStream::make(plan.schedule, shape, transport_of(world));
   if (!stream)
@@ -154,7 +157,6 @@ ScheduleStream checked_stream(const Plan& plan, const PipelineShape& shape, cons
 
 }  // namespace
 
-/// What the last stages of all arrays say, as one array's would.
 LossSums joined(std::vector<LossSums> arrays) {
   if (arrays.size() == 1) return std::move(arrays.front());
   LossSums all{.weight = arrays.front().weight};
@@ -183,12 +185,13 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   ExecutorOptions& executor = stage_options.executor;
   executor.microbatches_per_update = microbatches_per_step(plan);
   executor.bucket_bytes = options.bucket_bytes;
-  // Of several arrays the others go on: require_a_finite_loss.
+  // With several arrays a loss that is not finite ends only its own job: require_a_finite_loss() decides for
+  // all.
   executor.stop_on_nonfinite = options.stop_on_nonfinite && num_arrays() == 1;
   executor.sync_batch_norm = options.sync_batch_norm;
   executor.masks = options.masks;
   stages = std::make_unique<RankStages>(world.communicator, world.device, layouts, plan, stage_options);
-  std::vector<std::pair<int, int>> readers;  // replica, replicas; of every array alike
+  std::vector<std::pair<int, int>> readers;  // replica and number of replicas; the same in every array
   for (const HeldStage& h : stages->held()) {
     if (h.array == 0 && h.executor->reads_batch()) readers.emplace_back(h.replica, h.replicas);
   }
@@ -201,7 +204,8 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
     BatchNeeds train{.fields = stages->fields(array)};
     reads_own.push_back(!arrays[array].of_jobs.empty());
     choices.push_back(arrays[array].choices);
-    // Replicas take turns from where the run begins, which resume() says before the first batch is read.
+    // Replicas share the microbatches from the start of the run, which resume() sets before the first batch
+    // is read.
     train.mine = [=, this](std::int64_t position) {
       return mine(whole_run ? position - position_of(start) : position % per_step);
     };
@@ -217,7 +221,8 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
       std::make_unique<AnyRank>(world.communicator, "evaluation", 2 + plan.num_ranks() / kEvaluationPiece);
 }
 
-/// At the positions of the run: a job's own begin where it joined.
+/// Makes the sources of an array, by positions of the run. A job that joined later reads its own positions
+/// from the step at which it joined.
 BatchSources Trainer::Impl::batches_of(const TrainedArray& array, int index, const BatchNeeds& train,
                                        const BatchNeeds& evaluation) const {
   std::size_t first = 0;
@@ -247,7 +252,8 @@ void Trainer::Impl::prepare_averaging() {
   }
 }
 
-/// A microbatch goes on where the one that it follows ended: on every stage both are of one replica.
+/// Checks that a microbatch and the one that it follows are on the same replica of every stage, where the
+/// states lie. Throws ConfigError. Also sets the size of evaluation schedules.
 void Trainer::Impl::place_followers() {
   if (!carries()) return;
   const std::int64_t apart = sources.front().train->extent(position_of(1)).follows;
@@ -269,7 +275,7 @@ void Trainer::Impl::place_followers() {
   }
 }
 
-/// Fills nothing yet: the first actions of the flow do.
+/// Opens the stream of an asynchronous run. Nothing runs before flow_to().
 void Trainer::Impl::open_flow() {
   const PipelineShape shape = shape_of(plan, layout(), 0);
   flow = Flow{.stream = checked_stream(plan, shape, world.communicator),
@@ -299,7 +305,7 @@ std::int64_t Trainer::Impl::next_event() const {
     if (every > 0) next = std::min(next, (done / every + 1) * every);
   }
   for (std::size_t job = 0; job < averaging.size(); ++job) {
-    // Evaluations of a job that waits for them are at its own steps.
+    // A job that waits for evaluations has them at its own steps.
     if (!averaging[job] || averaging[job]->has_begun()) continue;
     const std::int64_t every = options.evaluate_every, own = done - job_steps.joined(job);
     if (const std::int64_t step = job_steps.joined(job) + (own / every + 1) * every; watches(job, step))
@@ -316,7 +322,8 @@ void Trainer::Impl::run_to(std::int64_t step) {
   report.stopped = done == limit();
 }
 
-/// Windows of the flow, one after the other without a pause, so that its lists stay short.
+/// Runs the flow up to `end` steps. It goes in windows without a pause between them, so that lists of actions
+/// stay short.
 void Trainer::Impl::flow_to(std::int64_t end) {
   if (!flow) open_flow();
   const std::int64_t period = flow->stream.period(), per_step = microbatches_per_step(plan);
@@ -375,16 +382,17 @@ void Trainer::Impl::step_to(std::int64_t end) {
   stages->finish_sends();
 }
 
-/// Arrays of one rank need not take turns at each step: nobody waits for them, and an array that goes on
-/// finds its weights where it left them, in the caches.
+/// Tells whether arrays do several steps each before the next array goes on. Arrays on a single rank need not
+/// alternate at each step: no other rank waits for them. An array that goes on finds its weights in the
+/// caches.
 bool Trainer::Impl::in_stretches() const {
   return num_arrays() > 1 && world.communicator.size() == 1 && flushing->turns.size() == 1 &&
          !stages->scales_loss();
 }
 
-/// Several steps of each array, one array after the other; then they are logged.
+/// Runs several steps of each array, one array after the other, and then logs the steps.
 void Trainer::Impl::go_a_stretch(std::int64_t end) {
-  // Spans are kept for a short time only.
+  // A traced step is a stretch of its own, because spans are kept for a short time only.
   std::int64_t to = std::min({end, limit(), done + (is_traced(done) ? 1 : flushing->stretch)});
   for (const TraceWindow& window : traced)
     if (window.first > done) to = std::min(to, window.first);
@@ -393,7 +401,7 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
   std::vector<Measured> steps(to - done);
   for (std::int64_t step = done; step < to; ++step) steps[step - done].lr = rates(step);
   RankRunner& runner = *flushing->runner;
-  auto job = static_cast<std::ptrdiff_t>(0);  // the array's first
+  auto job = static_cast<std::ptrdiff_t>(0);  // the array's first job
   for (int array = 0; array < num_arrays(); ++array) {
     std::vector<Action> actions = flushing->turns.front();
     std::erase_if(actions, [&](const Action& action) { return array_of(action) != array; });
@@ -421,8 +429,8 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
   }
   double seconds = 0;
   for (const Measured& step : steps) seconds += step.seconds;
-  // As if they had been done in turn, one step of all after the other: what lies between two steps then took
-  // the time between them.
+  // Steps are logged as if all arrays had done one step after the other. A step ends so many seconds after
+  // the step before as it took in all arrays together.
   TimePoint ended = last_update - std::chrono::duration_cast<TimePoint::duration>(Seconds(seconds));
   for (Measured& step : steps) {
     ended += std::chrono::duration_cast<TimePoint::duration>(Seconds(step.seconds));
@@ -435,8 +443,9 @@ void Trainer::Impl::go_a_stretch(std::int64_t end) {
       static_cast<std::int64_t>(std::clamp(options.stretch_s / of_a_step, 1., kMostInStretch));
 }
 
-/// Jobs end between two steps. Of an array that others are in they are computed, and stay as they are; an
-/// array that they are all of leaves the pipeline, on every rank alike.
+/// Takes the jobs that have ended out of the steps that follow. Where other jobs of an array go on, the ended
+/// ones are computed but their weights stay. An array all of whose jobs have ended leaves the pipeline, on
+/// all ranks.
 void Trainer::Impl::go_on_without(const std::vector<char>& ended) {
   flushing->ended = ended;
   stages->set_ended(ended);
@@ -453,8 +462,8 @@ void Trainer::Impl::go_on_without(const std::vector<char>& ended) {
   }
 }
 
-/// The ranks rest after `done` steps. An asynchronous pipeline stays full: what is under way is put aside,
-/// and weights and running statistics are those of `done` minibatches, as if nothing else had begun.
+/// Brings the ranks to rest after `done` steps. An asynchronous pipeline stays full: what is in flight is put
+/// aside. Weights and running statistics are then those of `done` minibatches, as if nothing else had begun.
 void Trainer::Impl::rest() {
   if (flow) {
     const std::int64_t cut = (done - start) * microbatches_per_step(plan);
@@ -470,7 +479,7 @@ void Trainer::Impl::rest() {
   }
 }
 
-/// Since the time before.
+/// Returns the measurements since the previous call.
 Trainer::Impl::Measured Trainer::Impl::measure(RankRunner& runner) {
   const TimePoint now = world.clock.now();
   const double cpu_now = process_cpu_seconds();
@@ -490,10 +499,10 @@ void Trainer::Impl::on_update(RankRunner& runner, std::int64_t step) {
 
 void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
   const double seconds = measured.seconds;
-  const int steps = steps_per_update();  // of the job: the other replicas had theirs
+  const int steps = steps_per_update();  // steps of the run: the other replicas had theirs
   step_seconds.push_back(seconds / steps);
   report.steps += steps;
-  std::int64_t samples = 0;  // of a job, all replicas; an epoch's last step may have fewer
+  std::int64_t samples = 0;  // the samples of a job on all replicas; an epoch's last step may have fewer
   for (std::int64_t p = position_of(step); p < position_of(step + steps); ++p)
     samples += sources.front().train->extent(p).samples;
   samples_per_s.push_back(double(samples) / seconds);
@@ -533,7 +542,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
       const std::int64_t own = newest - job_steps.joined(job);
       const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
-      const bool skipped = !record.skipped.empty() && record.skipped[job];  // its weights are as they were
+      // the update was skipped, so the weights are unchanged
+      const bool skipped = !record.skipped.empty() && record.skipped[job];
       if (std::isfinite(loss) || skipped || report.jobs[job].nonfinite_step >= 0) continue;
       report.jobs[job].nonfinite_step = own;
       if (owns_loss())
@@ -543,7 +553,8 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
   }
   log.write(record);
   if (is_traced(step)) {
-    for (const Span& span : trace.spans_from(step)) {  // not all: what is traced is not to be slowed down
+    // only one step's spans, so that the trace does not slow down what it shows
+    for (const Span& span : trace.spans_from(step)) {
       if (span.step == step) window.push_back(span);
     }
   }
@@ -552,14 +563,14 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
   if (owns_loss() && prints) log.print(record, last_step());
 }
 
-/// By array, of the last stage, which is here.
+/// Returns the losses of each array. Only the rank that has the last stage may call it.
 std::vector<LossSums> Trainer::Impl::take_losses() {
   std::vector<LossSums> losses;
   for (int array = 0; array < num_arrays(); ++array) losses.push_back(stages->take_losses(array));
   return losses;
 }
 
-/// Several arrays end where no job has a finite loss any more.
+/// Throws NumericError if the run has several arrays and no job has a finite loss any more.
 void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t step) const {
   const auto finite = [](const NamedValues& job) { return job.empty() || std::isfinite(job.front().second); };
   if (!options.stop_on_nonfinite || stages->scales_loss() || num_arrays() == 1 ||
@@ -569,7 +580,7 @@ void Trainer::Impl::require_a_finite_loss(const LossSums& losses, std::int64_t s
                      "lower --lr or add --warmup-steps");
 }
 
-/// What the ranks did between two traced steps: neither step took that time.
+/// Adds a span for the work between two traced steps, which neither step's time includes.
 void Trainer::Impl::trace_pause(SpanKind kind, TimePoint from) {
   if (!is_traced(done - 1)) return;
   window.push_back({.kind = kind,
@@ -586,11 +597,11 @@ void Trainer::Impl::write_trace() {
     log_warning(to_string(status.problems()));
 }
 
-/// To the next event, or by `most` steps if that is less. False: the run ends here.
+/// Trains to the next event, or by `most` steps if that is less. Returns false if the run ends here.
 bool Trainer::Impl::advance(std::int64_t most) {
   if (done >= last_step() || report.stopped || report.reached_target) return false;
   const TimePoint start_time = world.clock.now();
-  if (any_watches(done)) {  // who saved this step was asked to stop before its evaluation
+  if (any_watches(done)) {  // the run that saved this step was asked to stop before the step's evaluation
     rest();
     report.stopped = rested = !evaluate();
     if (report.stopped) return true;
@@ -610,7 +621,7 @@ bool Trainer::Impl::advance(std::int64_t most) {
     report.stopped = evaluated_last && !evaluate();
     if (!report.stopped && evaluated_last) watch_evaluation();
     if (!report.stopped && saves) checkpoint();
-    // Last, for what it takes: all else is safe by then.
+    // The score comes last because it takes long: all else is safe by then.
     if (!report.stopped && scored) report.stopped = !score_weights();
     trace_pause(evaluated_last || scored ? SpanKind::Eval : SpanKind::Checkpoint, paused);
     rested = report.stopped || report.reached_target;
@@ -643,7 +654,7 @@ Trainer::Trainer(World world, LayeredModel model, Plan plan, TrainOptions option
 Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, TrainOptions options,
                  std::unique_ptr<WeightsScore> score) {
   at::NoGradGuard no_grad;
-  if (options.jobs.empty())  // one job, told by the options of the run
+  if (options.jobs.empty())  // a single job, which the run's options describe
     options.jobs.push_back({.seed = options.seed,
                             .rule = options.rule,
                             .clip = options.clip,
@@ -667,8 +678,8 @@ Trainer::Trainer(World world, std::vector<TrainedArray> arrays, Plan plan, Train
 
 Trainer::~Trainer() = default;
 
-/// Last words of a failed rank: which rank failed before it, and where to go on. A launcher says both for all
-/// ranks.
+/// Logs the last words of a failed rank: which rank failed before it, and where to go on. Under a launcher it
+/// logs nothing, as the launcher says both for all ranks.
 void Trainer::Impl::log_end() const {
   if (options.launcher != 0 || options.output_dir.empty()) return;
   if (const auto first = failure_of(options.output_dir);
@@ -681,7 +692,7 @@ void Trainer::Impl::log_end() const {
                        options.output_dir));
 }
 
-/// For who reads the output folder later. A stop is no failure.
+/// Writes the failure for readers of the output folder. A stop is no failure.
 void Trainer::Impl::note_failure(ExitCode code, const std::string& error, const std::string& hint) const {
   if (options.output_dir.empty() || code == ExitCode::Requeue) return;
   write_failure(options.output_dir, {.rank = world.communicator.rank().value,
@@ -691,7 +702,7 @@ void Trainer::Impl::note_failure(ExitCode code, const std::string& error, const 
                                      .hint = hint});
 }
 
-/// What a failure leaves behind, and what is said of it.
+/// Runs `work`. If it fails, notes the failure in the output folder and logs it, then throws on.
 template <class Work>
 void Trainer::guarded(Work&& work) {
   at::NoGradGuard no_grad;

@@ -12,10 +12,10 @@
 namespace millrace {
 namespace {
 
-// Positions of evaluations lie above all training positions, so that message tags never meet.
+// Positions of evaluations begin here, above all training positions, so that message tags never meet.
 constexpr std::int64_t kEvaluationPosition = std::int64_t{1} << 36;
 
-/// This rank's forwards of microbatches [from, to).
+/// Returns this rank's actions of an evaluation's microbatches [from, to).
 std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layout, int from, int to,
                                        const Communicator& world) {
   std::vector<Action> actions =
@@ -26,7 +26,8 @@ std::vector<Action> evaluation_actions(const Plan& plan, const StageLayout& layo
 
 }  // namespace
 
-/// False if it was asked to stop and left the rest out.
+/// Evaluates all arrays and reports the values. Returns false if the run was asked to stop and left the rest
+/// out.
 bool Trainer::Impl::evaluate() {
   if (sources.front().evaluation.microbatches == 0) return true;
   bool asked = false;
@@ -53,7 +54,8 @@ bool Trainer::Impl::evaluate() {
   return true;
 }
 
-/// Weights whose loss is not finite are worth nothing. Of several jobs the others go on.
+/// Throws NumericError if the loss of every job is NaN or Inf: such weights are useless. While one job has a
+/// finite loss the run goes on.
 void Trainer::Impl::require_finite(const EvaluationReport& found) const {
   if (!options.stop_on_nonfinite) return;
   const auto finite = [](const NamedValues& v) { return v.empty() || std::isfinite(v.front().second); };
@@ -63,7 +65,7 @@ void Trainer::Impl::require_finite(const EvaluationReport& found) const {
                      "lower --lr or add --warmup-steps");
 }
 
-/// True if it was asked to stop.
+/// Evaluates one array. Returns true if the run was asked to stop before the end.
 bool Trainer::Impl::evaluate_array(int array) {
   const Evaluation& evaluation = sources[array].evaluation;
   const std::int64_t total = evaluation.microbatches;
@@ -96,7 +98,7 @@ bool Trainer::Impl::evaluate_array(int array) {
   return asked;
 }
 
-/// All parameters of the model, on every rank, whose own are not copied. Collective.
+/// Returns all parameters of the model on every rank. A rank's own parameters are not copied. Collective.
 NamedTensors Trainer::Impl::whole_weights() {
   NamedTensors all;
   for (int s = 0; s < plan.num_stages(); ++s) {
@@ -121,7 +123,7 @@ NamedTensors Trainer::Impl::whole_weights() {
   return all;
 }
 
-/// False if it was asked to stop and left the rest out.
+/// Scores the weights. Returns false if the run was asked to stop and left the rest out.
 bool Trainer::Impl::score_weights() {
   const TimePoint begin = world.clock.now();
   score->begin(whole_weights());
@@ -152,7 +154,7 @@ bool Trainer::Impl::score_weights() {
   return true;
 }
 
-/// Of which jobs the evaluation that was due lets averages begin: of the same on all ranks.
+/// Lets the averages of jobs begin if the evaluation that was due says so. All ranks choose the same jobs.
 void Trainer::Impl::watch_evaluation() {
   if (std::ranges::none_of(averaging, [](const auto& job) { return job.has_value(); })) return;
   const at::Tensor losses = at::zeros({std::ssize(averaging)}, at::kDouble);

@@ -26,13 +26,14 @@
 
 namespace millrace {
 
-// Microbatches of one evaluation schedule: bounds what a fast first stage can pile up in sends. Where
-// microbatches follow others, as many as lie between them (place_followers).
+// The number of microbatches of one evaluation schedule. It bounds the sends that a fast first stage can pile
+// up. If microbatches carry states, it is the distance between a microbatch and the one that follows it
+// (place_followers).
 inline constexpr int kEvaluationChunk = 16;
-// The number of them between two looks at the stop flag.
+// The number of an evaluation's microbatches between two looks at the stop flag.
 inline constexpr int kEvaluationPiece = 4;
 
-/// Joins the losses of all arrays, as one array of all jobs would report them.
+/// Joins the losses of all arrays into what one array of all jobs would report.
 LossSums joined(std::vector<LossSums> arrays);
 
 inline Transport transport_of(const Communicator& world) {
@@ -44,16 +45,18 @@ struct Trainer::Impl {
   Plan plan;
   TrainOptions options;
   std::vector<StageLayout> layouts;  // by array
-  LayeredModel model;                // of all jobs
+  LayeredModel model;                // the jobs of all arrays
   std::int64_t round =
-      1;  ///< steps in which every replica has its turn as often: all events come after whole ones
+      /// steps in which every replica has done one; evaluations and checkpoints come after a whole number of
+      /// these
+      1;
   std::unique_ptr<RankStages> stages;
   std::vector<BatchSources> sources;                    // by array
-  std::vector<char> reads_own;                          // by array: each of its jobs has batches of its own
-  std::vector<std::shared_ptr<KernelChoices>> choices;  // by array; arrays of one size share theirs
+  std::vector<char> reads_own;                          // by array: its jobs read batches of their own
+  std::vector<std::shared_ptr<KernelChoices>> choices;  // by array; arrays of one size share one object
   std::unique_ptr<WeightsScore> score;
   SpanRing trace;
-  std::vector<TraceWindow> traced;  // steps whose spans are kept
+  std::vector<TraceWindow> traced;  // the steps whose spans are kept
   StatusBoard status;
   StepLog log;
   RunReport report;
@@ -64,44 +67,48 @@ struct Trainer::Impl {
     std::vector<double> lr{};  // by job
     StepTimes times{};
     std::vector<double> gradient_norms{};  // by job
-    std::vector<LossSums> losses{};        // by array; of the last stage
+    std::vector<LossSums> losses{};        // by array; only on the rank of the last stage
   };
   std::vector<double> step_seconds, samples_per_s;  // by update
   std::vector<Span> window;
   TimePoint last_update{};
   double cpu_at_last_update = 0;
-  std::int64_t done = 0;  // steps, counted over resumes
+  std::int64_t done = 0;  // steps done, counted over resumes
   std::int64_t evaluated = 0;
   std::unique_ptr<StopVote> stop;
-  /// An asynchronous run, filled once and drained once. Its microbatches count from `start`.
+  /// The state of an asynchronous run, whose pipeline is filled once and drained once. Its microbatches count
+  /// from `start`.
   struct Flow {
     ScheduleStream stream;
     std::unique_ptr<RankRunner> runner;
   };
   std::optional<Flow> flow;
-  /// Any other run: the same actions for every step, one list for each turn.
+  /// The state of any other run. It has the same actions for every step, one list for each turn.
   struct Flushing {
     std::vector<std::vector<Action>> turns;
     std::unique_ptr<RankRunner> runner;
-    std::vector<char> ended{};  ///< jobs that the actions do without; empty: none
-    std::int64_t stretch = 1;   ///< steps, where arrays take their turns in_stretches()
+    std::vector<char> ended{};  ///< by job: 1 if the actions leave the job out; empty: none
+    std::int64_t stretch = 1;   ///< steps of an array before the next array goes on, if in_stretches()
   };
   std::optional<Flushing> flushing;
   std::int64_t start = 0;  // steps done when this run began
   JobSteps job_steps;
-  /// Before the current one: the first forwards use them, as they did in the run that saved them.
+  /// The number of weight versions before the current one that a checkpoint had. The first forwards use them,
+  /// as they did in the run that saved them.
   std::int64_t older_versions = 0;
-  RunLock lock;                    // of rank 0
+  RunLock lock;                    // held by rank 0
   std::string run, parent;         // see CheckpointInfo
-  bool evaluated_last = false;     // after the steps done
-  bool rested = false;             // and will not go on
-  bool continues = false;          // in the folder of the run that it resumes
-  std::int64_t unsaved_step = -1;  // of the last save, if it failed
+  bool evaluated_last = false;     // the weights of `done` steps have been evaluated
+  bool rested = false;             // the pipeline rests and will not go on
+  bool continues = false;          // the run goes on in the folder of the run that it resumes
+  std::int64_t unsaved_step = -1;  // step of the last save if that failed; -1: it did not
   Settings settings;
-  /// In the evaluation; its lag also bounds how far a fast first stage runs ahead of the others.
+  /// Asks in evaluations whether a rank was told to stop. Its lag also bounds how far a fast first stage runs
+  /// ahead of the others.
   std::unique_ptr<AnyRank> evaluation_stop;
-  int evaluation_chunk = kEvaluationChunk;                 ///< microbatches of one evaluation schedule
-  std::vector<std::optional<AveragingTrigger>> averaging;  // by job: of those that wait for evaluations
+  int evaluation_chunk = kEvaluationChunk;  ///< microbatches of one evaluation schedule
+  // by job; set if the job waits for evaluations before it averages
+  std::vector<std::optional<AveragingTrigger>> averaging;
 
   Impl(World world, const std::vector<TrainedArray>& arrays, Plan plan, TrainOptions options);
 
@@ -123,23 +130,24 @@ struct Trainer::Impl {
     return stages->loss_scalers()[job].state();
   }
   bool asynchronous() const { return is_asynchronous(plan.schedule); }
-  /// PipeDream: a step is a minibatch, and replicas average over one each.
+  /// Tells whether an update follows each minibatch (PipeDream): a step is a minibatch, and replicas average
+  /// over one minibatch each.
   bool updates_after_each() const { return millrace::updates_after_each(plan.schedule); }
   const HeldStage& first() const { return stages->held().front(); }
-  /// Steps of the job per Update of this rank's stages.
+  /// Returns the number of steps of the run for each Update of this rank's stages.
   int steps_per_update() const { return updates_after_each() ? first().replicas : 1; }
   bool owns_loss() const { return stages->owns_loss(); }
   static ExtentOf extents_of(const BatchSource& source) {
     return [&source](std::int64_t position) { return source.extent(position); };
   }
   int jobs() const { return model.jobs(); }
-  /// TrainOptions::rate_per_length: what the rates of an array are multiplied with.
+  /// Returns the factor on an array's rates (TrainOptions::rate_per_length).
   double length_share(std::int64_t step, int array) const {
     if (options.rate_per_length == 0) return 1;
     const BatchExtent extent = sources[array].train->extent(position_of(step));
     return double(extent.lengths.at(0)) / double(options.rate_per_length);
   }
-  /// Among all jobs that are trained: TrainOptions::first_job.
+  /// Returns the number of this run's first job among all jobs (TrainOptions::first_job).
   int first_job() const { return options.first_job.value_or(0); }
   bool is_one_of_several() const { return jobs() > 1 || options.first_job; }
   /// Returns the learning rates of step `step`, by job.
@@ -177,7 +185,7 @@ struct Trainer::Impl {
     return averaging[job]->state();
   }
   std::int64_t position_of(std::int64_t step) const { return step * microbatches_per_step(plan); }
-  /// `step`, or the first one after it that ends a round.
+  /// Returns `step`, or the first step after it that ends a round.
   std::int64_t end_of_round(std::int64_t step) const {
     return start + (step - start + round - 1) / round * round;
   }
@@ -190,8 +198,8 @@ struct Trainer::Impl {
   bool is_due(std::int64_t every, std::int64_t step) const {
     return every > 0 && step > start && step / every > (step - round) / every;
   }
-  /// Whether averages of the job begin by the evaluation after `step`: by those that its own run has, unless
-  /// it has seen this one.
+  /// Tells whether the evaluation after `step` can begin the job's averages. It can if the job waits for
+  /// evaluations, its own run has one at this step, and it has not seen this one.
   bool watches(std::size_t job, std::int64_t step) const {
     const std::int64_t own = step - job_steps.joined(job);
     return averaging[job] && !averaging[job]->has_begun() && !job_steps.ended_before_run(job) &&
@@ -216,12 +224,13 @@ struct Trainer::Impl {
       auto of_stage = std::ranges::find(result, h.stage.value, &StageTensors::stage);
       if (of_stage == result.end())
         of_stage = result.insert(result.end(), StageTensors{.stage = h.stage.value, .tensors = {}});
-      // The threads that write know nothing of devices.
+      // The threads that write files know nothing of devices.
       for (auto& [name, tensor] : tensors(h)) of_stage->tensors.emplace_back(name, tensor.cpu());
     }
     return result;
   }
-  /// Collective over the replicas of each stage, which may share the rule's state.
+  /// Returns the tensors of rule state that this rank writes. Collective over the replicas of each stage,
+  /// which may share the state.
   std::vector<StageTensors> my_state() const {
     std::map<const HeldStage*, NamedTensors> states;
     for (const HeldStage& h : stages->held()) {
@@ -263,7 +272,7 @@ struct Trainer::Impl {
   bool is_finite(const std::vector<StageTensors>& tensors, int job);
   void finish_files();
   bool carries() const { return first_carrying(layout().model.layers) != nullptr; }
-  /// The microbatches before this step that those of this step follow.
+  /// Returns the microbatches before this step that the microbatches of this step follow.
   std::vector<CarriedRows> followed() const {
     const std::int64_t next = position_of(done);
     std::vector<CarriedRows> result;
@@ -307,7 +316,7 @@ struct Trainer::Impl {
   void trace_pause(SpanKind kind, TimePoint from);
   void write_trace();
   void note_failure(ExitCode code, const std::string& error, const std::string& hint) const;
-  /// The step after which the ranks rest next: to evaluate, to save, at the end.
+  /// Returns the step after which the ranks rest next: to evaluate, to save or to end.
   std::int64_t next_event() const;
 };
 

@@ -32,7 +32,7 @@ void require(const Status& status) {
 
 }  // namespace
 
-/// Jobs that go on at different steps. Throws CheckpointError.
+/// Checks whether jobs that are at different steps can go on in one run. Throws CheckpointError.
 void Trainer::Impl::check_steps(const std::string& checkpoint) const {
   if (!job_steps.apart()) return;
   const std::string apart = "cannot resume: the jobs of " + checkpoint + " are at different steps, and ";
@@ -56,7 +56,8 @@ void Trainer::Impl::check_steps(const std::string& checkpoint) const {
   }
 }
 
-/// Ranks that were started with different flags, or see different data, would mix two runs.
+/// Compares the settings of all ranks. Ranks that were started with different flags, or see different data,
+/// would mix two runs.
 void Trainer::Impl::agree_on_settings() {
   settings = run_settings(model, plan, options);
   Settings all = settings;
@@ -72,7 +73,8 @@ void Trainer::Impl::agree_on_settings() {
     throw ConfigError(to_string(*problem), "start all ranks with the same flags and the same data");
 }
 
-/// Rank 0 gathers what the others write: their `folder` must be its own. Collective.
+/// Checks that `folder` is the same folder on all ranks, because rank 0 gathers the files of the others.
+/// Collective.
 void Trainer::Impl::require_shared(const std::filesystem::path& folder) {
   // A network file system may show a new file late.
   constexpr std::chrono::seconds kPatience{3};
@@ -106,7 +108,7 @@ void Trainer::Impl::require_shared(const std::filesystem::path& folder) {
   if (problem) throw ConfigError(to_string(*problem));
 }
 
-/// Everything that will be written is made, or refused, before the first step.
+/// Makes every output, or refuses it, before the first step.
 void Trainer::Impl::claim_outputs() {
   const bool first_rank = world.communicator.rank() == RankId(0);
   const std::string fresh = first_rank ? new_run_id() : "";
@@ -157,7 +159,8 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
   };
   Settings then = found.info.settings;
   const std::vector<JobProgress> progress = progress_of(found);
-  if (std::ranges::any_of(progress, &JobProgress::is_new)) {  // which are what this run says
+  // new jobs of an array have the settings of this run
+  if (std::ranges::any_of(progress, &JobProgress::is_new)) {
     const std::size_t count = progress.size();
     std::vector<Settings> of_jobs = split_settings(then, count), now = split_settings(settings, count);
     for (std::size_t job = 0; job < count; ++job)
@@ -181,7 +184,7 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
   if (!changes.empty() && owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
 }
 
-/// Of --init-from. Jobs that go on have their own.
+/// Takes the first weights from --init-from. It is not called for jobs that go on, which have their own.
 void Trainer::Impl::take_initial_weights() {
   if (options.init_from.empty()) return;
   const std::string& path = options.init_from;
@@ -189,7 +192,8 @@ void Trainer::Impl::take_initial_weights() {
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
     for (const auto& [name, tensor] : stage_weights(*h.store))
-      names.push_back(name.substr(name.find('/') + 1));  // every job of an array starts from the same
+      // without "job<k>/": every job of an array starts from the same weights
+      names.push_back(name.substr(name.find('/') + 1));
   }
   std::error_code ignored;
   const bool is_folder =
@@ -250,7 +254,7 @@ void Trainer::Impl::resume() {
     }
   });
   if (problem) throw CheckpointError("cannot resume: " + problem->what);
-  // In its own folder the run goes on; elsewhere a new one begins.
+  // The run goes on if its output folder is that of the checkpoint; in another folder a new run begins.
   std::error_code ignored;
   namespace fs = std::filesystem;
   const bool own = !options.output_dir.empty() && fs::weakly_canonical(opened.path, ignored).parent_path() ==
@@ -258,7 +262,8 @@ void Trainer::Impl::resume() {
   continues = broadcast_text(world.communicator, own ? "own" : "") == "own";
   if (continues) run = opened.info.run;
   parent = continues ? opened.info.parent : opened.info.run + " step " + std::to_string(opened.info.step);
-  const auto steps_in = [&](std::int64_t position) {  // another schedule counts other steps
+  // steps before `position`; another schedule may count other steps
+  const auto steps_in = [&](std::int64_t position) {
     const std::int64_t per_step = microbatches_per_step(plan);
     if (position % per_step == 0) return position / per_step;
     throw CheckpointError("cannot resume: the checkpoint is after microbatch " + std::to_string(position) +
@@ -277,7 +282,8 @@ void Trainer::Impl::resume() {
   stages->set_begins(begins);
   for (const HeldStage& h : stages->held()) {
     h.store->set_current(VersionId(done));
-    // Other cuts of the model have other delays: their pipeline begins anew with the newest weights.
+    // The stash of another cut does not fit, as its delays differ: then the pipeline begins anew with the
+    // newest weights.
     if (asynchronous() && opened.info.plan_fingerprint == plan.fingerprint())
       older_versions = load_stash(opened, *h.store);
   }
@@ -300,7 +306,7 @@ void Trainer::Impl::resume() {
   if (carried) throw CheckpointError(carried->what);
 }
 
-/// By rank 0, before the others open their files: the folder becomes this run's.
+/// Makes the output folder this run's. Rank 0 calls it before the other ranks open their files.
 void Trainer::Impl::take_folder() {
   const std::filesystem::path folder = options.output_dir;
   if (continues && options.overwrite) {
@@ -317,7 +323,8 @@ void Trainer::Impl::take_folder() {
   remove_unfinished(folder);
   remove_failures(folder);
   std::error_code ignored;
-  std::filesystem::remove(folder / run_files::kSummary, ignored);  // this run has none yet
+  // the old summary goes, as this run has none yet
+  std::filesystem::remove(folder / run_files::kSummary, ignored);
   require(plan.save((folder / run_files::kPlan).string()));
   if (options.schedule) {
     require(write_file_atomically(folder / run_files::kSchedule, options.schedule->text));
@@ -355,9 +362,10 @@ void Trainer::Impl::open_files() {
   report.run = run;
 }
 
-/// On all ranks, or on none: nothing that holds NaN or Inf is written.
+/// Throws NumericError on all ranks if a tensor of any rank holds NaN or Inf, so that such weights are not
+/// written.
 void Trainer::Impl::require_finite(const std::vector<StageTensors>& tensors) {
-  if (!options.stop_on_nonfinite || jobs() > 1) return;  // of an array the others are worth keeping
+  if (!options.stop_on_nonfinite || jobs() > 1) return;  // the other jobs of an array are worth keeping
   const auto problem = together("looking for NaN", [&] {
     for (const StageTensors& part : tensors) {
       if (const std::string found = non_finite_in(part.tensors); !found.empty()) throw NumericError(found);
@@ -369,7 +377,8 @@ void Trainer::Impl::require_finite(const std::vector<StageTensors>& tensors) {
   }
 }
 
-/// Arrays of one size have the same choices: the first of them adds them.
+/// Adds an array's kernel choices to the tensors of a checkpoint. Arrays of one size share their choices; the
+/// first of these arrays adds them.
 void Trainer::Impl::add_choices(NamedTensors& state, const HeldStage& held) const {
   const auto array = static_cast<std::size_t>(held.array);
   if (!choices[array] || std::ranges::find(choices, choices[array]) != choices.begin() + held.array) return;
@@ -379,7 +388,8 @@ void Trainer::Impl::add_choices(NamedTensors& state, const HeldStage& held) cons
   add_kernel_choices(state, *choices[array], layouts[array].model.jobs(), layers);
 }
 
-/// False if it could not be saved: training goes on, the run's end tells.
+/// Saves a checkpoint. Returns false if it could not be saved: training goes on, and the end of the run
+/// reports it.
 bool Trainer::Impl::checkpoint() {
   const TimePoint start = world.clock.now();
   const std::vector<StageTensors> state = my_state();
@@ -419,7 +429,7 @@ bool Trainer::Impl::checkpoint() {
 
 void Trainer::Impl::save_final_weights() {
   if (options.save_weights.empty()) return;
-  stages->set_training(false);  // what was evaluated, if it is not the newest
+  stages->set_training(false);  // the weights that evaluations use: some rules evaluate averages
   std::optional<RankProblem> problem;
   for (int job = 0; job < jobs() && !problem; ++job) {
     const auto weights = mine([&](const HeldStage& h) {
@@ -437,11 +447,12 @@ void Trainer::Impl::save_final_weights() {
   stages->set_training(true);
   if (!problem) return;
   report.lost.push_back("the weights (" + to_string(*problem) + ")");
-  // What was trained is not thrown away while there is another place for it.
+  // The weights file failed. A checkpoint keeps what was trained, if there is a place for one.
   if (!options.output_dir.empty() && report.saved_step != done) checkpoint();
 }
 
-/// On all ranks alike.
+/// Tells whether all weights of job `job` are finite on all ranks. Collective; the result is the same on all
+/// ranks.
 bool Trainer::Impl::is_finite(const std::vector<StageTensors>& tensors, int job) {
   const auto problem = together("looking for NaN", [&] {
     for (const StageTensors& part : tensors) {
@@ -454,7 +465,7 @@ bool Trainer::Impl::is_finite(const std::vector<StageTensors>& tensors, int job)
   return !problem;
 }
 
-/// What is missing on the disk, told to all ranks.
+/// Tells all ranks which results are missing on the disk.
 void Trainer::Impl::finish_files() {
   if (unsaved_step >= 0) {
     report.lost.push_back("the checkpoint of step " + std::to_string(unsaved_step));
