@@ -19,9 +19,10 @@
 namespace millrace {
 namespace {
 
-// Sends a link may have in flight before the oldest is waited for. Where a send holds its tensor: enough to
-// never stall a valid schedule earlier than a rendezvous would, small enough to free the activations that
-// were sent. Where it was copied, waiting costs nothing: the number only bounds the list.
+// The number of sends that a link may have in flight before the oldest is waited for. If a send holds its
+// tensor, the number must never stall a valid schedule earlier than a rendezvous would, and must soon free
+// the activations that were sent. If the tensor was copied, waiting costs nothing, and the number only
+// bounds the list.
 constexpr std::size_t kSendsInFlight = 4;
 constexpr std::size_t kBufferedSendsInFlight = 64;
 
@@ -29,7 +30,7 @@ bool is_gradient(Op op) {
   return op == Op::SendGradient || op == Op::RecvGradient;
 }
 
-/// Throws DataError where an integer field holds a value outside its limit that is not its padding either.
+/// Throws DataError if an integer field holds a value outside its limit that is not its padding either.
 void check_limit(const FieldSpec& field, const at::Tensor& values) {
   if (field.limit <= 0 || values.scalar_type() != at::kLong || !values.device().is_cpu()) return;
   const at::Tensor flat = values.contiguous();
@@ -92,9 +93,10 @@ VersionId StageExecutor::pin_version(MicrobatchId microbatch) {
   return version;
 }
 
-/// Replicas of a stage see other microbatches: their running statistics become the mean of all, which for the
-/// same number of microbatches each is what one of them would have with the means of their batches. In
-/// double, so that joining what is equal changes nothing. Counters: the largest, which is replica 0's.
+/// Joins the running statistics of the replicas of a stage, which see different microbatches. Statistics
+/// become the mean over the replicas. With the same number of microbatches each, that is what a single rank
+/// has with the means of their batches. The mean is computed in double, so that joining equal values
+/// changes nothing. A counter becomes the largest of all, which is replica 0's.
 void StageExecutor::join_statistics() {
   if (!parts_.replicas) return;
   std::vector<at::Tensor> flat;
@@ -113,7 +115,8 @@ void StageExecutor::join_statistics() {
   }
 }
 
-/// Asynchronous: before each forward but the first, so that a run that goes on from a cut does the same.
+/// Joins the statistics and keeps them at cuts, in asynchronous runs. It runs before each forward but the
+/// first, so that a run that goes on from a cut does the same.
 void StageExecutor::keep_statistics(MicrobatchId microbatch) {
   if (microbatch.value >= versions_->replicas) join_statistics();
   const std::int64_t round = microbatch.value / versions_->replicas * versions_->replicas;
@@ -143,7 +146,7 @@ void StageExecutor::go_on() {
   paused_.reset();
 }
 
-/// The microbatch's slot; a fresh one if it has none yet.
+/// Returns the microbatch's slot; it makes one if there is none yet.
 LayerSlot& StageExecutor::slot_for(MicrobatchId microbatch) {
   for (const auto& slot : slots_) {
     if (slot->microbatch == microbatch) return *slot;
@@ -210,7 +213,7 @@ void StageExecutor::forward(MicrobatchId microbatch) {
                              : LayerRunner::Run::Train);
   if (program_.carries) keep_carried(slot);
   run_heads(slot);
-  // Only what is still to be sent stays; what the backward needs is saved.
+  // Only tensors that are still to be sent stay here. Layers have saved what the backward needs.
   std::vector<at::Tensor> leaving(program_.num_places);
   for (const Border& border : program_.later) {
     for (const Port& port : border.ports) leaving[port.place] = slot.values[port.place];
@@ -222,7 +225,8 @@ void StageExecutor::forward(MicrobatchId microbatch) {
   peak_versions_ = std::max(peak_versions_, parts_.store.live_versions());
 }
 
-/// For the microbatch that follows. Slots are of microbatches under way, or about to be.
+/// Keeps the states that a microbatch leaves for the one that follows it. Slots belong to microbatches that
+/// are in flight, or about to be.
 void StageExecutor::keep_carried(LayerSlot& slot) {
   std::int64_t oldest = slot.microbatch.value;
   for (const auto& other : slots_) oldest = std::min(oldest, other->microbatch.value);
@@ -230,7 +234,8 @@ void StageExecutor::keep_carried(LayerSlot& slot) {
                          context_.first_position + oldest);
 }
 
-/// On a device the sums stay there until somebody asks: reading them would stall it at every microbatch.
+/// Runs the heads and adds up their sums. On a device the sums stay there until they are asked for: reading
+/// them would stall the device at every microbatch.
 void StageExecutor::run_heads(LayerSlot& slot) {
   if (program_.heads.empty()) return;
   slot.heads.resize(program_.heads.size());
@@ -260,7 +265,8 @@ void StageExecutor::collect_sums() {
   for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] += sums.const_data_ptr<double>()[i];
 }
 
-/// The microbatch's part of the loss of its step. Equal microbatches: exactly 1 / their number.
+/// Returns the microbatch's share of the loss of its step. With equal microbatches it is exactly 1 / their
+/// number.
 std::vector<LossScale> StageExecutor::scales_of(const HeadStep& head, MicrobatchId microbatch) {
   const std::int64_t position = context_.first_position + microbatch.value;
   const std::int64_t first = position - position % options_.microbatches_per_update;
@@ -296,7 +302,8 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
                           step.head->backward_of_jobs(slot.heads[h], scales_of(step, microbatch), needs));
   }
   slot.heads.clear();
-  if (recomputes_) {  // the forward again, with the same weights and the same dropout: the same bits
+  // the forward runs again with the same weights and the same dropout, which gives the same bits
+  if (recomputes_) {
     slot.values = std::exchange(slot.kept, {});
     slot.values.resize(program_.num_places);
     layers_.forward(slot, context_.first_position + microbatch.value, version, LayerRunner::Run::Again);
@@ -309,7 +316,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
   } else {
     layers_.backward_input(slot, version);
   }
-  // Gradients that go back use by use (Crossing::summed): one message.
+  // Gradients that go back use by use (Crossing::summed) are joined into one message.
   for (const Border& border : program_.earlier) {
     for (const Port& port : border.gradients) {
       if (!program_.in_parts[port.place]) continue;
@@ -350,7 +357,8 @@ StageExecutor* StageExecutor::sibling(int stage, MicrobatchId microbatch) const 
   return ranks[replica] == parts_.world.rank() ? *other : nullptr;
 }
 
-/// What other stages of this rank read goes to them at once; what is left in the slot is to be sent.
+/// Gives the other stages of this rank the activations that they read. Those left in the slot are to be
+/// sent.
 void StageExecutor::hand_over_activations(LayerSlot& slot) {
   if (siblings_.empty()) return;
   std::vector<char> to_send(slot.values.size(), 0);
@@ -394,7 +402,7 @@ void StageExecutor::accept_gradient(LayerSlot& slot, const Port& port, at::Tenso
   }
 }
 
-/// Ends a slot when nothing of it is still to be computed or sent.
+/// Frees a slot when nothing of it is still to be computed or sent.
 void StageExecutor::release_if_sent(LayerSlot& slot) {
   const auto defined = [](const at::Tensor& t) { return t.defined(); };
   if (training_ && !slot.through) return;
@@ -415,7 +423,7 @@ StageExecutor::Route StageExecutor::route_of(const Action& action) const {
   return {gradient ? &border->gradients : &border->ports, gradient, sends};
 }
 
-/// Unique over the whole run.
+/// Returns a message tag that is unique over the whole run.
 std::uint64_t StageExecutor::tag_of(const Action& action, const Port& port, bool gradient) const {
   const auto position = static_cast<std::uint64_t>(context_.first_position + action.microbatch.value);
   return parts_.numbers.tag(position, static_cast<std::size_t>(port.crossing), parts_.layout.crossings.size(),
@@ -482,7 +490,7 @@ void StageExecutor::post_receive(const Action& action) {
     const at::ScalarType dtype = parts_.layout.tensors[crossing.tensor].spec.dtype;
     Shape shape = shapes[crossing.tensor];
     if (route.gradient) shape[0] *= crossing.gradient_parts();
-    // float32 in a description means the precision of the run.
+    // float32 in a TensorSpec means the precision of the run
     message.tensors.push_back(at::empty(shape, dtype == at::kFloat ? weights : weights.dtype(dtype)));
   }
   message.pending = parts_.world.exchange(transfers(action, route, message.tensors));
@@ -530,13 +538,14 @@ void StageExecutor::reduce_sums() {
   std::copy_n(sums.const_data_ptr<double>(), sums_.size(), sums_.begin());
 }
 
-/// Before the update is published: nothing is made of such a loss.
+/// Throws NumericError if no job's loss is finite. It runs before the update is published, so that such a
+/// loss changes no weights.
 void StageExecutor::check_loss() {
   if (program_.heads.empty() || !options_.stop_on_nonfinite) return;
   collect_sums();
   const auto jobs = static_cast<std::size_t>(parts_.store.jobs());
   for (const HeadStep& step : program_.heads) {
-    // Of an array the others go on.
+    // In an array, one job with a finite loss is enough to go on.
     std::size_t finite = 0;
     for (std::size_t job = 0; job < jobs; ++job)
       finite += std::isfinite(sums_[step.sums + job * step.num_sums / jobs]);
@@ -578,8 +587,8 @@ void StageExecutor::set_ended(const std::vector<char>& ended) {
   }
 }
 
-/// Forwards have moved the running statistics of jobs that have ended, and scaled rows of their embeddings;
-/// nothing has read them since.
+/// Restores the running statistics of ended jobs, and the rows of their embeddings. Forwards have changed
+/// them, but nothing has read them since.
 void StageExecutor::restore_ended() {
   for (std::size_t layer = 0; layer < statistics_at_end_.size(); ++layer) {
     const std::span<at::Tensor> buffers = parts_.store.buffers(static_cast<int>(layer));
@@ -595,7 +604,8 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
   gradients_complete_ = false;
   if (parts_.store.slots().empty()) {
     parts_.store.publish(
-        [](const at::Tensor&, const at::Tensor&) {});  // versions advance on every stage alike
+        // nothing is updated, but versions advance on every stage alike
+        [](const at::Tensor&, const at::Tensor&) {});
   } else {
     const ParameterStore& store = parts_.store;
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {
@@ -615,7 +625,8 @@ bool StageExecutor::set_training(bool training) {
   return std::exchange(training_, training) != training && exchange_averages();
 }
 
-/// In place: nothing else reads the newest weights while the ranks rest.
+/// Exchanges the trained weights and the averages in place: nothing else reads the newest weights while the
+/// ranks rest.
 bool StageExecutor::exchange_averages() {
   const at::Tensor weights = parts_.store.flat_weights();
   if (training_) {

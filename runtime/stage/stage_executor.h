@@ -1,4 +1,4 @@
-// Executes the actions of one rank's stage. Knows no schedule: one switch over ten ops.
+// Executes the actions of one stage on one rank. It knows no schedule: it is one switch over ten ops.
 #pragma once
 
 #include <cstdint>
@@ -80,37 +80,38 @@ class StageExecutor {
 
   /// The microbatches that follow run in `context`.
   void begin(RunContext context);
-  /// An asynchronous run begins: the forward of microbatch m uses version
-  /// max(oldest, current + m / per_version - lag), where current is the version now; this rank has the
-  /// microbatches that are `replica` modulo `replicas`. Without: the newest at its forward (flushing).
+  /// Begins an asynchronous run. The forward of microbatch m uses version max(oldest, current + m /
+  /// per_version - lag), where current is the version at this call. This rank has the microbatches that are
+  /// `replica` modulo `replicas`. Without this call a forward uses the newest version (flushing schedules).
   void set_versions(const VersionRule& rule, VersionId oldest, int replica, int replicas);
-  /// Asynchronous, with running statistics: they are kept as they are before microbatches `cut` and later,
-  /// for every cut that the function names (pause). Null: none.
+  /// For asynchronous runs with running statistics: lets the executor keep the statistics as they are
+  /// before microbatches `cut` and later, for every `cut` that `is_cut` accepts (see pause()). Null: none
+  /// are kept.
   void set_cuts(std::function<bool(std::int64_t microbatch)> is_cut) { is_cut_ = std::move(is_cut); }
-  /// By job, between steps: the running statistics of those that have ended stay as they are from now on.
-  /// (Their weights do by UpdateScalars::skip.)
+  /// Names the jobs that have ended, by job. Their running statistics stay as they are from now on;
+  /// UpdateScalars::skip does the same for their weights. To be called between steps.
   void set_ended(const std::vector<char>& ended);
-  /// Evaluation uses the rule's averaged weights, if it has any, until training goes on. Collective over the
-  /// replicas; the caller calls finish_sends() before. Returns whether weights were exchanged; then tied
-  /// values are under way, and finish_sends() waits for them.
+  /// Switches between training and evaluation. Evaluation uses the rule's averaged weights, if it has any,
+  /// until training goes on. Collective over the replicas; the caller calls finish_sends() before. Returns
+  /// whether weights were exchanged. Tied values are then under way, and finish_sends() waits for them.
   bool set_training(bool training);
-  /// Collective over the replicas, after the update of all microbatches below `cut` and before any action of
-  /// evaluation: microbatches under way are put aside, and running statistics are those of the microbatches
-  /// below `cut`. go_on() takes both back.
+  /// Puts the microbatches in flight aside and sets the running statistics to those of the microbatches
+  /// below `cut`. go_on() undoes both. To be called after the update of all microbatches below `cut` and
+  /// before any action of an evaluation. Collective over the replicas.
   void pause(std::int64_t cut);
   void go_on();
 
-  /// Gives the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
-  /// DataError where a value is outside its field's limit.
+  /// Takes the batch of a microbatch before its Forward, with the fields that this stage reads. Throws
+  /// DataError if a value is outside its field's limit.
   void feed(MicrobatchId microbatch, const Batch& batch);
   bool reads_batch() const { return program_.reads_batch(); }
   const StageProgram& program() const { return program_; }
-  /// The states that training carries from microbatch to microbatch, for checkpoints. Evaluations have
-  /// others.
+  /// Returns the states that training carries from microbatch to microbatch, for checkpoints. Evaluations
+  /// have states of their own.
   CarriedStates& carried_states() { return carried_; }
 
-  /// Another stage of this rank (interleaved and V schedules). Tensors between the two stay in memory: the
-  /// schedule has no transfers for them.
+  /// Connects another stage of this rank (interleaved and V schedules). Tensors between the two stay in
+  /// memory: the schedule has no transfers for them.
   void connect(StageExecutor& other) {
     siblings_.push_back(&other);
     ties_.connect(other.ties_);
@@ -121,16 +122,16 @@ class StageExecutor {
   /// Posts the receive of a coming Recv action, so that the data can travel during computation.
   void post_receive(const Action& action);
 
-  /// Any action but Update. `last_gradient`: no further backward adds to the gradients before the next
-  /// Update; buckets are reduced as they become ready.
+  /// Runs any action but Update. `last_gradient` tells that no further backward adds to the gradients
+  /// before the next Update. Buckets are then reduced as they become ready.
   void execute(const Action& action, bool last_gradient = false);
 
-  /// Waits for the sends in flight, and for tied weights that are on their way: before this rank rests
-  /// (checkpoint, evaluation, end).
+  /// Waits for the sends in flight and for tied weights that are on their way. To be called before this
+  /// rank rests (checkpoint, evaluation, end).
   void finish_sends();
 
   /// Hands the gradients of tied parameters to their owners. To be called for all stages of a rank after
-  /// their Reduces and before the first Update of a step, which it does for itself otherwise.
+  /// their Reduces and before the first Update of a step. If it was not called, the Update does it.
   void prepare_update() {
     if (!gradients_complete_) ties_.give_gradients();
   }
@@ -138,14 +139,15 @@ class StageExecutor {
   /// value. Where an Update depends on other stages, the caller completes all stages before the first Update;
   /// update() does it otherwise. Throws NumericError if no job's loss is finite.
   void complete_gradients();
-  /// The Update: the rules turn the gradients into the next version of the weights. `scalars`: by job.
-  /// Collective over the replicas that share a rule's state.
+  /// Runs the Update: the rules turn the gradients into the next version of the weights. `scalars` has
+  /// those of each job. Collective over the replicas that share a rule's state.
   void update(const std::vector<UpdateScalars>& scalars);
 
-  /// Adds up the heads' sums over the replicas, in the order of ranks. In training Reduce does it.
+  /// Adds up the heads' sums over the replicas, in the order of ranks. In training the Reduce does it.
   void reduce_sums();
-  LossSums take_losses() { return losses_of(take_sums()); }  ///< and starts new sums; waits for the device
-  std::vector<double> take_sums();                           ///< the sums of all heads of the model
+  /// returns the means and starts new sums; waits for the device
+  LossSums take_losses() { return losses_of(take_sums()); }
+  std::vector<double> take_sums();  ///< the sums of all heads of the model
   LossSums losses_of(std::span<const double> sums) const;
   /// The number of microbatches that were forwarded in training and whose backward is not done.
   int stashed_microbatches() const { return stashed_; }
@@ -153,7 +155,7 @@ class StageExecutor {
 
  private:
   struct Message {
-    std::uint64_t tag;  ///< of its first tensor: names the message
+    std::uint64_t tag;  ///< tag of its first tensor, which identifies the message
     std::vector<at::Tensor> tensors;
     std::unique_ptr<Pending> pending;
   };
@@ -170,7 +172,7 @@ class StageExecutor {
   void reduce();
   void check_loss();
   bool exchange_averages();
-  /// The stage of this rank that runs `microbatch` of `stage`; null: another rank does.
+  /// Returns the executor on this rank that runs `microbatch` of `stage`; null: another rank runs it.
   StageExecutor* sibling(int stage, MicrobatchId microbatch) const;
   void hand_over_activations(LayerSlot& slot);
   void hand_over_gradients(LayerSlot& slot);
@@ -205,7 +207,7 @@ class StageExecutor {
 
   ExecutorParts parts_;
   ExecutorOptions options_;
-  std::optional<SumOverReplicas> statistics_sum_;  ///< with sync_batch_norm, where there are replicas
+  std::optional<SumOverReplicas> statistics_sum_;  ///< set with sync_batch_norm, if the stage has replicas
   StageProgram program_;
   LayerRunner layers_;
   TiedExchange ties_;
@@ -222,7 +224,8 @@ class StageExecutor {
   };
   std::optional<VersionsOfRun> versions_;  ///< see set_versions
   std::function<bool(std::int64_t)> is_cut_;
-  std::map<std::int64_t, ParameterStore::Buffers> statistics_;  ///< before these microbatches: see set_cuts
+  /// by microbatch: the statistics before it; see set_cuts()
+  std::map<std::int64_t, ParameterStore::Buffers> statistics_;
   struct Paused {
     std::vector<std::unique_ptr<LayerSlot>> slots;
     std::vector<Message> posted;
@@ -230,20 +233,22 @@ class StageExecutor {
     RunContext context;
   };
   std::optional<Paused> paused_;
-  std::vector<std::unique_ptr<LayerSlot>> slots_;  ///< of microbatches in flight: few, found by looking
+  /// those of microbatches in flight; they are few, so a linear search finds them
+  std::vector<std::unique_ptr<LayerSlot>> slots_;
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;
-  std::vector<Message> posted_;                                          ///< receives
+  std::vector<Message> posted_;  ///< receives that are posted and not yet executed
   std::unordered_map<int, std::deque<std::unique_ptr<Pending>>> sends_;  ///< by peer stage
   bool gradients_complete_ = false;
   std::vector<char> ended_;                    ///< by job; empty: none
-  ParameterStore::Buffers statistics_at_end_;  ///< of all jobs, when the newest of those ended
-  /// Parameters of jobs that have ended to which forward writes, and what they then were.
+  ParameterStore::Buffers statistics_at_end_;  ///< statistics of all jobs at the time when jobs last ended
+  /// Parameters of ended jobs that a forward writes to, each with a copy of its values at that end.
   std::vector<std::pair<at::Tensor, at::Tensor>> written_at_end_;
   CarriedStates carried_, carried_in_evaluation_;
-  at::Tensor trained_weights_;  ///< [N] while averaged ones are in their place
+  at::Tensor trained_weights_;  ///< [N]: the trained weights while averages stand in their place
   std::vector<double> sums_;
-  at::Tensor sums_on_device_;  // [num_sums] float64, not yet in sums_; undefined: nothing
-  std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};  ///< first position of a step, sums over it
+  at::Tensor sums_on_device_;  // [num_sums] float64, not added to sums_ yet; undefined: nothing to add
+  /// first position of a step, and the sum of the extents of its microbatches
+  std::pair<std::int64_t, BatchExtent> step_total_{-1, {}};
   int stashed_ = 0;
   int peak_versions_ = 1;
 };

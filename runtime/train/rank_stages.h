@@ -130,7 +130,7 @@ class RankStages {
   int peak_versions() const;                      ///< most weight versions of any stage
 
  private:
-  /// What the stages of one array share.
+  /// The state that the stages of one array share.
   struct OfArray {
     std::size_t first_job = 0, jobs = 1;
     std::vector<int> held_at;  ///< by stage: index into held_, or -1
