@@ -55,7 +55,7 @@ std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const Head
   std::vector<at::Tensor> inputs;
   for (int place : head.inputs) {
     const at::Tensor& value = slot.values[place];
-    // undefined if jobs_together() took all at once
+    // undefined if the first tensor has the values of all jobs: jobs_together()
     inputs.push_back(value.defined() ? widened(value) : value);
   }
   return inputs;

@@ -64,7 +64,8 @@ struct ExecutorParts {
   MessageNumbers numbers{};  ///< keeps messages of several models on the same ranks apart
 };
 
-/// What the microbatches of a step, a flow or an evaluation run in. It stays the same until the next one.
+/// The context of the microbatches of a step, of a flow or of an evaluation. It stays the same until the next
+/// one begins.
 struct RunContext {
   std::int64_t first_position = 0;  ///< position of microbatch 0: messages and random draws go by positions
   ExtentOf extent_of{};             ///< by position, the same on every rank; null: the layout's nominal

@@ -570,7 +570,7 @@ class Lars final : public LayerWise<Lars> {
   void prepare(const Flat<T>&, const Run&) const {}
   template <class T>
   void prepare_block(const Flat<T>&, const FlatBlock&) const {}
-  /// Updates with momentum. The gradients were multiplied with the layer's rate before.
+  /// Updates with a momentum of steps that include their rates. The gradient was scaled before.
   template <class T>
   void step_block(const Flat<T>& flat, const FlatBlock& block, const Norms& norms) const {
     const double decay = decay_of(block);
