@@ -156,8 +156,8 @@ class TokenCrossEntropy final : public Head {
     return jobs_ > 0 ? terms.view({jobs_, -1}).sum(1) : terms.sum();
   }
 
-  /// Returns float64 [4] for each job: smoothed loss, negative log-likelihood, labels predicted right, labels
-  /// that count.
+  /// Returns float64 [4], for B jobs [4 B] job by job: smoothed loss, negative log-likelihood, labels
+  /// predicted right, labels that count.
   at::Tensor sums_of(std::span<const at::Tensor> inputs, Saved* saved) const {
     const at::Tensor& scores = inputs[0];
     const at::Tensor flat = scores.reshape({-1, scores.size(-1)})
