@@ -1,4 +1,5 @@
-// Compiled with -ffp-contract=off: what ATen's build joins to one rounding is written so.
+// This file is compiled with -ffp-contract=off. The multiplications and additions that ATen's build contracts
+// are written as such.
 #include "runtime/kernels/gelu_kernels.h"
 
 #include <cmath>
@@ -27,13 +28,13 @@ MILLRACE_AVX512 inline __m512 all(float value) {
   return _mm512_set1_ps(value);
 }
 
-/// 2^n of whole numbers.
+/// Returns 2^n for whole numbers n.
 MILLRACE_AVX512 inline __m512 power(__m512i n) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
 }
 
-/// exp(x) as SLEEF's expf of 1.0 ulp: x = q ln 2 + s with ln 2 in two parts, a polynomial in s, times 2^q in
-/// two steps.
+/// Computes exp(x) as SLEEF's expf of 1.0 ulp: x = q ln 2 + s with ln 2 in two parts, a polynomial in s,
+/// times 2^q in two steps.
 MILLRACE_AVX512 inline __m512 exp_of(__m512 x) {
   const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(x, all(1.442695040888963407F)));
   const __m512 whole = _mm512_cvtepi32_ps(q);
@@ -51,7 +52,7 @@ MILLRACE_AVX512 inline __m512 exp_of(__m512 x) {
                             all(std::numeric_limits<float>::infinity()));
 }
 
-/// The error function by Abramowitz and Stegun, 7.1.26.
+/// Computes the error function by Abramowitz and Stegun, 7.1.26.
 MILLRACE_AVX512 inline __m512 erf_of(__m512 x) {
   const __m512 sign = all(-0.F);
   const __m512 t = _mm512_div_ps(all(1), _mm512_fmadd_ps(all(0.3275911F), _mm512_abs_ps(x), all(1)));
@@ -72,11 +73,12 @@ MILLRACE_AVX512 void run(const float* from, float* y, float* derivative, std::in
     const __m512 cdf = _mm512_mul_ps(all(0.5F), both);
     const __m512 e = exp_of(_mm512_mul_ps(_mm512_mul_ps(x, x), all(-0.5F)));
     const __m512 pdf = _mm512_mul_ps(all(M_2_SQRTPI * M_SQRT1_2 * 0.5), e);
-    _mm512_storeu_ps(derivative + i, _mm512_fmadd_ps(x, pdf, cdf));  // joined by ATen's compiler
+    _mm512_storeu_ps(derivative + i, _mm512_fmadd_ps(x, pdf, cdf));  // contracted by ATen's compiler
   }
 }
 
-/// Vectors of ATen's, which it takes for what is dense but not contiguous (basic_layers.cpp, Gelu).
+/// Tells whether the kernel has the bits of ATen's vector kernel, which ATen takes for tensors that are dense
+/// but not contiguous (basic_layers.cpp, Gelu).
 bool is_atens() {
   const at::NoGradGuard no_grad;
   constexpr std::int64_t kCount = 1 << 12;

@@ -30,7 +30,7 @@
 
 #include "runtime/kernels/vector_products.h"
 
-// LibTorch's own: builds with MKL export it. Null where a build does not.
+// The BLAS function of LibTorch, which builds with MKL export; null in other builds.
 extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* trans_b, const int* m,
                                              const int* n, const int* k, const float* alpha, const float* a,
                                              const int* lda, const float* b, const int* ldb,
@@ -39,40 +39,45 @@ extern "C" __attribute__((weak)) void sgemm_(const char* trans_a, const char* tr
 namespace millrace {
 namespace {
 
-// Multiplications of a product beyond which what ATen adds to it is below 1 %.
+// A product of more multiplications is left to ATen, whose overhead is then below 1 %.
 constexpr std::int64_t kMostMultiplications = 1 << 23;
-constexpr std::size_t kAlignment = 64;  // bytes; LibTorch's tensors
-// Where vector_products.h is faster than BLAS (docs/benchmarks.md). Of small matrices: up to so many rows, of
-// which the fewest are better read beside a transposed copy than turned over. Of others: forwards of rows
-// enough to fill vectors; weight gradients where the second cache does not hold the weights beside what else
-// is read, of rows for which BLAS copies both matrices. What is tried is held in memory.
+constexpr std::size_t kAlignment = 64;  // bytes; the alignment of LibTorch's tensors
+// The sizes for which vector_products.h is faster than BLAS (docs/benchmarks.md).
+// Small matrices: up to kMostRowsOfSmall rows. Up to kMostRowsByCopy rows it is faster to read a transposed
+// copy than to transpose.
+// Other matrices: forwards with enough rows to fill vectors, and weight gradients whose weights do not fit
+// into the second cache beside the other data, with rows for which BLAS copies both matrices. kLargest bounds
+// the memory of a trial.
 constexpr std::int64_t kMostRowsOfSmall = 48, kMostRowsOfSmallOuter = 40, kMostRowsByCopy = 8;
 constexpr std::int64_t kMostRows = 112, kLeastRowsOfOuter = 41;
 constexpr std::int64_t kLeastOuter = 1 << 19, kLargest = 1 << 25;
-// at::sum adds columns up in blocks of this many rows, from 256 rows on in more than two levels.
+// at::sum adds columns up in blocks of kRowsOfBlock rows. From kMostRowsOfSums rows on it has more than two
+// levels.
 constexpr std::int64_t kRowsOfBlock = 16, kMostRowsOfSums = 256;
 
-// Elements of a weight gradient that are computed before they are added: a part of the second cache.
+// Elements of a weight gradient that are computed before they are added: they fill a part of the second
+// cache.
 constexpr std::int64_t kOfBlock = 1 << 18;
 constexpr std::int64_t kLeastRowsOfBlock = 64;
 
-/// The order in which LibTorch's BLAS adds, found once by trying; nothing where it is none that we know, or
-/// there are no vector products. Other sizes may still differ, so each is tried as well.
+/// Returns the order in which LibTorch's BLAS adds, which is found once by a trial. nullopt: it is no known
+/// order, or there are no vector products. Other sizes may still differ, so each is tried as well.
 std::optional<SumOrder> order_of_blas();
 
 enum class Order { Plain, Transposed };
 
-/// c [m, n] = beta c + a [m, k] b, by rows; b [k, n], or where it is transposed [n, k].
+/// Computes c [m, n] = beta c + a [m, k] b, with matrices by rows. b is [k, n], or [n, k] if it is
+/// transposed.
 void product(const float* a, const float* b, Order order, float beta, float* c, std::int64_t m,
              std::int64_t k, std::int64_t n) {
-  // BLAS counts by columns: c^T = b^T a^T.
+  // BLAS stores matrices by columns: c^T = b^T a^T.
   const int rows = static_cast<int>(m), inner = static_cast<int>(k), columns = static_cast<int>(n);
   const float one = 1;
   sgemm_(order == Order::Plain ? "N" : "T", "N", &columns, &rows, &inner, &one, b,
          order == Order::Plain ? &columns : &inner, a, &inner, &beta, c, &columns);
 }
 
-/// y = bias + x weight^T; copy: the transposed weight, null where it is not to be read.
+/// Computes y = bias + x weight^T. `copy` is the transposed weight, or null if it is not to be read.
 void forward_into(By by, const float* x, const float* weight, const float* copy, const float* bias, float* y,
                   std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (by == By::Vectors) {
@@ -120,7 +125,7 @@ void add_column_sums(const float* grad, float* sum, std::int64_t rows, std::int6
 void transpose(const float* from, float* to, std::int64_t rows, std::int64_t columns) {
   std::int64_t whole_rows = 0, whole_columns = 0;
 #ifdef __SSE__
-  constexpr std::int64_t kBlock = 32;  // rows of `from`, so that lines of `to` are filled
+  constexpr std::int64_t kBlock = 32;  // rows of `from`, so that whole cache lines of `to` are written
   whole_rows = rows / 4 * 4;
   whole_columns = columns / 4 * 4;
   for (std::int64_t block = 0; block < whole_rows; block += kBlock) {
@@ -145,7 +150,7 @@ void transpose(const float* from, float* to, std::int64_t rows, std::int64_t col
   }
 }
 
-/// A matrix outside of what is counted as tensors. Its numbers are in [-1, 1).
+/// A matrix of numbers in [-1, 1), in memory that does not count as that of tensors.
 class Trial {
  public:
   Trial(std::int64_t rows, std::int64_t columns) : rows_(rows), columns_(columns) {
@@ -161,7 +166,7 @@ class Trial {
       data()[i] = float(static_cast<std::int32_t>(seed)) * 0x1p-31F;
     }
   }
-  /// Moves the numbers to `offset` floats behind an address at which a tensor may begin.
+  /// Moves the numbers to `offset` floats after an address at which a tensor may begin.
   void move_to(std::int64_t offset) {
     std::memmove(memory_.get() + offset, data(), bytes());
     offset_ = offset;
@@ -184,18 +189,18 @@ class Trial {
   std::unique_ptr<float[], Free> memory_;
 };
 
-/// Edges of a matrix may be added up in another order than its middle, and two orders agree by chance in
-/// about every second element: so many elements of each row and column are compared.
+/// The number of elements of each row and column that are compared. Edges of a matrix may be added up in
+/// another order than its middle, and two orders agree by chance in about every second element.
 constexpr std::int64_t kCompared = 64;
-/// A BLAS may also add in another order where memory lies otherwise, as a job's part of an array's tensor
-/// does.
-constexpr std::array<std::int64_t, 4> kOffsets{1, 4, 8, 2};  // floats
+/// Offsets, in floats, at which matrices are tried. A BLAS may add in another order if memory lies otherwise,
+/// as a job's part of an array's tensor does.
+constexpr std::array<std::int64_t, 4> kOffsets{1, 4, 8, 2};
 
 std::optional<SumOrder> order_of_blas() {
   static const std::optional<SumOrder> found = []() -> std::optional<SumOrder> {
     if (!has_vector_products()) return {};
     constexpr std::int64_t kRows = 32, kInner = 700,
-                           kColumns = 64;  // no two orders have its blocks in common
+                           kColumns = 64;  // no two orders divide kInner into the same blocks
     const Trial a(kRows, kInner), b(kInner, kColumns), c(kRows, kColumns), own(kRows, kColumns);
     at::Tensor result = c.tensor();
     at::mm_out(result, a.tensor(), b.tensor());
@@ -208,7 +213,7 @@ std::optional<SumOrder> order_of_blas() {
   return found;
 }
 
-/// Which of two ways had the bits of ATen in all draws.
+/// Which of two implementations gave ATen's bits in all trials.
 struct Same {
   bool blas = true, vectors = true;
   By best(bool vectors_are_faster) const {
@@ -276,8 +281,8 @@ LinearKernels small_tried(std::int64_t rows, std::int64_t in, std::int64_t out) 
   return found;
 }
 
-/// sum [out, in] += grad^T x, each element's product complete before it is added. Computed in blocks of rows
-/// of the sum that stay in the cache, so that only the sum itself goes through memory.
+/// Computes sum [out, in] += grad^T x, with each element's product complete before it is added. It goes in
+/// blocks of rows of the sum that stay in the cache, so that only the sum itself goes through memory.
 void add_by_aten_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& sum) {
   const std::int64_t out = sum.size(0), in = std::max<std::int64_t>(1, sum.size(1));
   const std::int64_t blocks =
@@ -311,7 +316,8 @@ bool outer_is_same(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return dw.same(own_dw);
 }
 
-/// Where a BLAS may tell apart how memory lies, it adds in another order.
+/// Tells whether a tensor begins at the alignment of trials. At other addresses a BLAS may add in another
+/// order.
 bool is_aligned(const at::Tensor& t) {
   return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAlignment == 0;
 }
@@ -320,15 +326,16 @@ bool is_taken(const at::Tensor& t) {
   return t.scalar_type() == at::kFloat && t.device().is_cpu() && t.is_contiguous();
 }
 
-/// Which kernels to take for these two; none where one of them is nothing for BLAS.
+/// Returns the kernels for a product of these tensors. All are ATen if one of the tensors does not suit a
+/// direct call.
 LinearKernels kernels_for(const at::Tensor& rows, std::int64_t in, std::int64_t out,
                           const at::Tensor& other) {
-  // Autograd, where it looks on, knows ATen's functions alone.
+  // Autograd records ATen's functions only.
   if (c10::GradMode::is_enabled() || !is_taken(rows) || !is_taken(other)) return {};
   return linear_kernels(rows.size(0), in, out);
 }
 
-/// Whether each job's part is_taken().
+/// Tells whether is_taken() holds for each job's part.
 bool each_is_taken(const at::Tensor& t) {
   if (t.scalar_type() != at::kFloat || !t.device().is_cpu()) return false;
   std::int64_t dense = 1;
@@ -339,14 +346,14 @@ bool each_is_taken(const at::Tensor& t) {
   return true;
 }
 
-/// kernels_for() of each of B jobs.
+/// Returns the kernels for each of B jobs, as kernels_for().
 LinearKernels kernels_for_each(const at::Tensor& rows, std::int64_t in, std::int64_t out,
                                const at::Tensor& other) {
   if (c10::GradMode::is_enabled() || !each_is_taken(rows) || !each_is_taken(other)) return {};
   return linear_kernels(rows.size(1), in, out);
 }
 
-// Multiplications that are worth waking a thread.
+// The least number of multiplications that is worth waking a thread.
 constexpr std::int64_t kOfAThread = 1 << 16;
 
 template <class OfJob>
@@ -358,13 +365,13 @@ void for_each_job(std::int64_t jobs, std::int64_t multiplications, OfJob&& of_jo
   });
 }
 
-/// Rows, in, out, threads.
+/// (rows, in, out, threads)
 using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
 
 bool is_small(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return sgemm_ && in * out <= kLargestTransposed && rows * in * out <= kMostMultiplications;
 }
-/// Of what is not small.
+/// Tells for a product that is not small whether its forward gains by vector products.
 bool forward_gains(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return order_of_blas() && rows > kMostRowsByCopy && rows <= kMostRows && in * out <= kLargest;
 }
@@ -383,7 +390,7 @@ LinearKernels tried(const Sizes& sizes) {
   return found;
 }
 
-/// tried(), once for all threads.
+/// Returns tried(sizes), which is computed once for all threads.
 LinearKernels found_for(const Sizes& sizes) {
   static std::mutex mutex;
   static std::map<Sizes, LinearKernels> known;
@@ -400,7 +407,7 @@ LinearKernels found_for(const Sizes& sizes) {
 LinearKernels linear_kernels(std::int64_t rows, std::int64_t in, std::int64_t out) {
   if (std::min({rows, in, out}) < 1 || (!is_small(rows, in, out) && !forward_gains(rows, in, out))) return {};
   const Sizes sizes{rows, in, out, at::get_num_threads()};
-  // Asked for three times by each layer and microbatch: what this thread asked before needs no lock.
+  // Each layer asks three times for each microbatch. Sizes that this thread asked for before need no lock.
   thread_local std::array<std::pair<Sizes, LinearKernels>, 64> recent{};
   auto& [known, kernels] = recent[static_cast<std::size_t>(rows + 7 * in + 31 * out) % recent.size()];
   if (known != sizes) {
@@ -517,7 +524,8 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
       add_weight_gradient(kernels.weight_gradient, from + job * x.stride(0), by + job * grad.stride(0),
                           to + job * weight_sum.stride(0), rows, in, out);
     });
-  } else {  // by way of a product of its own: into tensors that lie apart ATen would go job by job
+    // a product of its own, then added: ATen would go job by job if it added into tensors that lie apart
+  } else {
     weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
   }
   if (kernels.column_sums) {

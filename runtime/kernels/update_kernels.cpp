@@ -1,4 +1,5 @@
-// Compiled with -ffp-contract=off: where ATen rounds once, std::fma stands; elsewhere nothing may be joined.
+// This file is compiled with -ffp-contract=off: std::fma stands where ATen rounds once, and elsewhere no
+// operations may be contracted.
 #include "runtime/kernels/update_kernels.h"
 
 #include <cmath>
@@ -10,7 +11,7 @@
 namespace millrace {
 namespace {
 
-/// g = (g + decay w): no branch within the loop where there is none.
+/// Returns the gradient plus decay times the weight. Without decay the loop has no branch.
 template <bool Decays, class T>
 MILLRACE_INLINE T decayed(T gradient, T weight, T decay) {
   if constexpr (Decays) return std::fma(weight, decay, gradient);
@@ -57,7 +58,7 @@ MILLRACE_INLINE void adam_of(const AdamBlock<T>& b) {
   T* __restrict maximum = b.maximum;
   const T decay = b.decay, keep = b.keep, beta2 = b.beta2, rest = b.rest, correction = b.correction,
           epsilon = b.epsilon, step = -b.step_size;
-  // As torch.lerp, from the nearer end.
+  // Interpolates from the nearer end, as torch.lerp does.
   const T towards = Low ? b.lerp : b.lerp - 1;
   for (std::int64_t i = 0, count = b.count; i < count; ++i) {
     const T g = decayed<Decays>(gradient[i], w[i], decay);
@@ -67,7 +68,7 @@ MILLRACE_INLINE void adam_of(const AdamBlock<T>& b) {
     square[i] = v;
     T under = v;
     if constexpr (Maximum) {
-      under = maximum[i] < v || v != v ? v : maximum[i];  // what is not a number stays
+      under = maximum[i] < v || v != v ? v : maximum[i];  // NaN stays
       maximum[i] = under;
     }
     w[i] = w[i] * keep + step * m / (std::sqrt(under) / correction + epsilon);
@@ -219,7 +220,7 @@ MILLRACE_INLINE void add_times(T* __restrict values, const T* __restrict others,
   for (std::int64_t i = 0; i < count; ++i) values[i] = std::fma(others[i], factor, values[i]);
 }
 
-/// Of `kCount` runs of as many values, for which the processor need not wait one after the other.
+/// Adds the squares of `kCount` runs of `count` values each. The processor works on the runs at once.
 template <int kCount, class T>
 MILLRACE_INLINE void add_squares(const T* const (&values)[kCount], std::int64_t count,
                                  double (&sums)[kCount]) {
@@ -266,7 +267,7 @@ bool has_update_kernels() {
   return MILLRACE_HAS_FMA;
 }
 
-// No templates: GCC makes no clones of them.
+// No templates, because GCC makes no clones of templates for several processors.
 #define MILLRACE_KERNEL(name, work, Block)                        \
   MILLRACE_WIDEST_VECTORS void name(const Block<float>& block) {  \
     work(block);                                                  \

@@ -23,13 +23,14 @@ namespace millrace {
 namespace {
 
 constexpr std::int64_t kCached = 1 << 17;  // floats of b: a part of the second cache
-// Rows beyond which, a power of two of bytes apart, they would push each other out of the first cache.
+// Up to so many rows matrices are read in place. More rows that lie a power of two of bytes apart would push
+// each other out of the first cache.
 constexpr std::int64_t kMostUnpacked = 40;
 constexpr std::size_t kAlignment = 64;  // bytes
 constexpr std::int64_t kLine = 16;      // floats of a cache line
-constexpr int kSteps = 4;               // of a sum, between two looks ahead
+constexpr int kSteps = 4;               // steps of a sum between two looks ahead
 
-/// Memory of a thread for panels; grows only.
+/// The memory of a thread for panels. It only grows.
 class Room {
  public:
   float* of(std::int64_t floats) {
@@ -51,8 +52,9 @@ class Room {
   std::int64_t size_ = 0;
 };
 
-/// The next block of a sum of k products of which `left` are left: both matrices of a product by columns of
-/// the sum (x W), or its right one by rows (x W^T).
+/// Returns the length of the next block of a sum of k products, of which `left` are left. The order "by
+/// columns" holds if both matrices of a product lie by columns of the sum (x W), "by rows" if the right one
+/// lies by rows (x W^T).
 std::int64_t block_of_192(std::int64_t left, std::int64_t k) {
   constexpr std::int64_t kBlock = 192;
   return std::min(left, k <= kBlock ? k : k < 2 * kBlock ? k / 2 : kBlock);
@@ -62,14 +64,15 @@ std::int64_t block_by_columns(SumOrder order, std::int64_t left, std::int64_t k)
   if (order == SumOrder::Of192) return block_of_192(left, k);
   return left <= kBlock ? left : left < 2 * kBlock ? (left + 1) / 2 : kBlock;
 }
-/// Here halves only of what is less than two blocks from the start.
+/// Does the same for a right matrix by rows. SumOrder::Of384 then has halves only if the whole sum is shorter
+/// than two blocks.
 std::int64_t block_by_rows(SumOrder order, std::int64_t left, std::int64_t k) {
   constexpr std::int64_t kBlock = 384;
   if (order == SumOrder::Of192) return block_of_192(left, k);
   return k < 2 * kBlock ? block_by_columns(order, left, k) : std::min(kBlock, left);
 }
 
-/// Multiplications that are worth waking a thread.
+/// The least number of multiplications that is worth waking a thread.
 constexpr std::int64_t kOfAThread = 1 << 18;
 std::int64_t grain(std::int64_t multiplications) {
   return std::max<std::int64_t>(1, kOfAThread / std::max<std::int64_t>(1, multiplications));
@@ -116,7 +119,7 @@ MILLRACE_OPERATION Vector add(Vector a, Vector b) {
   return _mm512_add_ps(a, b);
 }
 
-/// 16 vectors as rows -> as columns.
+/// Transposes 16 vectors in place.
 MILLRACE_OPERATION void turn_over(Vector (&r)[kLane]) {
   Vector t[kLane];
 #pragma GCC unroll 8
@@ -196,7 +199,7 @@ MILLRACE_OPERATION Vector add(Vector a, Vector b) {
   return _mm256_add_ps(a, b);
 }
 
-/// 8 vectors as rows -> as columns.
+/// Transposes 8 vectors in place.
 MILLRACE_OPERATION void turn_over(Vector (&r)[kLane]) {
   Vector t[kLane];
 #pragma GCC unroll 4
@@ -227,7 +230,7 @@ MILLRACE_OPERATION void turn_over(Vector (&r)[kLane]) {
 
 enum class Width { None, Avx2, Avx512 };
 
-/// The widest vectors that the processor has and that LibTorch uses: ATEN_CPU_CAPABILITY bounds both.
+/// Returns the widest vectors that both the processor has and LibTorch uses: ATEN_CPU_CAPABILITY bounds both.
 Width width() {
   static const Width found = [] {
     const std::string_view allowed = at::get_cpu_capability();

@@ -12,22 +12,23 @@ namespace millrace {
 
 /// The blocks of a sum of k products, as two code paths of the MKL in LibTorch 2.11 choose them.
 enum class SumOrder {
-  /// Blocks of 384, and two halves of what is less than two blocks. MKL on Intel with AVX-512.
+  /// Blocks of 384; a length between one and two blocks is divided into halves. MKL on Intel with AVX-512.
   Of384,
-  /// One block up to 192, two halves (and 1) below 384, else blocks of 192. MKL on AMD (Zen), AVX2.
+  /// One block if k is at most 192; two halves (and a block of 1 if k is odd) below 384; else blocks of 192.
+  /// MKL on AMD (Zen), AVX2.
   Of192,
 };
 
-/// Whether this processor, this build and LibTorch (ATEN_CPU_CAPABILITY) allow AVX-512 or AVX2 kernels.
+/// Tells whether this processor, this build and LibTorch (ATEN_CPU_CAPABILITY) allow AVX-512 or AVX2 kernels.
 bool has_vector_products();
 
-/// y [m, n] = added + x [m, k] w^T for w [n, k]; rows of `added` are `added_row` floats apart, 0 for a bias
-/// [n]. x is turned over instead of w, in the registers, a vector of rows at a time: for few rows, and more
-/// than 8.
+/// y [m, n] = added + x [m, k] w^T for w [n, k]. Rows of `added` are `added_row` floats apart; 0 stands for a
+/// bias [n]. x is transposed instead of w, in the registers, one vector of rows at a time. It serves few
+/// rows, but more than 8.
 void multiply_by_rows(SumOrder order, const float* x, const float* w, const float* added,
                       std::int64_t added_row, float* y, std::int64_t m, std::int64_t k, std::int64_t n);
 
-/// c [m, n] = bias [n], or nothing where it is null, + a [m, k] b [k, n].
+/// c [m, n] = a [m, k] b [k, n], plus bias [n] unless it is null.
 void multiply(SumOrder order, const float* a, const float* b, const float* bias, float* c, std::int64_t m,
               std::int64_t k, std::int64_t n);
 

@@ -16,7 +16,7 @@ inline std::int64_t vectors_of(std::int64_t columns) {
   return (columns + kLane - 1) / kLane;
 }
 
-/// Memory that is asked for while a tile is summed, for what comes after it: kAhead floats at every look.
+/// Memory after the current tile that is prefetched while the tile is summed: kAhead floats at every look.
 struct Ahead {
   const float* at;
   std::int64_t row;  ///< floats between two looks
@@ -29,11 +29,11 @@ MILLRACE_VECTOR_INLINE void look(Ahead& ahead) {
   ahead.at += ahead.row;
 }
 
-/// Elements [r, q] of a left matrix that lies by rows. A pointer serves three rows: with more pointers than
-/// there are registers the compiler would read them again at every step.
+/// Reads elements [r, q] of a left matrix that lies by rows. A pointer serves three rows: with more pointers
+/// than there are registers the compiler would read them again at every step.
 template <int R>
 struct ByRows {
-  static constexpr bool kTogether = true;  // some steps without moving the pointers
+  static constexpr bool kTogether = true;  // several steps are taken without moving the pointers
   static constexpr int kThree = 3, kPointers = (R + kThree - 1) / kThree;
   MILLRACE_VECTOR_INLINE ByRows(const float* a, std::int64_t row) : bytes(row * std::int64_t(sizeof(float))) {
 #pragma GCC unroll 6
@@ -54,7 +54,7 @@ struct ByRows {
   const float* at[kPointers];
   std::int64_t bytes;
 };
-/// Elements [r, q] of a left matrix that lies by columns, `column` floats apart.
+/// Reads elements [r, q] of a left matrix that lies by columns, `column` floats apart.
 struct ByColumns {
   static constexpr bool kTogether = false;
   MILLRACE_VECTOR_INLINE float get(int r, int) const { return at[r]; }
@@ -66,8 +66,8 @@ struct ByColumns {
   std::int64_t column;
 };
 
-/// sums [R, V vectors] += a [R, q] b [q, V vectors]. Unless `Whole`, the last vector has the columns of
-/// `last`.
+/// Computes sums [R, V vectors] += a [R, q] b [q, V vectors]. Unless `Whole`, the last vector has the columns
+/// of `last`.
 template <bool Whole, int R, int V, class Left>
 MILLRACE_VECTOR_INLINE void add_step(Vector (&sums)[R][V], const Left& a, int q, const float* b, Mask last) {
   Vector columns[V];
@@ -82,7 +82,7 @@ MILLRACE_VECTOR_INLINE void add_step(Vector (&sums)[R][V], const Left& a, int q,
   }
 }
 
-/// sums [R, V vectors] = a [R, k] b [k, V vectors], rows of b `row` floats apart.
+/// Computes sums [R, V vectors] = a [R, k] b [k, V vectors]. Rows of b are `row` floats apart.
 template <_mm_hint Near, bool Whole, int R, int V, class Left>
 MILLRACE_VECTOR_INLINE void sum_tile(Vector (&sums)[R][V], Left a, const float* b, std::int64_t row,
                                      std::int64_t k, Mask last, Ahead ahead) {
@@ -104,7 +104,7 @@ MILLRACE_VECTOR_INLINE void sum_tile(Vector (&sums)[R][V], Left a, const float* 
   for (; q < k; ++q, a.advance(1), b += row) add_step<Whole>(sums, a, 0, b, last);
 }
 
-/// Rows of `row` floats, of which there are `rows`, and `columns` of each.
+/// A matrix of `rows` rows and `columns` columns; its rows are `row` floats apart.
 struct From {
   const float* at;
   std::int64_t row, rows, columns;
@@ -137,14 +137,14 @@ MILLRACE_VECTOR inline void transpose(const From& from, const To& to) {
   }
 }
 
-/// to [R, V vectors] += w [R, k] x [k, V vectors], x dense.
+/// Computes to [R, V vectors] += w [R, k] x [k, V vectors]; x is dense.
 template <int R, int V>
 MILLRACE_VECTOR void add_rows_by_columns(SumOrder order, const float* w, std::int64_t k, const float* x,
                                          float* to) {
   for (std::int64_t begin = 0, block; begin < k; begin += block) {
     block = block_by_rows(order, k - begin, k);
     Vector sums[R][V];
-    const Ahead ahead{w + R * (k + begin), R * kSteps};  // all of the next tile, as R kSteps < kAhead
+    const Ahead ahead{w + R * (k + begin), R * kSteps};  // covers the whole next tile, as R kSteps < kAhead
     sum_tile<_MM_HINT_T1, true>(sums, ByRows<R>(w + begin, k), x + begin * V * kLane, V * kLane, block, all(),
                                 ahead);
 #pragma GCC unroll 16
@@ -158,11 +158,12 @@ MILLRACE_VECTOR void add_rows_by_columns(SumOrder order, const float* w, std::in
   }
 }
 
-/// Outputs that are turned over together: whole tiles of each size, whole vectors.
+/// The number of outputs that are transposed together. It is whole tiles of each size and whole vectors.
 constexpr std::int64_t kTurned = 48;
 static_assert(kTurned % kRowsByTwo == 0 && kTurned % kRowsByOne == 0 && kTurned % kLane == 0);
 
-/// Rows of a result [rows, n] and what they begin with, `added_row` floats apart: 0 where all rows are one.
+/// Rows of a result [rows, n] and of their initial values, which are `added_row` floats apart; 0: all rows
+/// have the same.
 struct Outputs {
   const float* added;
   std::int64_t added_row;
@@ -170,7 +171,8 @@ struct Outputs {
   std::int64_t rows, n;
 };
 
-/// `count` columns of the result = added + x w^T of up to V vectors of rows, turned over to x [k, V vectors].
+/// Computes `count` columns of the result added + x w^T, for up to V vectors of rows. `x` is already
+/// transposed to [k, V vectors].
 template <int V>
 MILLRACE_VECTOR void outputs(SumOrder order, const float* x, const float* w, std::int64_t k,
                              const Outputs& to, std::int64_t count) {
@@ -202,8 +204,8 @@ MILLRACE_VECTOR void outputs(SumOrder order, const float* x, const float* w, std
   }
 }
 
-/// c [m, V vectors] = add [V vectors], unless null, + a [m, k] b [k, V vectors]; the last vector has the
-/// columns of `last`.
+/// The arguments of c [m, V vectors] = a [m, k] b [k, V vectors], plus add [V vectors] unless it is null. The
+/// last vector has the columns of `last`.
 struct Panel {
   const float *a, *b, *add;
   float* c;
@@ -213,7 +215,7 @@ struct Panel {
 };
 template <int R, int V, bool Whole>
 MILLRACE_VECTOR void multiply_tile(const Panel& p, std::int64_t row) {
-  // Each of the first blocks of rows asks for a part of the next panel.
+  // Each of the first blocks of rows prefetches a part of the next panel.
   const float* next = p.b + V * kLane + row / R * (p.k / kSteps) % p.k * p.n;
   for (std::int64_t begin = 0, block; begin < p.k; begin += block) {
     block = block_by_columns(p.order, p.k - begin, p.k);
@@ -242,8 +244,8 @@ MILLRACE_VECTOR void multiply_panel(const Panel& p) {
   for (; row < p.m; ++row) multiply_tile<1, V, Whole>(p, row);
 }
 
-/// The first `rows` rows of c, of `row` floats each, [kRows, V vectors] += a^T b for a [k, kRows],
-/// b [k, V vectors]; the last vector has the columns of `last`.
+/// The arguments of c [kRows, V vectors] += a^T b for a [k, kRows], b [k, V vectors]. Only the first `rows`
+/// rows of c are written; they are `row` floats apart. The last vector has the columns of `last`.
 struct Tile {
   ByColumns a;
   const float* b;
@@ -251,7 +253,7 @@ struct Tile {
   float* c;
   std::int64_t row, rows;
   Mask last;
-  const float* next;  ///< in c
+  const float* next;  ///< next tile in c, to be prefetched
 };
 template <int V, bool Whole>
 MILLRACE_VECTOR void add_tile(const Tile& t) {
@@ -271,13 +273,13 @@ MILLRACE_VECTOR void add_tile(const Tile& t) {
   }
 }
 
-/// Columns of the next panel. Of four vectors that are left it takes two and two, as a single vector does not
-/// keep the arithmetic busy.
+/// Returns the number of columns of the next panel. Of four vectors that are left it takes two and two,
+/// because a single vector does not keep the arithmetic units busy.
 inline std::int64_t width_of(std::int64_t left) {
   return left == kPanel + kLane ? 2 * kLane : std::min(kPanel, left);
 }
 
-/// Calls `of` with so many vectors of columns and whether all are whole, as constants.
+/// Calls `of` with the number of vectors in `columns` and whether all of them are whole, as constants.
 template <class Of>
 void by_vectors(std::int64_t columns, const Of& of) {
   using std::integral_constant;
@@ -294,7 +296,7 @@ inline Mask last_of(std::int64_t columns) {
   return mask_of(columns - (vectors_of(columns) - 1) * kLane);
 }
 
-/// b [k, columns] of rows of `row` floats -> [k, whole vectors], zeros behind.
+/// Copies b [k, columns], whose rows are `row` floats apart, to [k, whole vectors] with zeros at the end.
 MILLRACE_VECTOR inline void pack(const float* b, std::int64_t row, std::int64_t k, std::int64_t columns,
                                  float* to) {
   const std::int64_t vectors = vectors_of(columns);
@@ -306,7 +308,7 @@ MILLRACE_VECTOR inline void pack(const float* b, std::int64_t row, std::int64_t 
   }
 }
 
-/// x [rows, k] -> [k, V vectors], zeros behind.
+/// Transposes x [rows, k] to [k, V vectors] with zeros at the end.
 template <int V>
 MILLRACE_VECTOR void turn_rows(const float* x, std::int64_t rows, std::int64_t k, float* to) {
   for (std::int64_t q = 0; q < k; q += kLane) {
@@ -318,7 +320,7 @@ MILLRACE_VECTOR void turn_rows(const float* x, std::int64_t rows, std::int64_t k
 inline void multiply_by_rows(SumOrder order, const float* x, const float* w, const float* added,
                              std::int64_t added_row, float* y, std::int64_t m, std::int64_t k,
                              std::int64_t n) {
-  constexpr std::int64_t kMost = 2 * kLane;  // rows at a time; the last may be one vector
+  constexpr std::int64_t kMost = 2 * kLane;  // rows at a time; the last rows may be one vector
   thread_local Room room;
   float* turned = room.of((m + kLane - 1) / kLane * kLane * k);
   for (std::int64_t r = 0; r < m; r += kMost) {

@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-/// The places of `size` elements that the elements from -padding to size + padding are read from.
+/// Returns the indices, among `size` elements, that the elements from -padding to size + padding are read
+/// from.
 at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, const at::Tensor& like) {
   std::vector<std::int64_t> from;
   for (std::int64_t i = -padding; i < size + padding; ++i) {
@@ -24,7 +25,7 @@ at::Tensor places(PaddingMode mode, std::int64_t size, std::int64_t padding, con
   return at::tensor(from, at::kLong).to(like.device());
 }
 
-/// One number for each dimension behind the channels of `x`: of height and width, or of width alone.
+/// Returns one number for each dimension after the channels of `x`: for height and width, or for width alone.
 std::vector<std::int64_t> by_dimension(const at::Tensor& x, const Extent2& of) {
   if (x.dim() == 3) return {of.width};
   return {of.height, of.width};

@@ -1,4 +1,5 @@
-// One microbatch as the engine sees it: tensors by field, and what is known of it before it is loaded.
+// One microbatch as the engine sees it: its tensors by field, and its sizes, which are known before it is
+// loaded.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +10,29 @@
 
 namespace millrace {
 
-/// By index into LayeredModel::fields; a field that the caller did not ask for is undefined.
+/// The tensors of a microbatch, by index in LayeredModel::fields. A field that the caller did not ask for is
+/// undefined.
 struct Batch {
   std::vector<at::Tensor> fields;
 };
 
-/// The same on every rank, from the sampler alone: no rank needs to be told the shape of a message.
+/// The sizes of a microbatch. Every rank derives them from the sampler alone, so no rank need be told the
+/// shape of a message.
 struct BatchExtent {
   std::int64_t samples = 1;
-  std::vector<std::int64_t> lengths;  ///< by LayeredModel::dimensions: the length everything is padded to
-  std::vector<std::int64_t> counts;   ///< by LayeredModel::counts ("tokens": those that the loss counts)
-  /// Its samples go on where those of the microbatch so many positions before ended; 0: they begin.
+  /// by LayeredModel::dimensions: the length that all samples are padded to
+  std::vector<std::int64_t> lengths;
+  /// by LayeredModel::counts, e.g. "tokens": the number that the loss counts
+  std::vector<std::int64_t> counts;
+  /// The distance in positions to the earlier microbatch whose samples this one continues; 0: its samples
+  /// begin here.
   std::int64_t follows = 0;
 
   bool operator==(const BatchExtent&) const = default;
 };
 
-/// Extent of the microbatch at a position of the job. Must be cheap: it is asked for again and again.
+/// Returns the extent of the microbatch at a position of the run. It must be cheap, as it is called again and
+/// again.
 using ExtentOf = std::function<BatchExtent(std::int64_t position)>;
 
 }  // namespace millrace

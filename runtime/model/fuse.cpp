@@ -17,7 +17,7 @@ std::string of_job(const std::string& name, std::size_t job) {
   return name + "@" + std::to_string(job);
 }
 
-/// What `other` (job `job`) has that an array with `first` cannot have.
+/// Compares two models. Problems name what `other` (job `job`) has that an array with `first` cannot have.
 class Comparison {
  public:
   Comparison(const LayeredModel& first, const LayeredModel& other, std::size_t job)
@@ -88,14 +88,15 @@ class Comparison {
     return all;
   }
 
-  static constexpr std::size_t kMost = 4;  // another model differs everywhere
+  // reported differences; an altogether different model differs everywhere
+  static constexpr std::size_t kMost = 4;
   const LayeredModel &first_, &other_;
   std::size_t job_;
   Problems problems_;
 };
 
-/// The layers of `model` with those that `other` has beside them, where such a layer may be left out; the
-/// models that differ in more keep their own.
+/// Adds to `model` the layers that only `other` has, if such a layer may be left out. Models with other
+/// differences stay as they are.
 class Completion {
  public:
   Completion(LayeredModel& model, const LayeredModel& other) : model_(model), other_(other) {}
@@ -131,12 +132,13 @@ class Completion {
   static bool has(const LayeredModel& model, const std::string& name) {
     return std::ranges::find(model.layers, name, &NamedLayer::name) != model.layers.end();
   }
-  /// What a layer that was left out passes on.
+  /// Returns the tensor that a layer that was left out passes on in place of `tensor`; else `tensor`
+  /// itself.
   std::string source(const std::string& tensor) const {
     const auto found = passed_on_.find(tensor);
     return found == passed_on_.end() ? tensor : found->second;
   }
-  /// `inputs` read what was left out where `others` do.
+  /// Lets `inputs` read an added layer's output where `others` do.
   void join(std::vector<std::string>& inputs, const std::vector<std::string>& others) const {
     for (std::size_t i = 0; i < std::min(inputs.size(), others.size()); ++i)
       if (inputs[i] == source(others[i])) inputs[i] = others[i];
@@ -144,7 +146,7 @@ class Completion {
 
   LayeredModel& model_;
   const LayeredModel& other_;
-  std::map<std::string, std::string> passed_on_;  ///< by layer that was left out
+  std::map<std::string, std::string> passed_on_;  ///< by name of a layer that was left out
 };
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -204,7 +206,7 @@ class Fuser {
       return;
     }
     NamedLayer layer = first;
-    // What is called several times is an array that is called several times.
+    // Repeated layers become one repeated layer around the array.
     const auto* several = dynamic_cast<const RepeatedLayer*>(first.layer.get());
     const int calls = several ? several->calls() : 1;
     std::vector<LayerPtr> jobs;
@@ -223,7 +225,8 @@ class Fuser {
     }
     array.layers.push_back(std::move(layer));
   }
-  /// Of all jobs, job by job; of a layer that is called several times, so for each call.
+  /// Returns the names of all jobs' tensors, job by job. For a layer that is called several times they
+  /// follow call by call.
   std::vector<std::string> names(const std::vector<std::string>& tensors, int calls = 1) const {
     std::vector<std::string> all;
     const auto of_call = tensors.size() / static_cast<std::size_t>(calls);

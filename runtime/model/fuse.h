@@ -1,4 +1,5 @@
-// Job arrays: B models of one form become one, whose layers run all B (runtime/layers/job_array.h).
+// Makes job arrays: B models of one form become one model, whose layers run all B
+// (runtime/layers/job_array.h).
 #pragma once
 
 #include <memory>
@@ -11,27 +12,28 @@
 
 namespace millrace {
 
-/// What the jobs of an array read.
+/// The data that the jobs of an array read.
 enum class JobData {
-  Shared,  ///< the same batches: a field is loaded once, and has no job dimension
-  Own,     ///< each its own: fields are those of job 0, then those of job 1, ...
+  Shared,  ///< all jobs read the same batches: a field is loaded once, and has no job dimension
+  Own,     ///< each job reads its own: the fields of job 0 come first, then those of job 1, ...
 };
 
 struct FuseOptions {
   JobData data = JobData::Shared;
-  std::vector<std::string> unfused;  ///< patterns (*, ?) of the names of layers that never get a kernel
+  /// patterns (*, ?) of the names of layers that never get a kernel over all jobs
+  std::vector<std::string> unfused;
 };
 
-/// The models of jobs get the layers that others of them have and they leave out, dropout of 0: one plan then
-/// fits them all. Such a layer passes on what it gets, so a job keeps its bits. Nothing else is changed; what
-/// else differs is fuse()'s to say.
+/// Adds to each model the layers that other models have and it leaves out, such as dropout of 0. One plan
+/// then fits all models. An added layer passes on what it gets, so the job's results keep their bits. Nothing
+/// else is changed: fuse() reports other differences.
 void complete(std::vector<LayeredModel>& models);
 
-/// The models as one: layers, heads and plans keep their names; tensors and parameters of job b are called
-/// "NAME@b" and "job<b>/NAME". What no job's parameters act on (a flattened input) stays one for all. One
-/// model comes back as it is.
-/// Problems: the models differ in more than numbers (layers, shapes of parameters, fields, heads), a pattern
-/// matches no layer, own data of samples whose lengths vary.
+/// Returns the models as one. Layers and heads keep their names, and so do plans. Tensors and parameters of
+/// job b are called "NAME@b" and "job<b>/NAME". A tensor on which no job's parameters act (a flattened input)
+/// stays one for all jobs. A single model is returned as it is.
+/// Problems: the models differ in more than numbers (layers, shapes of parameters, fields, heads); a pattern
+/// matches no layer; the jobs read their own data and the lengths of samples vary.
 Result<LayeredModel> fuse(std::vector<LayeredModel> models, const std::shared_ptr<KernelChoices>& choices,
                           const FuseOptions& options = {});
 

@@ -14,115 +14,124 @@
 
 namespace millrace {
 
-/// In a FieldSpec's shape: the length of dimension `d` of the model, which varies from microbatch to
-/// microbatch.
+/// Returns the number that stands in a FieldSpec's shape for the length of dimension `d` of the model. That
+/// length varies from microbatch to microbatch.
 constexpr std::int64_t dimension(int d) {
   return -1 - d;
 }
 
-/// What samples are, where data sets make them by rules of their own (docs/data.md, docs/language.md).
+/// The form of samples that data sets make by rules of their own (docs/data.md, docs/language.md).
 enum class SampleForm {
-  Tensors,      ///< any, of the fields' shapes and types
+  Tensors,      ///< any tensors of the fields' shapes and types
   Translation,  ///< pairs of sentences: fields source, target, labels
   RunningText,  ///< fields tokens, labels
   BertPairs,    ///< pairs of segments: input_ids, token_type_ids, masked_positions, masked_labels,
                 ///< next_sentence
-  Captions,     ///< of videos: fields frames, tokens, labels
-  Points,       ///< clouds: fields points and target or labels
+  Captions,     ///< captions of videos: fields frames, tokens, labels
+  Points,       ///< clouds of points: fields points and target or labels
 };
 
-/// A tensor of the batch. Layers and heads read it by name, like the output of a layer; every stage that
-/// reads it loads it itself.
+/// A tensor of the batch. Layers and heads read it by name, like the output of a layer. Every stage that
+/// reads a field loads it itself.
 struct FieldSpec {
   std::string name;
-  Shape shape;  ///< of one sample, without the batch dimension: {3, 224, 224}, {} for a label, {dimension(0)}
+  /// shape of one sample without the batch dimension: {3, 224, 224}, {} for a label, {dimension(0)}
+  Shape shape;
   at::ScalarType dtype = at::kFloat;
   std::int64_t limit = 0;    ///< integers: values lie in [0, limit); 0: no bound
   std::int64_t padding = 0;  ///< fills a sample that is shorter than the longest of its microbatch
-  int batch_dimension = 0;   ///< where the samples stand in the batch's tensor: 1 for time-major [T, B]
-  SampleForm form = SampleForm::Tensors;  ///< of all fields of a model, and so of its samples
+  /// the dimension of the batch's tensor that counts samples: 1 for time-major [T, B]
+  int batch_dimension = 0;
+  SampleForm form = SampleForm::Tensors;  ///< the same for all fields of a model
 };
 
-/// Of the field's tensor in a microbatch.
+/// Returns the shape of the field's tensor in a microbatch of `extent`.
 Shape field_shape(const FieldSpec& field, const BatchExtent& extent);
 
 /// A length that varies: each microbatch is padded to its own longest sample.
 struct Dimension {
   std::string name;
-  std::int64_t nominal = 16;  ///< what a profile takes, if it is not told otherwise
+  std::int64_t nominal = 16;  ///< the length that a profile takes by default
 };
 
-/// `inputs` are fields or outputs of earlier layers.
+/// A layer with its name and its inputs, which are fields or outputs of earlier layers.
 struct NamedLayer {
   std::string name;  ///< unique; parameters are `name + "." + spec.name` (the reference's state_dict names)
   LayerPtr layer;
   std::vector<std::string> inputs;
-  std::vector<std::string> outputs;  ///< names of the tensors made, unique; empty: one, the layer's name
-  /// (own parameter, full name of another layer's parameter): the other layer owns it. Both use the same
-  /// values; gradients of all uses are summed, the owner's first, then by layer.
+  /// unique names of the output tensors; empty: one output with the layer's name
+  std::vector<std::string> outputs;
+  /// Pairs (own parameter, full name of another layer's parameter). The other layer owns the parameter. Both
+  /// layers use the same values. The gradients of all uses are summed: the owner's first, then in the order
+  /// of layers.
   std::vector<std::pair<std::string, std::string>> tied;
-  bool full_names = false;  ///< its specs' names are full already: its parameters are not below one module
-  /// Full names of parameters that ask for a gradient, but from which no path leads to the loss. They are
-  /// among its buffers.
+  /// the names of its specs are full names already: its parameters lie below several modules
+  bool full_names = false;
+  /// Full names of parameters that ask for a gradient although no path leads from them to the loss. The layer
+  /// has them among its buffers.
   std::vector<std::string> unreached{};
   // -- in a turn (turns.h) --
-  bool frozen = false;            ///< another turn trains its parameters: gradients only pass through it
-  bool keeps_statistics = false;  ///< its running statistics stay as they are: another turn updates them
+  bool frozen = false;  ///< another turn trains its parameters: gradients only pass through the layer
+  bool keeps_statistics = false;  ///< its running statistics stay unchanged: another turn updates them
 
   std::string parameter_name(const ParameterSpec& spec) const;
-  /// Whether another layer owns the parameter.
+  /// Tells whether another layer owns the parameter.
   bool is_tied(const ParameterSpec& spec) const;
   std::vector<std::string> output_names() const { return outputs.empty() ? std::vector{name} : outputs; }
 };
 
-/// `inputs` as a layer's. All heads are computed by the last stage: what they read of earlier ones crosses.
+/// A head with its name and its inputs, which are as a layer's. The last stage computes all heads; tensors
+/// that they read of earlier stages cross to it.
 struct NamedHead {
   std::string name;  ///< unique among the heads
   HeadPtr head;
   std::vector<std::string> inputs;
-  double weight = 1;  ///< of its loss in the sum that is trained
+  double weight = 1;  ///< factor of its loss in the sum that is trained
 };
 
 struct Turn;
 
-/// Pure description, cheap to copy. A skip connection is a layer with two inputs (Add).
+/// The description of a model; cheap to copy. A skip connection is a layer with two inputs (Add).
 struct LayeredModel {
   std::string name;
   std::vector<FieldSpec> fields;
   std::vector<Dimension> dimensions;
-  std::vector<std::string> counts;  ///< what a BatchExtent counts beside samples, e.g. "tokens"
+  std::vector<std::string> counts;  ///< the names of what a BatchExtent counts beside samples, e.g. "tokens"
   std::vector<NamedLayer> layers;
   std::vector<NamedHead> heads;
-  /// Of a job array (fuse.h): the models that it was made of. Its layers have the names of theirs.
+  /// If the model is a job array (fuse.h): the models that it was made of. Its layers have the same names as
+  /// theirs.
   std::vector<LayeredModel> of_jobs;
-  /// A step is an update by each of them, one after the other; empty: one update of everything.
+  /// The updates that make a step, one after the other; empty: one update of everything.
   std::vector<Turn> turns;
 
   int jobs() const { return of_jobs.empty() ? 1 : static_cast<int>(of_jobs.size()); }
   std::vector<std::string> layer_names() const;
   std::int64_t num_parameters() const;                    ///< trainable elements; a tied one counts once
   const FieldSpec* field(const std::string& name) const;  ///< nullptr: there is none
-  /// `samples` samples of nominal lengths; every count equals `samples` times the longest of them.
+  /// Returns the extent of `samples` samples of nominal lengths. Every count equals `samples` times the
+  /// longest length.
   BatchExtent nominal_extent(std::int64_t samples) const;
 };
 
 /// One of the updates that make a step of a model whose parts are trained against each other (turns.h).
 struct Turn {
   std::string name;
-  LayeredModel model;  ///< the whole one's layers as far as this turn's heads depend on them, some frozen
+  /// the layers of the whole model that this turn's heads depend on, some of them frozen
+  LayeredModel model;
 };
 
-/// What is wrong with a model by itself: names that are not unique or not there, ties to nowhere, no head,
-/// turns that do not fit it.
+/// Returns the problems of a model by itself: names that are not unique or do not exist, ties to no
+/// parameter, no head, turns that do not fit the model.
 Problems validate(const LayeredModel& model);
 
-/// A model that reads images or vectors ("input", float32 of `sample_shape`) and integer labels ("target" in
-/// [0, classes)). Its layers and head are still to be added.
+/// Returns a model that reads images or vectors ("input", float32 of `sample_shape`) and integer labels
+/// ("target" in [0, classes)). Its layers and head are still to be added.
 LayeredModel classifier(std::string name, Shape sample_shape, std::int64_t classes);
-/// Ends a classifier: softmax cross-entropy on the last layer's output.
+/// Ends a classifier with softmax cross-entropy on the last layer's output.
 void end_in_cross_entropy(LayeredModel& model);
 
-/// Where the owner of a tied parameter is.
+/// The place of the owner of a tied parameter.
 struct ParameterPlace {
   int layer = 0;  ///< index in the model
   int spec = 0;   ///< index in its parameters()

@@ -23,14 +23,14 @@ void cast_floating(std::vector<TensorSpec>& specs, at::ScalarType dtype) {
   }
 }
 
-/// Inputs as a layer gets them.
+/// Returns the inputs as the layer gets them: cast if the layout casts.
 std::vector<TensorSpec> as_cast(const StageLayout& layout, const Layer& layer,
                                 std::vector<TensorSpec> inputs) {
   if (layout.casts()) cast_floating(inputs, compute_dtype(layer.cast_policy(), inputs, layout.lower));
   return inputs;
 }
 
-/// As heads get them.
+/// Returns the inputs as heads get them: bfloat16 and float16 become float32.
 std::vector<TensorSpec> widened(std::vector<TensorSpec> inputs) {
   for (TensorSpec& spec : inputs) {
     if (spec.dtype == at::kBFloat16 || spec.dtype == at::kHalf) spec.dtype = at::kFloat;
@@ -50,7 +50,7 @@ at::ScalarType lower_of(Precision precision) {
   return at::kFloat;
 }
 
-/// Specs of every tensor for a microbatch. Throws ConfigError where shapes do not fit.
+/// Returns the specs of every tensor for a microbatch of `extent`. Throws ConfigError if shapes do not fit.
 std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent& extent) {
   const LayeredModel& model = layout.model;
   std::vector<TensorSpec> specs(layout.tensors.size());
@@ -84,7 +84,7 @@ std::vector<TensorSpec> infer_specs(const StageLayout& layout, const BatchExtent
   return specs;
 }
 
-/// Fields and outputs by number, and who reads which.
+/// Numbers the fields and the outputs of layers, and lists the tensors that each layer and head reads.
 void number_tensors(StageLayout& layout) {
   const LayeredModel& model = layout.model;
   std::unordered_map<std::string, int> index;
@@ -108,7 +108,7 @@ void number_tensors(StageLayout& layout) {
   for (const NamedHead& head : model.heads) layout.head_reads.push_back(numbers(head.inputs));
 }
 
-/// By tensor: a layer that is not frozen acts on it.
+/// Returns for each tensor 1 if a trained layer acts on it, directly or through other layers, else 0.
 std::vector<char> made_by_trained(const StageLayout& layout) {
   std::vector<char> result(layout.tensors.size(), 0);
   for (std::size_t l = 0; l < layout.reads.size(); ++l) {
@@ -119,8 +119,8 @@ std::vector<char> made_by_trained(const StageLayout& layout) {
   return result;
 }
 
-/// A tensor wants a gradient if it is differentiable, what is trained acts on it, and a head depends on it
-/// through such tensors.
+/// Finds the tensors that want a gradient: they are differentiable, a trained layer acts on them, and a
+/// head depends on them through such tensors.
 void find_gradients(StageLayout& layout) {
   const std::vector<char> trained = made_by_trained(layout);
   const auto want = [&](const std::vector<int>& tensors) {
@@ -136,12 +136,14 @@ void find_gradients(StageLayout& layout) {
   }
 }
 
-/// All in the last stage, where the sums are then in one place; what they read of earlier stages crosses.
+/// Places all heads in the last stage, so that their sums are in one place. Tensors that they read of
+/// earlier stages cross to it.
 void place_heads(StageLayout& layout) {
   layout.stage_of_head.assign(layout.model.heads.size(), layout.num_stages() - 1);
 }
 
-/// Problem: a layer reads what only a later stage makes.
+/// Lists the tensors that cross between stages. Problem: a layer reads a tensor that only a later stage
+/// makes.
 Status find_crossings(StageLayout& layout) {
   const auto num_layers = static_cast<int>(layout.model.layers.size());
   std::set<std::tuple<int, int, int>> crossings;              // (from, to, tensor)

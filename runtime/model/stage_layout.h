@@ -1,5 +1,6 @@
-// How a plan's stages hang together: which tensor is made where, who needs it, and what crosses a border.
-// Derived once from the model and the plan; the same on every rank, so indices can serve as message tags.
+// Describes how a plan's stages hang together: where each tensor is made, which stages need it, and what
+// crosses a border. It is derived once from the model and the plan. It is the same on every rank, so its
+// indices can serve in message tags.
 #pragma once
 
 #include <map>
@@ -19,7 +20,7 @@ struct ModelTensor {
   int field = -1;   ///< index in the model's fields, or -1
   int layer = -1;   ///< index of the layer that makes it, or -1
   TensorSpec spec;  ///< for a microbatch of nominal extent; the dtype holds for all
-  /// It is differentiable, and a head's loss depends on it: somebody gives it a gradient.
+  /// The tensor is differentiable, and a head's loss depends on it: one of its readers gives it a gradient.
   bool wants_gradient = false;
 };
 
@@ -28,12 +29,12 @@ struct Crossing {
   int tensor = 0;  ///< index in StageLayout::tensors
   StageId from;
   StageId to;
-  /// Layers and heads (num_layers + head) of `to` that read it, once for each input that does, from the last
-  /// to the first.
+  /// The layers and heads (num_layers + head) of `to` that read it, from the last to the first. A reader is
+  /// there once for each of its inputs that is this tensor.
   std::vector<int> uses;
-  /// The gradient sent back is the sum over `uses`. Else (a layer elsewhere reads the tensor after one of
-  /// them) it is one gradient for each use, joined along dimension 0, so that the sum can be made in the
-  /// order of one process: from the last reader to the first.
+  /// True if the gradient that is sent back is the sum over `uses`. It is not if a layer of another stage
+  /// reads the tensor after one of them. One gradient for each use is then sent, joined along dimension 0.
+  /// So the sum can be made in the order of a single process, from the last reader to the first.
   bool summed = true;
   bool has_gradient = true;  ///< ModelTensor::wants_gradient
 
@@ -43,45 +44,48 @@ struct Crossing {
 /// A parameter that a layer of one stage uses and a layer of another owns.
 struct TieAcross {
   std::string owner;  ///< full name
-  int layer = 0;      ///< that uses it
+  int layer = 0;      ///< the layer that uses it
   StageId owner_stage;
   StageId user_stage;
 };
 
 struct StageLayout {
   LayeredModel model;
-  BatchExtent nominal;  ///< of a microbatch
-  /// What layers of CastPolicy::Lower compute in; kFloat: all is in the precision of the run.
+  BatchExtent nominal;  ///< extent of a microbatch of nominal lengths
+  /// The type that layers of CastPolicy::Lower compute in. kFloat: all layers compute in the precision of
+  /// the run.
   at::ScalarType lower = at::kFloat;
   std::vector<ModelTensor> tensors;          ///< fields first, then outputs in the order of layers
   std::vector<std::vector<int>> reads;       ///< by layer: tensors of its inputs
   std::vector<std::vector<int>> makes;       ///< by layer: tensors of its outputs
-  std::vector<std::vector<int>> head_reads;  ///< by head
+  std::vector<std::vector<int>> head_reads;  ///< by head: tensors of its inputs
   std::vector<std::vector<int>> layers;      ///< by stage: indices into model.layers, ascending
   std::vector<int> stage_of_layer;
   std::vector<int> stage_of_head;
   std::vector<char> recomputes;     ///< by stage: its backward runs its forward again (PlanStage)
   std::vector<Crossing> crossings;  ///< sorted by (from, to, layer order)
   std::vector<StageLink> links;     ///< the distinct (from, to) pairs, sorted
-  std::vector<TieAcross> ties;      ///< in the order of the layers that use
-  std::vector<StageLayout> turns;   ///< of the model's turns
+  std::vector<TieAcross> ties;      ///< in the order of the layers that use them
+  std::vector<StageLayout> turns;   ///< the layouts of the model's turns
 
   int num_stages() const { return static_cast<int>(layers.size()); }
   bool casts() const { return lower != at::kFloat; }
-  /// Which fields of a batch layers and heads of the stage read: by index, 0 or 1.
+  /// Returns which fields of a batch the layers and heads of the stage read: by index, 0 or 1.
   std::vector<char> fields_of(StageId stage) const;
 };
 
-/// Problems: the model itself (validate), the plan does not fit it, shapes that do not fit each other.
+/// Makes the layout. Problems: those of the model itself (validate), a plan that does not fit the model,
+/// and shapes that do not fit each other.
 Result<StageLayout> make_layout(const LayeredModel& model, const Plan& plan, int microbatch_size,
                                 Precision precision = Precision::Float32);
 
-/// Shapes of all tensors for a microbatch of `extent`, by index in StageLayout::tensors. Throws ConfigError
-/// where they do not fit.
+/// Returns the shapes of all tensors for a microbatch of `extent`, by index in StageLayout::tensors. Throws
+/// ConfigError if shapes do not fit.
 std::vector<Shape> tensor_shapes(const StageLayout& layout, const BatchExtent& extent);
 
-/// One problem if layers cannot be trained on microbatches of the nominal extent (Layer::training_problem).
-/// `joined` says by stage whether its replicas share their statistics: layers of such a stage are not asked.
+/// Returns one problem if layers cannot be trained on microbatches of the nominal extent
+/// (Layer::training_problem). `joined` tells by stage whether its replicas share their statistics; the
+/// layers of such a stage are not asked.
 Problems untrainable_layers(const StageLayout& layout, const std::vector<char>& joined);
 
 /// Remembers the shapes of the extents it has seen. Not thread-safe.
@@ -97,7 +101,7 @@ class ShapeCache {
   const std::vector<Shape>* last_shapes_ = nullptr;
 };
 
-/// The plan's shape with the links the model really needs (skips included).
+/// Returns the plan's shape with the links that the model really needs, skip connections included.
 PipelineShape shape_of(const Plan& plan, const StageLayout& layout, int microbatches);
 
 }  // namespace millrace

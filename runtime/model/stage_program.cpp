@@ -124,7 +124,8 @@ class Compiler {
     }
   }
 
-  /// A forward holds a tensor as long as somebody is to read it; what the backward needs, layers save.
+  /// Finds for each tensor the step that reads it last. A forward holds a tensor until then; layers save
+  /// what the backward needs.
   void find_last_reads() {
     std::vector<char> stays(program_.num_places, 0);
     for (std::size_t i = 0; i < layout_.crossings.size(); ++i) {
@@ -152,13 +153,15 @@ class Compiler {
     }
   }
 
-  /// Outputs of arrays that one reader of all jobs reads, and no other stage.
+  /// Marks the outputs of job arrays that a single reader takes for all jobs at once, and no other stage
+  /// reads.
   void mark_together() {
     const auto jobs = static_cast<std::size_t>(layout_.model.jobs());
     if (jobs < 2 || layout_.casts()) return;
     struct Reading {
       int times = 0;
-      const std::vector<int>* inputs = nullptr;  ///< of the last reader; null: it takes each job's by itself
+      /// inputs of the last reader; null: that reader takes each job's tensor by itself
+      const std::vector<int>* inputs = nullptr;
     };
     std::vector<Reading> readings(program_.num_places);
     const auto read = [&](const std::vector<int>& inputs, bool takes_together) {
@@ -194,7 +197,7 @@ class Compiler {
 
   const StageLayout& layout_;
   StageProgram program_;
-  std::unordered_map<int, int> places_;  ///< of tensors
+  std::unordered_map<int, int> places_;  ///< place of each tensor, by index in the layout
 };
 
 const Border* border_with(const std::vector<Border>& borders, int peer) {
@@ -245,7 +248,8 @@ std::vector<NamedValues> job_values(const LayeredModel& model, std::span<const d
   return result;
 }
 
-/// The mean loss of those whose loss is finite: one that has gone astray hides no other.
+/// Returns the mean loss over the jobs whose loss is finite, so that a job that has diverged hides no
+/// other.
 static double mean_loss_of(const std::vector<NamedValues>& jobs) {
   double sum = 0, count = 0;
   for (const NamedValues& job : jobs) {

@@ -1,5 +1,5 @@
-// A stage compiled once: its layers, heads and borders as integers. Immutable; what runs it (StageExecutor,
-// the profiler) looks up no name.
+// A stage that is compiled once: its layers, heads and borders as integers. It is immutable. The code that
+// runs it (StageExecutor, the profiler) looks up no name.
 #pragma once
 
 #include <cstdint>
@@ -11,42 +11,42 @@
 
 namespace millrace {
 
-/// A layer with its tensors as places among the stage's values.
+/// A layer whose tensors are places: indices into the stage's list of tensors.
 struct LayerStep {
   const NamedLayer* named = nullptr;
   const Layer* layer = nullptr;
-  const MultiLayer* multi = nullptr;       ///< the same, if it has several outputs
-  const CarriesState* carrying = nullptr;  ///< the same, if it goes on where it ended
+  const MultiLayer* multi = nullptr;       ///< `layer` as a MultiLayer, if it has several outputs; else null
+  const CarriesState* carrying = nullptr;  ///< `layer` as a CarriesState, if it carries states; else null
   std::size_t num_carried = 0;
   int index = 0;                     ///< in the model
   std::vector<int> inputs, outputs;  ///< places
-  std::vector<char> needs;           ///< by input: wants a gradient
+  std::vector<char> needs;           ///< by input: 1 if it wants a gradient
   std::vector<char> together{};      ///< CallContext::together
   bool has_backward = true;          ///< an output wants a gradient
-  bool has_parameters = false;       ///< to be trained
+  bool has_parameters = false;       ///< it has parameters to train
   bool frozen = false;               ///< NamedLayer::frozen
   bool keeps_statistics = false;
   bool draws = false;
   // -- with a lower precision; Undefined and empty without --
-  at::ScalarType compute = at::ScalarType::Undefined;       ///< what floating inputs are cast to
-  bool lowers_parameters = false;                           ///< and parameters with them
-  std::vector<at::ScalarType> input_dtypes, output_dtypes;  ///< of the tensors, which gradients share
-  std::vector<int> read_last;  ///< places that nothing of this stage or another reads after it
+  at::ScalarType compute = at::ScalarType::Undefined;       ///< the type that floating inputs are cast to
+  bool lowers_parameters = false;                           ///< parameters are cast too
+  std::vector<at::ScalarType> input_dtypes, output_dtypes;  ///< types of the tensors and of their gradients
+  std::vector<int> read_last;  ///< places that nothing reads after this layer, in this stage or another
 };
 
 struct HeadStep {
   const NamedHead* named = nullptr;
   const Head* head = nullptr;
-  int use = 0;  ///< as a reader: number of layers + index of the head
+  int use = 0;  ///< its number as a reader: number of layers + index of the head
   std::vector<int> inputs;
   std::vector<char> needs;
-  std::vector<at::ScalarType> input_dtypes;  ///< as LayerStep's: a head computes in float32
-  int count = -1;                            ///< what weighs it: index in LayeredModel::counts, -1: samples
-  std::size_t sums = 0;                      ///< where its sums begin among those of all heads of the model
+  std::vector<at::ScalarType> input_dtypes;  ///< as in LayerStep; a head computes in float32
+  int count = -1;        ///< what its loss is weighted by: index in LayeredModel::counts, or -1 for samples
+  std::size_t sums = 0;  ///< index of its first sum among the sums of all heads of the model
   std::size_t num_sums = 0;
 };
 
-/// A tensor at a border: its number in the layout and its place here.
+/// A tensor at a border: its index in StageLayout::crossings and its place in this stage.
 struct Port {
   int crossing = 0;
   int place = 0;
@@ -55,7 +55,7 @@ struct Port {
 /// The tensors that cross between this stage and one other. Activations cross at all ports, gradients only at
 /// those in `gradients`.
 struct Border {
-  int peer = 0;  ///< stage
+  int peer = 0;  ///< the other stage
   std::vector<Port> ports;
   std::vector<Port> gradients;
 };
@@ -72,20 +72,22 @@ struct StageProgram {
   std::vector<LayerStep> steps;
   std::vector<HeadStep> heads;
   std::vector<std::pair<int, int>> fields;  ///< (field of the batch, place)
-  int num_incoming = 0;                     ///< the first places: fields, then what other stages send
+  /// number of the first places, which hold the fields and then the tensors that other stages send
+  int num_incoming = 0;
   int num_places = 0;
-  std::vector<Border> earlier, later;  ///< stages that send to this one, stages that this one sends to
-  /// By place: 1 if several stages read the tensor. Its gradient is then summed when all parts are there.
+  /// stages that send activations to this one, stages that this one sends them to
+  std::vector<Border> earlier, later;
+  /// By place: 1 if several stages read the tensor. Its gradient is summed when all parts are there.
   std::vector<char> in_parts;
-  std::size_t num_sums = 0;  ///< of all heads of the model
-  bool carries = false;      ///< a layer CarriesState
+  std::size_t num_sums = 0;  ///< sums of all heads of the model
+  bool carries = false;      ///< one of its layers carries states
 
   bool reads_batch() const { return !fields.empty(); }
   const Border* earlier_from(int peer) const;
   const Border* later_to(int peer) const;
 };
 
-/// `dtypes`: as LayerStep's; nothing is cast if it is empty.
+/// Casts each tensor to its entry of `dtypes`. An empty `dtypes` casts nothing.
 void cast_each(std::vector<at::Tensor>& tensors, const std::vector<at::ScalarType>& dtypes);
 
 StageProgram compile_stage(const StageLayout& layout, StageId stage);

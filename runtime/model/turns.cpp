@@ -13,7 +13,8 @@ bool begins_with_any(const std::string& name, const std::vector<std::string>& be
   return std::ranges::any_of(beginnings, [&](const std::string& b) { return name.starts_with(b); });
 }
 
-/// The calls of a repeated layer that make something of `needed`; all of another layer.
+/// Returns a repeated layer with only those calls that make a tensor in `needed`. Any other layer is
+/// returned whole.
 NamedLayer as_needed(const NamedLayer& named, const std::set<std::string>& needed) {
   const auto* several = dynamic_cast<const RepeatedLayer*>(named.layer.get());
   if (!several) return named;
@@ -83,7 +84,7 @@ Problems validate_turns(const LayeredModel& model) {
       say("turn " + turn.name + " does not run all layers", "its heads must depend on each of them");
       continue;
     }
-    // From the first trained layer to the last one nothing that another turn trains.
+    // Between the first and the last layer that a turn trains, no layer may belong to another turn.
     int runs = 0;
     bool inside = false;
     for (const NamedLayer& layer : turn.model.layers) {

@@ -5,7 +5,10 @@
 namespace millrace {
 namespace {
 
-// Seconds of a layer, forward and backward, on the mean: starting it is nothing beside that.
+// Seconds of the mean layer, forward and backward. The start of a longer layer takes a negligible part of it.
+// Seconds of a job's microbatch. A longer one is held to kGainOfLong: larger arrays take more memory, so they
+// must gain more than the error of a measurement. Not all sizes are tried then. For a shorter one fewer,
+// larger arrays are preferred (kGainOfShort), because an array's step also takes time beside its layers.
 constexpr double kLongLayer = 2e-3;
 // Seconds of a job's microbatch. Where it is longer, more jobs at a time must gain more than a measurement is
 // wrong by, as they take more memory, and not all sizes are tried. Where it is shorter, what an array's step

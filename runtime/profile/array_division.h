@@ -1,5 +1,5 @@
-// How many arrays jobs are divided into where nobody says: what a job's microbatch takes in arrays of several
-// sizes is measured, before the first step. LibTorch-free.
+// Chooses the number of job arrays that the jobs of a run are divided into, if no flag sets it. The time of a
+// job's microbatch is measured in arrays of several sizes, before the first step. LibTorch-free.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,18 @@
 
 namespace millrace {
 
-/// What is known of the run whose jobs are divided.
+/// The run whose jobs are divided.
 struct DividedRun {
   std::size_t jobs = 1;
-  std::size_t layers = 1;  ///< of the model
+  std::size_t layers = 1;  ///< layers of the model
   int stages = 1;
-  int microbatches = 1;  ///< of each array, in a step
+  int microbatches = 1;  ///< microbatches of each array in a step
 };
 
-/// A size of arrays that was tried.
+/// One size of array that was measured.
 struct TriedArray {
   std::size_t jobs;
-  double job_s;  ///< seconds of a job's microbatch: microbatch_seconds(), profiler.h
+  double job_s;  ///< measured seconds of one microbatch (microbatch_seconds(), profiler.h) divided by `jobs`
 };
 
 struct ArrayDivision {
@@ -27,11 +27,13 @@ struct ArrayDivision {
   std::vector<TriedArray> tried;  ///< ascending, single jobs first
 };
 
-/// Of as many arrays as take least time for a step of all jobs: B t(n) (1 + (S-1) / (K M)) for K arrays of n
-/// of B jobs, S equal stages and M microbatches. Larger arrays, which keep more at a time, must be faster by
-/// 3 %. `seconds_of(n)` measures a microbatch of an array of n jobs; it is asked for 1, 2, 4, ... and all
-/// jobs, for no more where layers take too long for their start to matter, or two sizes in a row were no
-/// faster.
+/// Returns the number of arrays with the least time for a step of all jobs. That time is B t(n) (1 + (S-1) /
+/// (K M)) for K arrays of n of B jobs each, with S equal stages, M microbatches and t(n) seconds per job and
+/// microbatch. Larger arrays keep more in memory, so where a job's microbatch is long they must be faster by
+/// 3 %. Where it is short, they may be slower by 3 %.
+/// `seconds_of(n)` measures a microbatch of an array of n jobs. It is called for 1, 2, 4, ... and all jobs.
+/// The search stops early if layers take so long that starting them does not matter. It also stops if a long
+/// microbatch was no faster at two sizes in a row.
 ArrayDivision divide_jobs(const DividedRun& run, const std::function<double(std::size_t)>& seconds_of);
 
 }  // namespace millrace

@@ -14,14 +14,14 @@
 namespace millrace {
 namespace {
 
-constexpr Bytes kSmall = 8;             // a message that is all latency
-constexpr int kWarmupTrips = 20;        // the first ones wake processors and map memory
-constexpr int kPasses = 3;              // over latency and sizes: what disturbs lasts for a while
-constexpr int kMostRepetitions = 200;   // of a size
-constexpr double kSlowMessage = 0.5;    // seconds; on a slow link larger sizes are left out after such a one
-constexpr double kSlowForPasses = 0.1;  // seconds; one pass is enough, and long enough
-// Messages take turns among so many bytes, more than a core's caches hold: a training step computes in
-// between.
+constexpr Bytes kSmall = 8;       // bytes; the time of such a message is all latency
+constexpr int kWarmupTrips = 20;  // uncounted round trips; the first ones wake processors and map memory
+constexpr int kPasses = 3;  // passes over latency and all sizes, because a disturbance lasts for a while
+constexpr int kMostRepetitions = 200;   // most trips of one size in one direction
+constexpr double kSlowMessage = 0.5;    // seconds; larger sizes are left out after a slower message
+constexpr double kSlowForPasses = 0.1;  // seconds; if the largest message is slower, one pass is long enough
+// Messages rotate through a room of so many bytes, which is more than a core's caches hold: in training,
+// ranks compute between messages.
 constexpr Bytes kRotation = 16 * kMiB;
 constexpr int kReduces = 7;
 enum Tag : std::uint64_t { kOrder = 1, kPing = 2, kPong = 3 };
@@ -33,7 +33,7 @@ std::vector<Bytes> sweep_of(Bytes largest) {
   return sizes;
 }
 
-/// Messages of any size, each in another place than the last one.
+/// Messages of any size. Each one lies at another place in memory than the message before.
 class Messages {
  public:
   Messages(Bytes room, at::Device where)
@@ -46,12 +46,13 @@ class Messages {
   }
 
  private:
-  static constexpr Bytes kAlignment = 64;  // as tensors are
+  static constexpr Bytes kAlignment = 64;  // the alignment of tensors
   at::Tensor room_;
   Bytes at_ = 0;
 };
 
-/// Both ends of one pair. The driver says with each order what comes next, so that only it decides how often.
+/// One end of a pair of ranks. With each order the driver tells the other end what comes next. So the driver
+/// alone decides how often a message is repeated.
 class Pair {
  public:
   Pair(Communicator& communicator, Device& device, Clock& clock, RankId peer, Bytes largest)
@@ -62,8 +63,8 @@ class Pair {
         sent_(std::max(kRotation, largest), device.where()),
         received_(std::max(kRotation, largest), device.where()) {}
 
-  /// Adds the seconds of each round trip, `out` bytes to the peer and `in` bytes back. One more goes before
-  /// them: the peer has just read the order.
+  /// Appends the seconds of each of `count` round trips, with `out` bytes to the peer and `in` bytes back.
+  /// One uncounted trip goes before them, because the peer has just read the order.
   void trips(Bytes out, Bytes in, int count, std::vector<double>& seconds) {
     order({out, in, count + 1});
     for (int i = 0; i <= count; ++i) {
@@ -79,7 +80,7 @@ class Pair {
 
   void end() { order({0, 0, 0}); }
 
-  /// The other side: answers until the driver ends.
+  /// Runs the other end: it answers orders until the driver ends.
   void answer() {
     for (;;) {
       const at::Tensor next = at::zeros({3}, at::kLong);
@@ -108,7 +109,7 @@ class Pair {
     const Transfer transfer{Direction::Receive, peer_, tag, tensor, what};
     communicator_.exchange({&transfer, 1})->wait();
   }
-  /// A device's copies may still be going on behind a message that has arrived.
+  /// Waits for the device: its copies may still run after a message has arrived.
   void finish() { device_.synchronize(); }
 
   Communicator& communicator_;
@@ -118,7 +119,8 @@ class Pair {
   Messages sent_, received_;
 };
 
-/// One row of the table that all ranks add up: what the driver of a pair found.
+/// One row of the table that all ranks add up: the results of one pair, which its driver writes. It holds the
+/// median, least and largest latency, then for each size the seconds there and back.
 class Row {
  public:
   static std::int64_t width(std::size_t sizes) { return 3 + 2 * static_cast<std::int64_t>(sizes); }
@@ -131,7 +133,7 @@ class Row {
     values_[2] = *most / 2;
   }
   double latency() const { return values_[0]; }
-  /// One way: the small answer took a latency.
+  /// Sets the seconds one way. The small answer took one latency of the round trip.
   void set_there(std::size_t size, double round_trip) { values_[3 + 2 * size] = one_way(round_trip); }
   void set_back(std::size_t size, double round_trip) { values_[4 + 2 * size] = one_way(round_trip); }
 
@@ -154,17 +156,18 @@ class Row {
 struct Sweep {
   Bytes out = 0;
   Bytes in = 0;
-  int count = 1;  ///< trips of a pass
+  int count = 1;  ///< trips in a pass
   std::vector<double> seconds;
 };
 
-/// How often a size fits into its time.
+/// Returns how often a trip of `once` seconds fits into one pass's share of `seconds_a_size`.
 int count_of(double once, double seconds_a_size) {
   const double fitting = seconds_a_size / kPasses / std::max(once, 1e-9);
   return static_cast<int>(std::clamp(fitting, 1.0, double(kMostRepetitions / kPasses)));
 }
 
-/// Sizes and their counts; larger ones are left out where a message takes long.
+/// Measures each size in both directions once and chooses the number of its trips in a pass. Larger sizes are
+/// left out after a slow message.
 std::vector<Sweep> first_pass(Pair& pair, const std::vector<Bytes>& sizes, double seconds_a_size) {
   std::vector<Sweep> sweeps;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -224,7 +227,7 @@ std::vector<ReduceMeasurement> time_reduces(Communicator& communicator, Device& 
   return result;
 }
 
-/// For every pair of ranks in order.
+/// Calls `action` for every pair of ranks with from < to, in the order of NetworkMeasurement::links.
 void for_each_pair(int ranks, const std::function<void(RankId from, RankId to)>& action) {
   for (int from = 0; from < ranks; ++from) {
     for (int to = from + 1; to < ranks; ++to) action(RankId(from), RankId(to));

@@ -11,14 +11,15 @@
 namespace millrace {
 
 struct NetworkOptions {
-  int round_trips = 200;         ///< counted round trips of small messages for each pair
-  Bytes largest = 4 * kMiB;      ///< the sweep's largest message, at least kSmallestSweep
-  double seconds_a_size = 0.03;  ///< about how long a size is repeated; a few times at least
+  int round_trips = 200;     ///< counted round trips of small messages for each pair
+  Bytes largest = 4 * kMiB;  ///< the sweep's largest message, at least kSmallestSweep
+  /// about how many seconds one size in one direction is repeated; each has a few repetitions at least
+  double seconds_a_size = 0.03;
 };
 
 inline constexpr Bytes kSmallestSweep = 64 * kKiB;
 
-/// Times of the whole job's all-reduce: the median of a few.
+/// The median time of a few all-reduces over all ranks.
 struct ReduceMeasurement {
   Bytes bytes = 0;
   double seconds = 0;
@@ -29,11 +30,13 @@ struct NetworkMeasurement {
   std::vector<ReduceMeasurement> reduces;
 };
 
-/// Collective; every rank gets the whole answer. Pairs are measured one after the other while all other ranks
-/// wait in a barrier, so `communicator`'s deadline is also that of the longest pair (about a second on a fast
-/// link). Of each pair the lower rank drives: round trips of small messages; then for each size a message one
-/// way with a small answer, and a small message with an answer of that size. Tensors are on `device`; a
-/// message is timed until the receiver may compute with it. At least 2 ranks. Throws PeerError.
+/// Measures the links of all pairs of ranks and the all-reduce over all ranks. Collective; every rank gets
+/// the whole result. At least 2 ranks. Throws PeerError.
+/// Pairs are measured one after the other while all other ranks wait in a barrier. So `communicator`'s
+/// deadline also limits the time of the longest pair (about a second on a fast link). The lower rank of a
+/// pair drives. It times round trips of small messages. Then, for each size, it times a message of that size
+/// with a small answer, and a small message with an answer of that size. Tensors are on `device`. The time of
+/// a message ends when the receiver may compute with it.
 NetworkMeasurement profile_network(Communicator& communicator, Device& device, Clock& clock,
                                    const NetworkOptions& options);
 

@@ -1,4 +1,4 @@
-// What the profiler of layers is told. LibTorch-free.
+// The options of the profiler of layers. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,19 @@
 namespace millrace {
 
 struct ProfileOptions {
-  int microbatch = 1;                  ///< samples
-  int warmup = 2;                      ///< passes not counted
-  int repetitions = 5;                 ///< passes of a block; the median of each layer over all blocks counts
-  int blocks = 3;                      ///< how far their totals differ is LayerGraph::measured.spread
-  std::function<void()> before_block;  ///< e.g. meets other ranks, so that all compute at the same time
-  /// Called after each pass over the model: how many are done, of how many. May be empty.
+  int microbatch = 1;  ///< samples
+  int warmup = 2;      ///< uncounted passes before the first block
+  /// passes in a block. The time of a layer is its median over the passes of all blocks
+  int repetitions = 5;
+  int blocks = 3;  ///< number of blocks; LayerGraph::measured.spread says how far their totals differ
+  /// called before each block, e.g. to meet other ranks so that all compute at once
+  std::function<void()> before_block;
+  /// Called after each pass over the model, with the number of passes done and of all. May be empty.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
   std::uint64_t seed = 0;
   RuleOptions rule;
   Precision precision = Precision::Float32;
-  bool sync_batch_norm = false;  ///< compute as replicas that share statistics do
+  bool sync_batch_norm = false;  ///< compute as replicas that share their batch statistics
 };
 
 }  // namespace millrace

@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-// Times and bytes are those of a step of several microbatches, in which copies of the weights are worth it.
+// Layers are timed as in a step of several microbatches, in which copies of the weights are worth making.
 constexpr int kMicrobatchesOfStep = 8;
 
 /// Seconds of one quantity, one for each repetition.
@@ -29,9 +29,9 @@ struct LayerSamples {
   Samples forward, backward_input, backward_weight;
 };
 
-/// Of one of the microbatches measured.
+/// The times of one of the measured microbatches.
 struct BatchSamples {
-  Samples forward, loss, backward;  ///< of all layers
+  Samples forward, loss, backward;  ///< sums over all layers
   std::vector<LayerSamples> layers;
 };
 
@@ -45,7 +45,7 @@ Bytes bytes_of(const TensorSpec& spec) {
   return static_cast<Bytes>(c10::elementSize(spec.dtype)) * elements_of(spec.shape);
 }
 
-/// One microbatch through the whole model as one stage, by the program that training runs.
+/// Runs one microbatch through the whole model as one stage, by the program that training runs.
 class Pass final : private LayerObserver {
  public:
   Pass(const StageLayout& layout, ParameterStore& store, const ProfileOptions& options, Clock& clock,
@@ -62,7 +62,8 @@ class Pass final : private LayerObserver {
     if (options.sync_batch_norm) runner_.set_replicas(&alone_);
   }
 
-  /// `counted`: times go there; null: memory is measured, `output_bytes` by layer.
+  /// Runs a pass. Times are added to `counted`. If it is null, memory is measured instead, with
+  /// `output_bytes` by layer.
   void run(const Batch& batch, BatchSamples* counted, std::span<const Bytes> output_bytes = {}) {
     counted_ = counted;
     output_bytes_ = output_bytes;
@@ -77,7 +78,7 @@ class Pass final : private LayerObserver {
     if (counted) counted->backward.push_back(Seconds(clock_.now() - turn).count());
   }
 
-  /// As training runs it, no layer looked at: its seconds.
+  /// Returns the seconds of a pass as training runs it, without a look at single layers.
   double plain_seconds(const Batch& batch) {
     BatchSamples not_asked;
     counted_ = &not_asked;
@@ -104,8 +105,8 @@ class Pass final : private LayerObserver {
     runner_.forward(slot_, 0, store_.current(), LayerRunner::Run::Train);
   }
 
-  /// Batch normalisation then computes as it does among replicas; what they exchange is the planner's to
-  /// price.
+  /// Stands for the sum over replicas but adds nothing. Batch normalisation then computes as it does among
+  /// replicas. The planner prices the messages that they exchange.
   struct NoReplicas final : ReplicaSum {
     void add_up_(const at::Tensor&, const char*) override {}
   };
@@ -127,7 +128,7 @@ class Pass final : private LayerObserver {
       return;
     }
     if (phase == Phase::Forward) growth_[step] = device_.memory().current - memory_before_;
-    // The gradient that came in is there before, and counts as the layer's.
+    // The gradient that came in was there before, and counts as the layer's.
     if (phase != Phase::Forward)
       workspace_bytes[step] = device_.memory().peak - memory_before_ + output_bytes_[step];
   }
@@ -149,8 +150,8 @@ class Pass final : private LayerObserver {
     if (counted_) counted_->loss.push_back(Seconds(clock_.now() - start).count());
   }
 
-  /// Bytes that a microbatch keeps until its backward, each storage at the first layer that keeps it; weights
-  /// are not counted.
+  /// Measures the bytes that a microbatch keeps until its backward. Each storage counts at the first layer
+  /// that keeps it; weights do not count.
   void measure_saved() {
     std::set<const void*> seen;
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
@@ -163,7 +164,8 @@ class Pass final : private LayerObserver {
         if (t.defined() && seen.insert(t.storage().data()).second)
           saved_bytes[i] += static_cast<Bytes>(t.storage().nbytes());
       }
-      // Autograd's graph does not say what it keeps: what the forward left in memory, its outputs included.
+      // Autograd's graph does not say which tensors it keeps. So all that the forward left in memory counts,
+      // its outputs included.
       if (slot_.saved[i].extra) saved_bytes[i] = std::max<Bytes>(saved_bytes[i], growth_[i]);
     }
   }
@@ -179,10 +181,11 @@ class Pass final : private LayerObserver {
   std::int64_t memory_before_ = 0;
   LayerSlot slot_;
   std::span<const Bytes> output_bytes_;  ///< by layer
-  std::vector<Bytes> growth_;            ///< by layer: memory after its forward less that before
+  std::vector<Bytes> growth_;            ///< by layer: bytes in memory after its forward less those before
 };
 
-/// Updates by turns in place, with the version before kept, and in place after the norm of the gradient.
+/// Times updates of three sorts, one after the other: in place, with the version before kept, and in place
+/// after the norm of the gradient.
 class Updates {
  public:
   Updates(ParameterStore& store, std::size_t num_layers, const RuleOptions& rule, Clock& clock,
@@ -194,10 +197,11 @@ class Updates {
 
   enum { InPlace, Kept, AfterNorm, kTurns };
 
-  /// By a rate of 0: the weights stay, and with them how long layers take.
+  /// Does one update with a rate of 0. The weights stay as they are, and so do the times of layers.
   void update() {
     const int turn = done_ % kTurns;
-    // The first round of turns touches fresh memory; a run takes what an older version has left.
+    // The first update of each sort touches fresh memory and does not count; in a run, an update takes the
+    // memory of an older version.
     const bool counts = done_++ >= kTurns;
     const MicrobatchId holder(done_);
     if (turn == AfterNorm) {
@@ -212,7 +216,7 @@ class Updates {
           updates.push_back(JobRule{rules_[job].get(), job}.update(store_, weights, gradient, {}));
         UpdateRule::apply_all_(updates);
       });
-      // Copies of the weights are the update's.
+      // The time of copying weights counts as the update's.
       for (std::size_t layer = 0; layer < num_layers_; ++layer)
         store_.current_parameters(static_cast<int>(layer));
     });
@@ -251,13 +255,13 @@ class Updates {
   Samples in_place_, kept_, norm_;
 };
 
-/// Median of the passes from `first` on; 0 if there are none, of a layer without weights.
+/// Returns the median of the passes from `first` on; 0 if there are none, as for a layer without weights.
 double middle(const Samples& samples, std::size_t first = 0) {
   if (samples.size() <= first) return 0;
   return median(Samples(samples.begin() + static_cast<std::ptrdiff_t>(first), samples.end()));
 }
 
-/// What one of the microbatches took.
+/// The seconds of one of the microbatches.
 struct BatchSeconds {
   double loss = 0;
   std::vector<LayerSeconds> layers;
@@ -276,8 +280,9 @@ struct BatchSeconds {
   }
 };
 
-/// Medians of the passes from `first` on. Medians of layers add up to less than the median of a pass, and
-/// between layers something is freed and handed over: layers are scaled to add up to the whole.
+/// Returns medians over the passes from `first` on. The medians of layers add up to less than the median of a
+/// pass, and between layers memory is freed and tensors are handed over. So layers are scaled to add up to
+/// the whole.
 BatchSeconds seconds_of(const BatchSamples& batch, std::size_t first = 0) {
   BatchSeconds seconds{.loss = middle(batch.loss, first), .layers = {}};
   double forward = 0, backward = 0;
@@ -297,10 +302,10 @@ BatchSeconds seconds_of(const BatchSamples& batch, std::size_t first = 0) {
   return seconds;
 }
 
-/// By turn, of a model without turns one, then by microbatch.
+/// Samples by turn, then by microbatch. A model without turns has one entry.
 using TurnSamples = std::vector<std::vector<BatchSamples>>;
 
-/// By microbatch, all turns together.
+/// Returns the seconds of each microbatch, all turns together.
 std::vector<BatchSeconds> seconds_of_each(const TurnSamples& turns, std::size_t first = 0) {
   std::vector<BatchSeconds> each;
   for (const BatchSamples& batch : turns.front()) each.push_back(seconds_of(batch, first));
@@ -310,7 +315,7 @@ std::vector<BatchSeconds> seconds_of_each(const TurnSamples& turns, std::size_t 
   return each;
 }
 
-/// The mean over the microbatches of what `of` says of each.
+/// Returns the mean of `of(batch)` over the microbatches.
 template <class Of>
 double mean(const std::vector<BatchSeconds>& batches, Of of) {
   double sum = 0;
@@ -318,7 +323,7 @@ double mean(const std::vector<BatchSeconds>& batches, Of of) {
   return sum / static_cast<double>(batches.size());
 }
 
-/// Bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
+/// Returns the bytes of each tensor for a microbatch of `extent`, by index in StageLayout::tensors.
 std::vector<Bytes> tensor_bytes(const StageLayout& layout, const BatchExtent& extent) {
   std::vector<Bytes> bytes;
   std::vector<Shape> shapes = tensor_shapes(layout, extent);
@@ -327,7 +332,7 @@ std::vector<Bytes> tensor_bytes(const StageLayout& layout, const BatchExtent& ex
   return bytes;
 }
 
-/// What each layer makes, of tensors with these bytes.
+/// Returns the bytes that each layer makes. `tensors` has the bytes of each tensor.
 std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
   std::vector<Bytes> bytes;
   for (const auto& made : layout.makes) {
@@ -337,7 +342,7 @@ std::vector<Bytes> output_bytes(const StageLayout& layout, const std::vector<Byt
   return bytes;
 }
 
-/// Of the fields that a layer reads, the last one with the heads.
+/// Returns the bytes of the fields that each layer reads. The fields of the heads count with the last layer.
 std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Bytes>& tensors) {
   std::vector<std::set<int>> read(layout.reads.size());
   const auto add = [&](std::set<int>& into, const std::vector<int>& all) {
@@ -354,7 +359,7 @@ std::vector<Bytes> field_bytes(const StageLayout& layout, const std::vector<Byte
   return bytes;
 }
 
-/// Whether layer `l` reads `tensor` in a turn, and whether its gradient comes back.
+/// Tells whether layer `l` reads `tensor` in a turn (`there`), and whether its gradient comes back (`back`).
 struct InTurn {
   bool there = false, back = false;
 };
@@ -366,9 +371,9 @@ InTurn in_turn(const StageLayout& turn, std::size_t l, const std::string& tensor
   return {};
 }
 
-/// What goes over a border on each side of which a layer is, in a step; the mean over the microbatches, and
-/// of each where lengths differ; what of it goes there and back in `turn`, if that is given. Of a job array
-/// the tensors "NAME@0", "NAME@1", ... are one edge.
+/// Returns the bytes that go over a border between two layers: the mean over the microbatches, and each
+/// microbatch's if lengths differ. If `turn` is given, they are those that go there and back in that turn. In
+/// a job array the tensors "NAME@0", "NAME@1", ... are one edge.
 std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Bytes>& mean,
                                 const std::vector<std::vector<Bytes>>& of_each,
                                 const StageLayout* turn = nullptr) {
@@ -404,14 +409,14 @@ std::vector<LayerEdge> edges_of(const StageLayout& layout, const std::vector<Byt
   return edges;
 }
 
-/// Half the distance between the slowest and the fastest, as a share of the median.
+/// Returns half the distance between the slowest and the fastest block, as a share of the median.
 double spread_of(const Samples& totals) {
   const auto [least, most] = std::minmax_element(totals.begin(), totals.end());
   const double middle = median(totals);
   return middle > 0 ? (*most - *least) / 2 / middle : 0;
 }
 
-/// What turn `t` costs of what `whole` says of all.
+/// Returns the part of `whole`, the graph of all turns, that one turn costs.
 LayerGraph turn_of(const LayerGraph& whole, const StageLayout& turn, const std::string& name,
                    const std::vector<BatchSamples>& samples, const Pass& pass) {
   LayerGraph graph = whole;
@@ -454,7 +459,7 @@ ParameterStore store_of(const StageLayout& layout, const ProfileOptions& options
   return store;
 }
 
-/// Of a model without turns itself.
+/// Returns the layouts of all turns; for a model without turns the layout itself.
 std::vector<const StageLayout*> turns_of(const StageLayout& layout) {
   std::vector<const StageLayout*> turns;
   for (const StageLayout& turn : layout.turns) turns.push_back(&turn);
@@ -532,7 +537,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const auto num_batches = static_cast<std::int64_t>(batches.timed.size());
   std::int64_t passed = 0;
   const auto pass_is_done = [&] {
-    const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;  // 1: trying kernels
+    // the 1: the pass that tries kernels
+    const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;
     if (options.progress)
       options.progress(++passed, (timed * num_batches + warmups) * static_cast<std::int64_t>(turns.size()));
   };
@@ -556,7 +562,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
     passes.back()->run(batches.timed.front().batch, &uncounted);
     for (int i = 0; i < 2 * Updates::kTurns; ++i) updates.update();
   };
-  // Kernels are tried at the first microbatch of a size (linear_kernels.h).
+  // Kernels are tried at the first microbatch of a size (linear_kernels.h), so these passes do not count.
   for (const ProfileBatches::One& one : batches.timed) {
     for (const auto& pass : passes) {
       pass->run(one.batch, &uncounted);
@@ -651,8 +657,8 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
 
 double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                           Device& device, const BetweenMicrobatches& between) {
-  constexpr std::int64_t kMostOthers = 1 << 28;  // bytes; no cache has more of a core's
-  constexpr double kShort = 2e-3;                // seconds; such a pass is repeated ten times as often
+  constexpr std::int64_t kMostOthers = 1 << 28;  // bytes; no cache holds more for one core
+  constexpr double kShort = 2e-3;                // seconds; a shorter pass is repeated ten times as often
   at::NoGradGuard no_grad;
   const StageLayout layout = layout_or_throw(model, options);
   ParameterStore store = store_of(layout, options, device);

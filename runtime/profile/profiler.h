@@ -16,48 +16,57 @@
 
 namespace millrace {
 
-/// A batch of random values, integers within their limits: on `device`.
+/// Returns a batch of random values on `device`. Integers lie within the limits of their fields.
 Batch random_batch(const LayeredModel& model, const BatchExtent& extent, Device& device);
 
-/// Microbatches to measure with instead of random data of the model's nominal lengths.
+/// Microbatches to measure. Without them the profiler takes random data of the model's nominal lengths.
 struct ProfileBatches {
   struct One {
     BatchExtent extent;
     Batch batch;  ///< all fields
   };
   std::vector<One> timed;
-  std::optional<One> longest;  ///< for the bytes of memory; else the last of `timed`
+  /// the microbatch that bytes of memory are measured with; unset: the last of `timed`
+  std::optional<One> longest;
 };
 
-/// At least `count` microbatches of the first `steps` steps of `source` (or all there are): whole steps,
-/// evenly spread from the shortest to the longest (by the elements of their fields), as they follow each
-/// other in the steps; and the longest microbatch. Throws DataError.
+/// Returns at least `count` microbatches of the first `steps` steps of `source`, or all that there are. It
+/// takes whole steps, evenly spread from the shortest to the longest (by the elements of their fields).
+/// Microbatches of a step follow each other as in the step. Also returns the longest microbatch. Throws
+/// DataError.
 ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, std::int64_t steps,
                               int microbatches_per_step, int count, Device& device);
 
-/// Forward, input gradient and weight gradient of each layer, the loss, the update rule, what it takes more
-/// when the version before must be kept, and the norm of the gradient, in seconds for one microbatch of
-/// random data; bytes of parameters, outputs, and of what backward keeps (each storage once). Each of them is
-/// waited for: kernels of `device` do not overlap. Runs on the calling thread with its intra-op threads.
-/// Throws ConfigError if the shapes do not fit. Times and bytes of messages are means over `batches.timed`,
-/// and of each of them where lengths differ; memory is that of the longest. Of a model that is trained in
-/// turns (turns.h) times are those of all turns together and memory that of the one with the most, for each
-/// layer; LayerGraph::turns has each by itself. Of a job array (stage/fuse.h) all jobs together; its kernels
-/// are chosen before anything counts.
+/// Measures a model layer by layer. Runs on the calling thread with its intra-op threads. Throws ConfigError
+/// if the shapes do not fit.
+/// Times are seconds for one microbatch: forward, input gradient and weight gradient of each layer, the loss,
+/// the update, what the update takes more when the version before must be kept, and the norm of the gradient.
+/// Each time is taken alone: the host waits for the device, so kernels do not overlap. Bytes are those of
+/// parameters, of outputs, and of what a layer keeps until its backward (each storage once).
+/// Times and bytes of messages are means over `batches.timed`, and are given for each microbatch too if
+/// lengths differ. Memory is that of the longest microbatch. If `batches` is empty, one microbatch of random
+/// data is measured.
+/// In a model that is trained in turns (turns.h), the times of a layer are those of all turns together, and
+/// its memory is that of the turn with the most. LayerGraph::turns has each turn alone. In a job array
+/// (stage/fuse.h), times are those of all jobs together. An array chooses its kernels in passes that do not
+/// count.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 
-/// What a run does beside the passes of the jobs that are measured.
+/// The work of a run beside the passes of the measured jobs.
 struct BetweenMicrobatches {
-  int rule_states = 2;   ///< of their update: tensors as large as the weights (states_of(), rule_table.h)
-  int microbatches = 1;  ///< from one update to the next
-  int other_jobs = 0;    ///< whose weights, gradients and rule state are read before each microbatch
+  /// the tensors of rule state, each as large as the weights (states_of(), rule_table.h)
+  int rule_states = 2;
+  int microbatches = 1;  ///< microbatches from one update to the next
+  /// jobs whose weights, gradients and rule state are read before each measured microbatch
+  int other_jobs = 0;
 };
 
-/// Seconds of a microbatch of random data of the nominal lengths through the whole model as one stage,
-/// forward to backward, all turns, and its share of what an update reads and writes: the least of
-/// `options.repetitions` after the first, in which a job array chooses its kernels. Nothing of it is kept.
-/// Throws ConfigError as profile_model() does.
+/// Returns the seconds of one microbatch of random data of the nominal lengths, forward to backward, through
+/// the whole model as one stage and in all turns. The microbatch's share of what an update reads and writes
+/// is included. The result is the least time of `options.repetitions` passes. An uncounted pass goes before
+/// them, in which a job array chooses its kernels. Nothing measured is kept. Throws ConfigError as
+/// profile_model() does.
 double microbatch_seconds(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                           Device& device, const BetweenMicrobatches& between);
 

@@ -66,7 +66,8 @@ std::vector<double> GradientAgreement::norms(const std::vector<Part>& parts) {
   }
   if (group_ && !sums.empty()) {
     at::Tensor all = at::tensor(sums, at::kDouble);
-    group_->all_reduce(all, "norm of the gradient")->wait();  // others have zeros where this rank has sums
+    // exact: the other ranks have zeros where this rank speaks
+    group_->all_reduce(all, "norm of the gradient")->wait();
     std::copy_n(all.const_data_ptr<double>(), sums.size(), sums.begin());
   }
   return norms_of_jobs(sums, jobs_);

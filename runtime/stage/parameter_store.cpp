@@ -13,8 +13,8 @@
 
 namespace millrace {
 namespace {
-// Microbatches that read a version before copies are made of it: they are worth it from two or three on
-// (docs/benchmarks.md).
+// The least number of microbatches that must read a version for copies of it to be made. Copies are worth
+// it from two or three on (docs/benchmarks.md).
 constexpr int kLeastReads = 4;
 constexpr std::int64_t kAlignment = 64;  // elements; 256 bytes, 4 AVX-512 vectors
 
@@ -28,14 +28,15 @@ std::int64_t element_count(const Shape& shape) {
   return n;
 }
 
-/// Those of `job`; -1: all, of a layer that is no array.
+/// Returns the specs of `job`. -1: those of a layer that is no array.
 std::vector<ParameterSpec> specs_of_job(const NamedLayer& layer, int job) {
   std::vector<ParameterSpec> specs = layer.layer->parameters();
   std::erase_if(specs, [job](const ParameterSpec& spec) { return spec.job != job; });
   return specs;
 }
 
-/// A job's are what it would start with by itself: they depend on its seed and on its own names.
+/// Returns the initial values of a layer. A job's values are those that it would start with by itself: they
+/// depend on its seed and on its own names.
 std::vector<at::Tensor> initial_values(const NamedLayer& layer, const std::vector<ParameterSpec>& specs,
                                        const std::vector<std::uint64_t>& seeds) {
   std::vector<at::Tensor> values;
@@ -95,7 +96,7 @@ ParameterStore::ParameterStore(const StageLayout& layout, StageId stage,
   }
 }
 
-/// What `job` has of a layer, behind what is there already.
+/// Adds the parameters that `job` has of a layer, behind those that are there already.
 void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& where, int job,
                                const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options,
                                std::vector<at::Tensor>& initial) {
@@ -130,7 +131,7 @@ void ParameterStore::add_layer(const StageLayout& layout, const LayerPlace& wher
   ranges_[place].emplace_back(begin, end());
 }
 
-/// Buffers of the jobs side by side, where a kernel over all of them finds them.
+/// Puts the buffers of the jobs side by side in memory, where a kernel over all jobs finds them.
 void ParameterStore::join_buffers() {
   if (jobs_ == 1) return;
   for (auto& layer : buffers_) {
@@ -206,7 +207,8 @@ ParameterStore ParameterStore::part(std::size_t first, std::size_t end,
   return own;
 }
 
-/// The mirror starts with what the owner starts with: values depend on (seed, owner's name) alone.
+/// Adds a use of a parameter that another layer owns. A mirror starts with the owner's initial values,
+/// which depend on (seed, owner's name) alone.
 void ParameterStore::add_tied_use(const StageLayout& layout, int layer, const std::string& owner,
                                   const std::vector<std::uint64_t>& seeds, const at::TensorOptions& options) {
   const auto place = find_parameter(layout.model, owner);
@@ -228,8 +230,8 @@ at::Tensor ParameterStore::view(const at::Tensor& flat, std::size_t slot) const 
   return flat.narrow(0, s.offset, s.elements).view(s.shape);
 }
 
-/// Behind the views of each job those of all jobs, so that a kernel over jobs need not find that they lie in
-/// equal distances.
+/// Returns the views of `flat` by layer. The views of single jobs come first, then those of all jobs
+/// together. So a kernel over jobs need not find out that they lie at equal distances.
 std::vector<std::vector<at::Tensor>> ParameterStore::views_of(const at::Tensor& flat) const {
   std::vector<std::vector<at::Tensor>> result;
   for (std::size_t l = 0; l < slots_of_layer_.size(); ++l) {
@@ -319,7 +321,7 @@ void ParameterStore::make_copies(const StageLayout& layout, StageId stage, int m
     const auto index = static_cast<std::size_t>(layers[l]);
     const std::vector<int>& reads = layout.reads[index];
     const auto is_tied = [](int slot) { return slot < 0; };
-    // A mirror's values come when they come.
+    // A tied layer has no copies: a mirror's values may arrive at any time.
     if (is_lowered_[l] || reads.empty() || std::ranges::any_of(slots_of_layer_[l], is_tied)) continue;
     copying_[l] = {layout.model.layers[index].layer, layout.tensors[reads.front()].spec.shape};
   }

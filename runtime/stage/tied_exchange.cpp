@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-// Tags lie above those of all positions.
+// The first tag of ties, above the tags of all positions.
 constexpr std::uint64_t kTieTags = std::uint64_t{1} << 47;
 
 }  // namespace
@@ -54,7 +54,7 @@ void TiedExchange::give_gradients() {
   for (const End& end : used_)
     if (send(end, end.use->gradient, false))
       sibling(end.other)->owned(end.tie)->arrived =
-          end.use->gradient.clone();  // it may go on before the owner
+          end.use->gradient.clone();  // a copy: the using stage may go on before the owner reads it
 }
 
 void TiedExchange::add_gradients() {
@@ -130,7 +130,8 @@ bool TiedExchange::send(const End& end, const at::Tensor& tensor, bool values) {
       here = true;
       continue;
     }
-    message.tensors.push_back(tensor.clone());  // this stage may go on before the other has it
+    // a copy: this stage may go on before the other has received it
+    message.tensors.push_back(tensor.clone());
     transfers.push_back({Direction::Send, to, tag_of(end, values), message.tensors.back(),
                          (values ? "SEND of the tied " : "SEND of the tied gradient of ") + end.name});
   }

@@ -16,7 +16,8 @@ bool is_gradient_work(Op op) {
   return op == Op::Backward || op == Op::BackwardWeight;
 }
 
-/// For each action: it is the last one that adds gradients of its stage and array before the next Update.
+/// Returns for each action 1 if it is the last one that adds gradients of its stage and array before the next
+/// Update, else 0.
 template <class ArrayOf>
 std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& array_of) {
   std::vector<char> last(actions.size(), 0);
@@ -29,7 +30,7 @@ std::vector<char> last_gradients(std::span<const Action> actions, ArrayOf&& arra
   return last;
 }
 
-/// What a device does by itself; transfers and data end when the host has them.
+/// Tells whether the device runs such work by itself. Transfers and data end when the host has them.
 bool runs_on_device(SpanKind kind) {
   return is_computation(kind) || kind == SpanKind::Update;
 }
@@ -72,7 +73,8 @@ Action RankRunner::in_its_array(Action action) const {
   return action;
 }
 
-/// Several arrays have a list for each step, which some may not be in any more.
+/// Returns the number of Updates of this rank in a step. With several arrays it counts those of `actions`,
+/// which is the list of one step; arrays that have ended are not in it.
 int RankRunner::updates_of_step(std::span<const Action> actions) const {
   if (parts_.of_each_array > 0) return static_cast<int>(std::ranges::count(actions, Op::Update, &Action::op));
   return static_cast<int>(parts_.stages.lanes().front().held().size());
@@ -103,7 +105,7 @@ void RankRunner::timed(SpanKind kind, const Action& action, double& seconds, Wor
   parts_.trace.record(span);
 }
 
-/// Ties the device's time line to the clock's.
+/// Ties the device's time line to the clock: sets the anchor.
 void RankRunner::start_device_time() {
   anchor_ = parts_.device.mark();
   anchor_->wait();
@@ -134,8 +136,8 @@ void RankRunner::post_receives(std::span<const Action> actions, std::size_t done
   }
 }
 
-/// Gives a stage its part of the batch. A rank that holds several stages that read it (the first and the
-/// last) gets it once and keeps it for the others.
+/// Gives a stage its part of the batch. If several stages of this rank read the batch (the first and the
+/// last), the rank loads it once and keeps it for the others.
 void RankRunner::feed(const Action& forward) {
   const int array = array_of(forward);
   const Lane& lane = parts_.stages.lanes()[array];
@@ -156,7 +158,8 @@ void RankRunner::feed(const Action& forward) {
   });
 }
 
-/// Where the norm of all stages is needed, a span of its own: nobody updates before the last rank is here.
+/// Runs an Update. If the stages agree on a norm first, the wait for it gets a span of its own: no rank
+/// updates before the last one has come here.
 void RankRunner::update(const Action& action) {
   Lane& lane = parts_.stages.lanes()[array_of(action)];
   std::vector<UpdateScalars> scalars;
@@ -179,7 +182,7 @@ void RankRunner::step(const Action& action, bool last_gradient) {
   if (is_receive(action.op)) --posted_;
 }
 
-/// "step 3, action 0F1 (5 of 12): ".
+/// Returns for example "step 3, action 0F1 (5 of 12): ".
 std::string RankRunner::place_of(std::span<const Action> actions, std::size_t i) const {
   return "step " + std::to_string(step_) + ", action " + to_string(actions[i]) + " (" +
          std::to_string(i + 1) + " of " + std::to_string(actions.size()) + "): ";
