@@ -72,8 +72,8 @@ constexpr auto names_of(OutputFormat) {
   return std::to_array<std::string_view>({"text", "json"});
 }
 
-/// What becomes of a flag that the command does not describe: an error, or it is left, with the word after
-/// it, to a program that knows more (the options of models, which the worker knows).
+/// Says what happens to a flag that the command does not describe. Refuse: it is an error. Leave: the flag
+/// and the word after it are left to a program that knows more, as the worker knows the options of models.
 enum class UnknownFlags { Refuse, Leave };
 
 /// The parsed command line; the values are where the flags' targets are.

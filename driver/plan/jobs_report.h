@@ -1,4 +1,4 @@
-// What `millrace plan --jobs` says: the ways to divide the jobs, and why the best one is.
+// The text of `millrace plan --jobs`: the ways to divide the jobs, and why the best one is best.
 #pragma once
 
 #include <optional>

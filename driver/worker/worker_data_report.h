@@ -1,4 +1,4 @@
-// What the reader found odd in the files of a data set, of all ranks together, for the log and the summary.
+// Reports odd files of a data set, of all ranks together, for the log and the summary.
 #pragma once
 
 #include "data/loading/dataset.h"
