@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// What the plan predicts and the step logs show, for one stage. Seconds for one microbatch on one rank; 0:
-/// unknown.
+/// The times of one stage as the plan predicts them and as the step logs show them. Seconds for one
+/// microbatch on one rank; 0: unknown.
 struct StageComparison {
   int stage = 0;
   double predicted_forward_s = 0, measured_forward_s = 0;
@@ -33,13 +33,13 @@ double measured_step(const RunData& run);
 /// The plan's schedule under its own predictions; of the asynchronous one the first `microbatches`
 /// minibatches. Empty if the plan predicts nothing.
 std::vector<GanttRow> simulated_rows(const RunData& run, int microbatches = 0);
-/// Of the traced steps the one that took most nearly the median time (asynchronous: of the traced windows),
-/// all ranks on one time line; 0 is where the first rank's work begins, and waiting before it is left out. A
-/// rank without a trace has an empty row that says so. Empty: no trace at all.
+/// Returns all ranks of one traced step on one time line: the step whose time is nearest the median
+/// (asynchronous: the nearest traced window). 0 is where the first rank's work begins, and waiting before
+/// it is left out. A rank without a trace has an empty row that says so. Empty: there is no trace at all.
 std::vector<GanttRow> measured_rows(const RunData& run);
 
-/// What the job had done when a rank wrote a line, counted from 1: steps, or minibatches where each has its
-/// update.
+/// Returns how much the job had done when a rank wrote a line, counted from 1: steps, or minibatches where
+/// each has its update.
 std::int64_t done_after(const RunData& run, const RankRun& rank, const StepLine& line);
 
 /// How the run ended, where that is not as it should: "failed after 334 steps: rank 1: ...". Else empty.

@@ -24,7 +24,8 @@ struct RunData;
 /// The scores that the run itself has logged (`train --bleu-every`).
 std::vector<CheckpointBleu> logged_bleu(const RunData& run);
 
-/// What `bleu --run` has written for the run in `folder`; empty: nothing. Problem: it cannot be read.
+/// Returns what `bleu --run` has written for the run in `folder`. Empty: nothing. Problem: it cannot be
+/// read.
 Result<std::vector<CheckpointBleu>> read_run_bleu(const std::string& folder);
 
 /// The command: as bleu_command, for command lines with --run.

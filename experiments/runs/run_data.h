@@ -1,4 +1,4 @@
-// What a run left in its folder, read back for people: plan, step logs, spans, summary. LibTorch-free.
+// Reads a run's folder back for people: plan, step logs, spans, summary. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct RankRun {
   std::vector<StepLine> steps;       ///< ascending; of a step that was done twice (resume) the later one
   std::vector<std::int64_t> joints;  ///< first steps that a resumed run did, ascending
   std::vector<Span> spans;           ///< of the trace window
-  /// What is to be added to a time of `spans` for nanoseconds since 1970; files of older versions do not say.
+  /// The number to add to a time of `spans` to get nanoseconds since 1970. Files of older versions do not
+  /// have it.
   std::optional<std::int64_t> unix_offset_ns;
 };
 
