@@ -26,10 +26,10 @@ struct FieldValue {
   std::int64_t number = 0;
 };
 
-/// By index in the model's fields; empty where it was not wanted.
+/// The values of a sample, by index in the model's fields. A field that was not wanted is empty.
 using Sample = std::vector<FieldValue>;
 
-/// Which fields to load, by index in the model's fields. Reading fewer never changes the others.
+/// The fields to load, by index in the model's fields. Reading fewer never changes the others.
 using Wanted = std::span<const char>;
 
 struct EpochOrder {
@@ -60,11 +60,11 @@ class Dataset {
   /// Sample i goes on where sample i - stride() ended, in an order that is never shuffled: rows of running
   /// text. 0: each stands by itself.
   virtual std::int64_t stride() const { return 0; }
-  /// What the samples are, whatever the path: the same text for the same files in the same order.
+  /// Returns a text that is the same for the same files in the same order, whatever their path.
   virtual std::string fingerprint() const = 0;
-  /// What else a checkpoint should say of it, by name: the vocabulary of its tokens.
+  /// Returns what else a checkpoint records of the set, by name: the vocabulary of its tokens.
   virtual std::vector<std::pair<std::string, std::string>> recorded() const { return {}; }
-  /// What a user should know of the set before it is used, one sentence each.
+  /// Returns what a user should know of the set before it is used, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
 
   // -- the policy for odd files --
@@ -72,7 +72,7 @@ class Dataset {
   virtual std::map<std::int64_t, unsigned> odd_samples() const { return {}; }
   /// Files that look like samples and cannot be any (a FIFO, a link that leads nowhere).
   virtual std::int64_t left_out() const { return 0; }
-  /// Of the sample's file; empty for a set without files.
+  /// Returns the name of the sample's file. Empty for a set without files.
   virtual std::string name_of(std::int64_t) const { return {}; }
 };
 
@@ -128,10 +128,10 @@ struct LoaderOptions {
   std::size_t num_counts = 0;      ///< of the model
   std::vector<char> wanted;        ///< by field; empty: all
   bool page_locked = false;        ///< batches are made where a GPU copies from without waiting; needs a GPU
-  /// Which positions this rank will ask for (prefetched); empty: all.
+  /// Says which positions this rank will ask for; they are prefetched. Empty: all.
   std::function<bool(std::int64_t position)> mine;
 
-  /// What the model asks of a loader.
+  /// Takes over the fields and the random streams that the model asks a loader for.
   void read_for(const LayeredModel& model) {
     fields = model.fields;
     num_dimensions = model.dimensions.size();
@@ -142,11 +142,12 @@ struct LoaderOptions {
 /// microbatches_per_step samples) is dropped, or kept as LoaderOptions says. Problem if no step is left.
 Result<std::unique_ptr<BatchSource>> make_loader(std::shared_ptr<const Dataset> dataset,
                                                  const LoaderOptions& options);
-/// With shuffle false an epoch has all samples.
+/// Returns the steps of an epoch. With shuffle false an epoch has all samples.
 std::int64_t steps_per_epoch(const Dataset& dataset, const LoaderOptions& options);
 
-/// What a Trainer asks for: batches of `train` and, unless it is null, of `test`, each sample of it once and
-/// in order. `options`: without `wanted` and `mine`, which the Trainer knows. Throws DataError.
+/// Returns the batches that a Trainer asks for: of `train`, and unless it is null of `test`, whose samples
+/// come once each and in order. `options` are without `wanted` and `mine`, which the Trainer knows. Throws
+/// DataError.
 MakeBatches batches_of(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test,
                        const LoaderOptions& options);
 

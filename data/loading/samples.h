@@ -1,4 +1,4 @@
-// What data sets over named fields share: fields by name, samples of integers.
+// Helpers of data sets over named fields: fields by name, samples of integers.
 #pragma once
 
 #include <algorithm>

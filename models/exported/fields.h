@@ -1,4 +1,4 @@
-// What an exported program reads, in the words of a LayeredModel.
+// The inputs of an exported program as the fields of a LayeredModel.
 #pragma once
 
 #include <memory>

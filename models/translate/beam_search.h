@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// Whose attention a hypothesis is charged with.
+/// Says whose attention a hypothesis is charged with.
 enum class Coverage {
   Exact,   ///< its own: it goes along when beams are reordered
   Compat,  ///< of whatever stood in its place: the code of MLPerf and PipeDream
@@ -59,11 +59,11 @@ class BeamSearch {
   BeamSearch(BeamSearch&&) noexcept;
   BeamSearch& operator=(BeamSearch&&) noexcept;
 
-  /// What the model's rows read next, int64 [R]; without rows the search is over.
+  /// Returns the words that the model's rows read next, int64 [R]. Without rows the search is over.
   const at::Tensor& words() const;
   /// Row r goes on from what row `from()[r]` was, int64 [R]; undefined before the first step.
   const at::Tensor& from() const;
-  /// What the rows have made of the words.
+  /// Takes the rows' scores of the next words.
   void advance(const NextWords::Step& step);
   /// When it is over, once: for each sentence its hypotheses, `beam` at most, the best first.
   std::vector<std::vector<Hypothesis>> hypotheses();

@@ -30,21 +30,22 @@ struct HeldLayer {
   NamedLayer layer;
   std::vector<at::Tensor> parameters;
 };
-/// Those of `model`'s layers that `holds` names, in its order; the tensors of the others are only looked up.
-/// Problems: tensors that are missing (in `first`) or of another shape than in `kind` ("GNMT of 8 units").
+/// Returns the layers of `model` that `holds` names, in the model's order. The tensors of the others are
+/// only looked up. Problems: tensors that are missing (in `first`) or of another shape than in `kind`
+/// ("GNMT of 8 units").
 Result<std::vector<HeldLayer>> hold_layers(const LayeredModel& model, const FindWeight& find,
                                            const std::string& first, const std::string& kind,
                                            const std::function<bool(const std::string& layer)>& holds);
 
 /// Tensors by the name of the field, or of the layer that made them.
 using TensorsByName = std::map<std::string, at::Tensor>;
-/// Of LSTMs by their names, a row for each that goes on.
+/// The states of LSTMs by their names, with a row for each hypothesis that goes on.
 using LstmStates = std::map<std::string, LstmState>;
 
-/// In evaluation, with `parameters` for the layer's own.
+/// Evaluates a layer with `parameters` as its own.
 at::Tensor forward_of(const NamedLayer& layer, const std::vector<at::Tensor>& parameters,
                       const TensorsByName& values);
-/// The same at one position, [R, features]: an LSTM goes on from its state.
+/// Evaluates a layer at one position, [R, features]. An LSTM goes on from its state.
 at::Tensor step_of(const NamedLayer& layer, const std::vector<at::Tensor>& parameters,
                    const TensorsByName& values, LstmStates& states);
 /// Row r goes on from what row `from[r]` was.

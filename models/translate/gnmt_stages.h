@@ -1,4 +1,4 @@
-// Where a GNMT is cut when the stages of a pipeline translate, and what crosses the borders then.
+// The cuts of a GNMT when the stages of a pipeline translate, and the tensors that cross them.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ namespace millrace {
 inline constexpr const char* kGnmtDecoder = "decoder.";
 inline constexpr const char* kGnmtAttention = "decoder.att_rnn.attn";
 inline constexpr const char* kGnmtClassifier = "decoder.classifier.classifier";
-/// What the attention makes beside the context: its probabilities [R, S], for the search.
+/// The second output of the attention: its probabilities [R, S], for the search.
 inline constexpr const char* kGnmtLooks = "decoder.att_rnn.attn.probabilities";
 
-/// By stage the names of its layers, in the model's order; the last one has the classifier.
+/// The names of each stage's layers, in the model's order. The last stage has the classifier.
 using GnmtStages = std::vector<std::vector<std::string>>;
 
 /// `model` (of gnmt_model without dropout) as `plan`, read from `file`, cuts it. Layers that translating does
@@ -41,7 +41,7 @@ struct GnmtCrossing {
   When when = When::Encoding;
   std::int64_t features = 0;
 };
-/// In one order, the same on all ranks; those of the encoder first.
+/// Returns the crossings in an order that is the same on all ranks. The encoder's come first.
 std::vector<GnmtCrossing> gnmt_crossings(const LayeredModel& model, const GnmtStages& stages);
 
 }  // namespace millrace

@@ -49,7 +49,7 @@ class GnmtTranslator {
   static Result<GnmtTranslator> from(const WeightFiles& files);
   /// Holds `layers` alone; of the others only headers are read.
   static Result<GnmtTranslator> from(const WeightFiles& files, const std::vector<std::string>& layers);
-  /// Of tensors in memory, which it keeps; `whose` names them in messages.
+  /// Makes a translator of tensors in memory, which it keeps. `whose` names them in messages.
   static Result<GnmtTranslator> from(const NamedTensors& weights, const std::string& whose);
   /// The model that they are of, without dropout. Problems as above.
   static Result<LayeredModel> model_of(const WeightFiles& files);

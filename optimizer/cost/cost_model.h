@@ -94,8 +94,9 @@ struct StashCounts {
 /// copies between device and host where the cluster names them.
 double transfer_seconds(const ClusterSpec& cluster, RankId a, RankId b, Bytes bytes);
 
-/// By rank: whose port to the other hosts it uses. The hosts of the cluster, or of symmetric levels the
-/// innermost components; empty where every pair of ranks has a wire of its own (one host, one level).
+/// Returns the port to the other hosts that each rank uses. Ports are the hosts of the cluster, or of
+/// symmetric levels the innermost components. Empty: every pair of ranks has a wire of its own (one host,
+/// one level).
 std::vector<int> ports_of(const ClusterSpec& cluster);
 
 /// The runtime's all-reduce over `ranks` in their order (runtime/base/all_reduce_route.h) on the slowest of
@@ -154,9 +155,9 @@ struct StageMemory {
   Bytes once() const;   ///< neither by version nor by microbatch
 };
 
-/// What a rank receives of the gradients of `parameters` bytes while they are summed over `replicas`: of two
-/// all of them, since their buckets are under way at the same time; of more, whose buckets go one after the
-/// other, the chunks of one.
+/// Returns the bytes that a rank receives while gradients of `parameters` bytes are summed over `replicas`.
+/// Two replicas: all bytes, since their buckets are under way at the same time. More replicas, whose
+/// buckets go one after the other: the chunks of one bucket.
 Bytes reduced_bytes(Bytes parameters, std::size_t replicas, Bytes bucket_bytes);
 
 /// Keeps references: graph and cluster must outlive it. Not thread-safe (it caches the last schedules).

@@ -31,7 +31,8 @@ class IntervalTimes {
     return states_->compute_s[to] - (from < 0 ? 0 : states_->compute_s[from]);
   }
   double at(int from, int to) const { return is_flat() ? flat(from, to) : row(from)[to]; }
-  /// At most at(k, to) of every state k up to `from` (0 or more), and never growing with `from`.
+  /// Returns a bound that is at most at(k, to) for every state k up to `from` (0 or more). It never grows
+  /// with `from`.
   double at_most(int from, int to) const { return flat(from, to) * share_; }
 
  private:

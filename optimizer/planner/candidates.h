@@ -15,7 +15,7 @@ class Candidates {
  public:
   Candidates(CostModel& model, const PlannerOptions& options, Effort effort);
 
-  /// From now on so many actions may be simulated, as long as all together stay below the total.
+  /// Allows `actions` more simulated actions, as long as all together stay below the total.
   void allow(long actions);
   /// A part of the search that has so many by itself, whatever the parts before it used up of the total.
   void reserve(long actions);
@@ -25,8 +25,8 @@ class Candidates {
   /// Whether a plan of this layout that takes `bound` seconds for its microbatches would be the best.
   bool worth(const Layout& layout, double bound) const;
 
-  /// Its seconds for a microbatch; infinite if it is not a plan, does not fit, or nothing more may be looked
-  /// at.
+  /// Returns the plan's seconds for a microbatch. Infinite: it is no plan, it does not fit, or nothing more
+  /// may be looked at.
   double consider(const CutSpace& space, const Layout& layout, const std::vector<int>& cuts);
   double consider(Found found);
   /// Also where nothing more may be looked at.

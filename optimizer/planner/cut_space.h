@@ -58,7 +58,8 @@ class CutSpace {
   Bytes incoming(int a, int b) const {
     return incoming_.empty() ? incoming_of(a, b) : incoming_[place_of(a, b)];
   }
-  /// Of those that it makes and layers behind `b` read. At least: each stage behind that reads one gets it.
+  /// Returns the bytes of the tensors that the stage makes and layers behind `b` read. It is a lower bound:
+  /// each stage behind that reads a tensor gets it.
   Bytes outgoing(int a, int b) const {
     return outgoing_.empty() ? outgoing_of(a, b) : outgoing_[place_of(a, b)];
   }

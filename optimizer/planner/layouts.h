@@ -15,7 +15,7 @@ struct Layout {
   int microbatches = 1;
   int chunks = 1;                          ///< stages of each rank
   std::vector<std::vector<RankId>> ranks;  // by stage
-  // What follows, by stage.
+  // The members that follow are by stage.
   StashCounts stash;
   std::vector<double> rounds;            // microbatches of the replica that has most; a share if asynchronous
   std::vector<Bytes> memory;             // of its smallest rank, shared by its chunks; 0: unlimited

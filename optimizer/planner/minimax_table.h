@@ -76,8 +76,8 @@ class MinimaxTable {
     return static_cast<std::size_t>(s) * states_ + static_cast<std::size_t>(a);
   }
 
-  /// By `growing` alone, stages without layers allowed: the rest never grows when its first layer is taken
-  /// away.
+  /// Fills the table by `growing` alone, with stages without layers allowed. The rest then never grows when
+  /// its first layer is taken away.
   template <class Growing>
   void fill_relaxed(int last, int stages, Growing&& growing) {
     relaxed_.assign(static_cast<std::size_t>(stages) * states_, 0);
@@ -116,7 +116,7 @@ class MinimaxTable {
     return best;
   }
 
-  /// By b: the least of what remains behind b and the states before it.
+  /// Fills, for each b, the least of what remains behind b and the states before it.
   void fill_least_rests(int s, int last) {
     least_rest_.assign(last, kNone);
     double least = kNone;

@@ -1,4 +1,4 @@
-// Which of the plans that were found is best for a whole job. LibTorch-free.
+// Chooses the best of the plans that were found, for a whole job. LibTorch-free.
 #pragma once
 
 #include "optimizer/planner/planner.h"

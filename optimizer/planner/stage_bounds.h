@@ -14,8 +14,9 @@ class StageBounds {
 
   // ---- bytes of a rank
   enum class Messages { Sure, None };  ///< tensors that cross in any case, or nothing of what crosses
-  /// At least what a rank holds: messages that are not sure to cross are left out. On a chain it is what it
-  /// holds. Without messages it never falls with a later `b`, nor in a linear space with an earlier `a`.
+  /// Returns a lower bound on the bytes that a rank holds: messages that are not sure to cross are left
+  /// out. On a chain it is exact. Without messages it never falls with a later `b`, nor in a linear space
+  /// with an earlier `a`.
   Bytes memory(const CutSpace& space, const Layout& layout, int s, int a, int b, bool recompute,
                Messages messages = Messages::Sure) const;
   /// The least of what the options allow: with or without recomputing.
@@ -36,7 +37,7 @@ class StageBounds {
   /// busy() if nothing is recomputed: never falls when layers are added, where the space is linear or has one
   /// kind of device.
   double least_busy(const CutSpace& space, const Layout& layout, int s, int a, int b) const;
-  /// At least what follows the last backward of the stage on its own ranks.
+  /// Returns a lower bound on the seconds that follow the last backward of the stage on its own ranks.
   double reduce_and_update(const CutSpace& space, const Layout& layout, int s, int a, int b) const;
   /// One message from stage s to the next over the quickest pair of ranks: a bound must hold whichever
   /// replicas meet.
