@@ -131,7 +131,8 @@ struct LoaderOptions {
   /// Says which positions this rank will ask for; they are prefetched. Empty: all.
   std::function<bool(std::int64_t position)> mine;
 
-  /// Takes over the fields and the random streams that the model asks a loader for.
+  /// Takes over what a loader must know of the model: its fields, and the numbers of its dimensions and
+  /// counts.
   void read_for(const LayeredModel& model) {
     fields = model.fields;
     num_dimensions = model.dimensions.size();

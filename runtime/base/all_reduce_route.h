@@ -1,4 +1,4 @@
-// Which way an all-reduce of the runtime takes: the communicator follows it, the planner prices it.
+// Chooses the way that an all-reduce takes. The communicator follows it, the planner prices it.
 #pragma once
 
 #include <cstdint>

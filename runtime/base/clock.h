@@ -17,9 +17,9 @@ class Clock {
   virtual ~Clock() = default;
   virtual TimePoint now() const = 0;
   virtual void sleep_until(TimePoint when) = 0;
-  /// As changed.wait_until(lock, until, ready): false if `until` came first. `ready` is called with `lock`
-  /// held; who makes it true does so with the same mutex held and then calls notify_all of this clock.
-  /// TimePoint::max(): never.
+  /// Waits as changed.wait_until(lock, until, ready) does. False: `until` came first. `ready` is called
+  /// with `lock` held. The thread that makes it true holds the same mutex and then calls notify_all of this
+  /// clock. TimePoint::max(): never.
   virtual bool wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                           TimePoint until, const std::function<bool()>& ready) = 0;
   virtual void notify_all(std::condition_variable& changed) = 0;

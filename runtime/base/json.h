@@ -103,7 +103,8 @@ class ObjectReader {
  public:
   ObjectReader(const Json& json, Problems& problems);
   bool has(std::string_view key);  ///< marks the key as known
-  // With a default: optional. Without: a Problem if absent (a zero value is returned).
+  // A function with a fallback reads an optional key. One without it adds a Problem if the key is absent,
+  // and returns a zero value.
   std::string string(std::string_view key);
   std::string string(std::string_view key, std::string fallback);
   std::int64_t integer(std::string_view key);

@@ -1,4 +1,4 @@
-// Where the masks of dropout are drawn (runtime/layers/dropout_mask.h). LibTorch-free.
+// The device on which the masks of dropout are drawn (runtime/layers/dropout_mask.h). LibTorch-free.
 #pragma once
 
 #include <array>

@@ -30,10 +30,10 @@ std::optional<Hello> parse_hello(const std::string& bytes);
 /// HMAC-SHA256 over both challenges and what the rank says of itself.
 std::string client_proof(const std::string& token, const std::string& challenge, const Hello& hello);
 std::string server_proof(const std::string& token, const std::string& challenge, const Hello& hello);
-/// In constant time.
+/// Compares in constant time.
 bool is_proof(const std::string& given, const std::string& expected);
 
-/// From the kernel.
+/// Returns random bytes from the kernel.
 std::string random_bytes(std::size_t count);
 /// A secret for a job: 32 hexadecimal digits.
 std::string random_token();

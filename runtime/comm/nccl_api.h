@@ -1,5 +1,5 @@
-// What the NCCL communicator needs of NCCL and of CUDA's streams: a seam. nccl_library.cpp is the real thing;
-// tests drive the logic with one that moves bytes between threads.
+// The functions of NCCL and of CUDA's streams that the NCCL communicator needs: a seam. nccl_library.cpp is
+// the real thing; tests drive the logic with one that moves bytes between threads.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// Of one rank and its device. Nothing here blocks: communicators are non-blocking, events are asked.
-/// Calls for one communicator come from one thread at a time, the caller sees to that.
+/// NCCL for one rank and its device. Nothing here blocks: communicators are non-blocking, events are asked.
+/// The caller makes sure that calls for one communicator come from one thread at a time.
 class NcclApi {
  public:
   enum class State { Done, Working, Failed };

@@ -20,7 +20,7 @@ class Store {
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline) = 0;
 };
 
-/// In one process (threads).
+/// Makes a store for the threads of one process.
 std::shared_ptr<Store> make_memory_store(Clock& clock = steady_clock());
 /// One file a key (write, rename) in a folder that all ranks see; polls with back-off up to 2 ms.
 std::shared_ptr<Store> make_file_store(const std::string& folder, Clock& clock = steady_clock());
@@ -38,7 +38,7 @@ struct TcpStoreOptions {
   Clock& clock = steady_clock();
 };
 
-/// What one job may ask of a store that its rank 0 serves.
+/// Limits on what one job may ask of a store that its rank 0 serves.
 struct TcpStoreLimits {
   static constexpr std::uint32_t kKeyBytes = 512;
   static constexpr std::uint32_t kValueBytes = 1 << 20;

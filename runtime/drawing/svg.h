@@ -1,4 +1,4 @@
-// What every picture of ours needs: escaping, round ticks, short numbers, colours. LibTorch-free.
+// Helpers of every picture: escaping, round ticks, short numbers, colours. LibTorch-free.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// For text and attributes; control characters become spaces.
+/// Escapes text and attributes. Control characters become spaces.
 std::string escape_xml(std::string_view text);
 
 /// Round numbers that cover [low, high] in about `count` steps: first tick, step.

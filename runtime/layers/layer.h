@@ -56,7 +56,8 @@ struct ParameterSpec {
   /// the job that it belongs to in a job array; its name is then "job<b>/" and the job's own name for it
   int job = -1;
   double mean = 0;  ///< mean of Init::Normal
-  /// Its names below its layer in the state_dict of another program, instead of `name` or besides it.
+  /// The parameter's names below its layer in the state_dict of another program, instead of `name` or
+  /// besides it.
   std::vector<std::string> elsewhere{};
   /// Forward writes to it in training (an embedding with a max_norm). The result is the same however often
   /// and in whatever order microbatches are read. Such a parameter may not be tied, replicated, or have
@@ -105,12 +106,13 @@ struct CallContext {
   bool training = true;
   /// a function of (job seed, layer name, position of the microbatch in the run)
   std::uint64_t random_seed = 0;
-  /// In training: statistics are taken over the microbatches that all replicas run at the same time. Null:
-  /// over this microbatch alone.
+  /// Sums over the replicas, in training: statistics are taken over the microbatches that all replicas run
+  /// at the same time. Null: over this microbatch alone.
   ReplicaSum* replicas = nullptr;
   /// The random_seed of each job of an array; empty for a layer of one job.
   std::span<const std::uint64_t> job_seeds{};
-  /// By output of a job: 1 if a job array may return it with jobs_together() (job_array.h). Empty: none.
+  /// Is 1, by output of a job, if a job array may return the output with jobs_together() (job_array.h).
+  /// Empty: none.
   std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;
 };

@@ -15,13 +15,13 @@ namespace millrace {
 std::vector<int> measured_sizes(const LayerGraph& profile);
 bool is_measured(const LayerGraph& profile, int jobs);
 
-/// What an array of `jobs` costs: as it was measured, or on the straight line between the measured sizes next
-/// to it (bytes rounded up). A graph by itself, without `arrays`. Problem: fewer or more jobs than any array
-/// that was measured.
+/// Returns the profile of an array of `jobs`: as it was measured, or on the straight line between the
+/// measured sizes next to it (bytes rounded up). The graph stands by itself, without `arrays`. Problem:
+/// fewer or more jobs than any array that was measured.
 Result<LayerGraph> profile_of_array(const LayerGraph& profile, int jobs);
 
-// Of the file: LayerGraph::parse and to_json.
-/// `where`: of the list, "profile.json, arrays".
+// These functions read and write the list of arrays in a profile's file. `where` names the list in
+// messages: "profile.json, arrays".
 std::vector<LayerGraph> profiles_from(const Json& list, const std::string& where, Problems& problems);
 Json profiles_json(const std::vector<LayerGraph>& profiles);
 /// Arrays or turns of another model, microbatch, precision or device, with other layers, or with arrays or

@@ -96,16 +96,17 @@ struct LayerGraph {
   /// Profiles of the same model as arrays of more jobs, by number of jobs (array_profiles.h). They have no
   /// arrays of their own.
   std::vector<LayerGraph> arrays;
-  /// Of a model that is trained in turns (runtime/model/turns.h): what each of them costs, in their order;
-  /// the profile's times are sums over them, what a layer keeps and works in the most of any.
-  /// `parameter_bytes` of layers that a turn does not train are 0, so are tensors that it does not make. They
-  /// have no turns, no arrays and no microbatches of their own.
+  /// The profiles of the turns of a model that is trained in turns (runtime/model/turns.h), in their order.
+  /// The times of this profile are sums over them; memory that a layer keeps or works in is the most of
+  /// any. `parameter_bytes` of layers that a turn does not train are 0, and so are tensors that it does not
+  /// make. A turn has no turns, arrays or microbatches of its own.
   std::vector<LayerGraph> turns;
   std::string turn;  ///< of a turn its name
   Measured measured;
   std::vector<std::string> dimensions;  ///< what the model's microbatches differ in; empty: nothing
-  /// As they follow each other in steps. Times, and the bytes of edges and activations, are means over them;
-  /// what is kept and worked in is the longest microbatch's of the data.
+  /// The measured microbatches, as they follow each other in steps. Times, and the bytes of edges and
+  /// activations, are means over them. Memory that is kept or worked in is that of the longest microbatch
+  /// of the data.
   std::vector<MeasuredMicrobatch> microbatches;
   std::vector<LayerNode> nodes;
   std::vector<LayerEdge> edges;
@@ -122,7 +123,7 @@ struct LayerGraph {
   /// How long each of `microbatches` takes as a multiple of their mean; {1} if there are none or their times
   /// are not known.
   std::vector<double> length_factors() const;
-  /// For which lengths the profile holds; empty without dimensions.
+  /// Returns the lengths that the profile holds for. Empty: the model has no dimensions.
   std::vector<LengthRange> length_ranges() const;
   std::string lengths_text() const { return to_string(length_ranges()); }
   /// The profile of each of `microbatches` by itself: what each layer, the loss and each tensor took with it,

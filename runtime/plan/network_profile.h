@@ -1,5 +1,5 @@
-// From times of messages to the links of a cluster. LibTorch-free: who sends the messages is
-// runtime/profile/network_profiler.h.
+// Turns times of messages into the links of a cluster. LibTorch-free: runtime/profile/network_profiler.h
+// sends the messages.
 #pragma once
 
 #include <vector>

@@ -57,7 +57,7 @@ struct ScheduleTraits {
   OrderSource order = OrderSource::Rule;
 };
 
-/// In the order of the values of ScheduleKind.
+/// The schedules, in the order of the values of ScheduleKind.
 inline constexpr auto kScheduleKinds = std::to_array<ScheduleTraits>({
     {ScheduleKind::GPipe, "gpipe"},
     {ScheduleKind::OneFOneB, "1f1b"},

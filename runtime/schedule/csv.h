@@ -13,8 +13,8 @@ namespace millrace {
 
 struct CsvOptions {
   int replicas = 1;  ///< of every stage: the file describes one replica, microbatches are dealt out in turn
-  /// Where the stages are and what links them; the file must agree with it. None: line r is ranks
-  /// r * replicas and following, and the stages form a chain.
+  /// The ranks of the stages and the links between stages; the file must agree with it. Null: line r is
+  /// ranks r * replicas and following, and the stages form a chain.
   const PipelineShape* shape = nullptr;
 };
 

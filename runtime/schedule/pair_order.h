@@ -1,4 +1,4 @@
-// For transports without tags.
+// Checks the order of messages for transports without tags.
 #pragma once
 
 #include "runtime/schedule/schedule.h"

@@ -184,12 +184,12 @@ struct ScheduleCosts {
   std::vector<double> transfer;  ///< by link; empty: 0
   /// Likewise of the gradients that come back; empty: as much.
   std::vector<double> transfer_back{};
-  /// By stage: seconds of the pass over its gradients, where they are clipped by the norm of all gradients.
-  /// Then all ranks wait for each other and exchange for `agreement` seconds. Empty: there is no such norm.
+  /// Seconds, by stage, of the pass over its gradients where they are clipped by the norm of all gradients.
+  /// All ranks then wait for each other and exchange for `agreement` seconds. Empty: there is no such norm.
   std::vector<double> norm{};
   double agreement = 0;
-  /// By stage: whether its replicas wait for each other within every forward and backward (check_rounds):
-  /// none ends before the last to begin has had its time. Empty: nowhere.
+  /// Says, by stage, whether its replicas wait for each other within every forward and backward
+  /// (check_rounds). Then none ends before the last one to begin has had its time. Empty: no stage does.
   std::vector<char> meets{};
 
   /// Returns the seconds of sending or receiving an activation or a gradient, by link.

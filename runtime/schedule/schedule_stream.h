@@ -27,7 +27,7 @@ class ScheduleStream {
   std::vector<Action> under_way(RankId rank, std::int64_t cut) const;
 
  private:
-  /// From one cut to the next. Index: RankId.
+  /// The actions from one cut to the next. Index: RankId.
   struct Block {
     std::vector<std::vector<Action>> actions, under_way;
     bool operator==(const Block&) const = default;

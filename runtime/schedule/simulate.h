@@ -22,9 +22,9 @@ struct SimulationOptions {
   std::vector<double> bytes;      ///< by link: of one activation, and of the gradient that comes back
   std::vector<double> bandwidth;  ///< by link, bytes/s; 0: infinite
 
-  /// By rank: the host it is on. Messages between hosts take the sending host's outgoing port and the
-  /// receiving host's incoming port, one at a time, in the order in which they were posted. Empty: every pair
-  /// of ranks has a wire of its own. (With shared ports a faster link may delay the whole: the order of the
+  /// The host of each rank. Messages between hosts take the sending host's outgoing port and the receiving
+  /// host's incoming port, one at a time, in the order in which they were posted. Empty: every pair of
+  /// ranks has a wire of its own. (With shared ports a faster link may delay the whole: the order of the
   /// queue changes.)
   std::vector<int> host;
 
@@ -93,9 +93,9 @@ struct CriticalStep {
   double end = 0;
 };
 
-/// Which actions and links bound the makespan, in order of time: the steps join without a gap from 0 to the
-/// makespan. Waiting for a busy wire counts as the transfer's. `simulation` must come from this shape and
-/// transport. Linear in the number of actions.
+/// Returns the actions and links that bound the makespan, in order of time. The steps join without a gap
+/// from 0 to the makespan. Waiting for a busy wire counts as the transfer's. `simulation` must come from
+/// this shape and transport. Linear in the number of actions.
 std::vector<CriticalStep> critical_path(const Simulation& simulation, const PipelineShape& shape,
                                         Transport transport = Transport::Buffered);
 

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// Not thread-safe.
+/// Keeps the trained weights while averages are in their place. Not thread-safe.
 class AveragedWeights {
  public:
   /// `parts` must outlive the object.

@@ -1,4 +1,4 @@
-// Which version of the weights a microbatch uses.
+// Chooses the version of the weights that a microbatch uses.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the microbatches of a step, of an asynchronous run or of an evaluation run in.
+// The settings in which microbatches of a step, of an asynchronous run or of an evaluation run.
 #pragma once
 
 #include <cstdint>

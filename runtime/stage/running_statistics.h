@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-/// Not thread-safe. Exceptions: PeerError.
+/// Reads and changes the store's buffers. Not thread-safe. Exceptions: PeerError.
 class RunningStatistics {
  public:
   /// `parts` must outlive the object.
@@ -37,8 +37,8 @@ class RunningStatistics {
   void pause(std::int64_t cut, bool asynchronous);
   void resume();
 
-  /// From now on the statistics of the jobs that have ended stay as they are; so do parameters that their
-  /// forwards write to. `ended`: by job.
+  /// Freezes the statistics of the jobs that have ended, and the parameters that their forwards write to,
+  /// from now on. `ended`: by job.
   void set_ended(const std::vector<char>& ended);
   /// Puts back what forwards have changed of jobs that have ended. Nothing has read it since.
   void restore_ended();

@@ -20,7 +20,8 @@
 
 namespace millrace {
 
-/// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
+/// One stage on one rank, put together from its parts. Not thread-safe. Exceptions: PeerError
+/// (communication), DataError, NumericError via the caller's checks.
 class StageExecutor {
  public:
   StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);

@@ -1,4 +1,4 @@
-// What the parts of a stage's executor are made of.
+// The parts and options that a stage's executor is made of.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct ExecutorOptions {
   /// beforehand, so each loss is scaled by its share at once.
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
-  /// By job: the greatest absolute value of a gradient's element; 0 or no entry: gradients stay as they are.
+  /// The greatest absolute value of a gradient's element, by job; 0 or no entry: gradients stay as they
+  /// are.
   std::vector<double> clip_values{};
   std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).

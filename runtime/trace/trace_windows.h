@@ -1,5 +1,5 @@
-// Which steps of a run are traced: some early, some in the middle, some late, because a run's first steps are
-// not like its others.
+// Chooses the steps of a run that are traced: some early, some in the middle, some late, because a run's
+// first steps are not like its others.
 #pragma once
 
 #include <cstdint>

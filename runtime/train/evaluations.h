@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-/// Not thread-safe.
+/// Runs evaluations and scores while the ranks rest, and lets averages begin. Not thread-safe.
 class Evaluations {
  public:
   /// `training`, whose sources are open, outlives the object. `score` may be null. Collective. Throws

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// Not thread-safe.
+/// Runs the lists of actions step by step, turn by turn. Not thread-safe.
 class FlushingLoop {
  public:
   /// Makes the lists of actions, and proves that they end. Both must outlive the object. Throws ConfigError.

@@ -66,7 +66,7 @@ struct RankStagesOptions {
   bool rate_by_replicas = false;  ///< a stage's learning rate times its replicas / those of stage 0
 };
 
-/// What a lane is made of. All references outlive it.
+/// The parts that a lane is made of. All references outlive it.
 struct LaneParts {
   Communicator& world;
   Device& device;

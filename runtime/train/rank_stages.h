@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// Not thread-safe.
+/// All lanes of a rank. Not thread-safe.
 class RankStages {
  public:
   /// `layouts` has one layout for each array. The call is collective over the replicas of each stage. `world`

@@ -1,4 +1,4 @@
-// What a run saves and begins with: checkpoints, first weights, final weights.
+// Saves and loads what a run begins with and leaves: checkpoints, first weights, final weights.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace millrace {
 
-/// Not thread-safe. All functions are collective.
+/// Reads and writes the weights, rule state and progress of a run. Not thread-safe. All functions are
+/// collective.
 class RunCheckpoints {
  public:
   /// All must outlive the object.

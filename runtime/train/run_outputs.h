@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// Not thread-safe.
+/// Holds the output folder for one run, with its lock. Not thread-safe.
 class RunOutputs {
  public:
   /// `training` must outlive the object.

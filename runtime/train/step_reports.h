@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Not thread-safe.
+/// Turns what a rank measures into records, log lines and spans. Not thread-safe.
 class StepReports {
  public:
   /// The measurements of a step, before it is logged.

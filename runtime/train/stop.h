@@ -49,8 +49,9 @@ class AnyRank {
   std::deque<Round> rounds_;             ///< oldest first
 };
 
-/// At the end of each step every rank says whether it was asked to stop. All ranks learn it at the end of the
-/// same later step. They end after a step that none of them can have passed by then. Not thread-safe.
+/// A vote on stopping. At the end of each step every rank says whether it was asked to stop. All ranks
+/// learn it at the end of the same later step. They end after a step that none of them can have passed by
+/// then. Not thread-safe.
 class StopVote {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();

@@ -114,8 +114,9 @@ int microbatches_per_step(const Plan& plan);
 struct TrainedArray {
   LayeredModel model;
   MakeBatches make_batches;
-  /// For an array whose jobs read their own batches (JobData::Own), instead of make_batches: one function for
-  /// each job, with the fields of the job's own model. Jobs that go on at different steps need it.
+  /// Makes the batches of an array whose jobs read their own (JobData::Own), instead of make_batches: one
+  /// function for each job, with the fields of the job's own model. Jobs that go on at different steps need
+  /// it.
   std::vector<MakeBatches> of_jobs{};
   /// The kernel choices that `model` was fused with (stage/fuse.h). Checkpoints keep them, and a run that
   /// resumes takes them. Null: checkpoints keep no choices.

@@ -1,4 +1,4 @@
-// What all parts of a Trainer share: the plan, the stages, the data, and how far the run is.
+// The state that all parts of a Trainer share: the plan, the stages, the data, and how far the run is.
 #pragma once
 
 #include <cstdint>

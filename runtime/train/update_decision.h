@@ -10,7 +10,7 @@
 
 namespace millrace {
 
-/// What the decision knows of one job.
+/// The state of one job's updates.
 struct JobUpdate {
   double lr = 0;               ///< of the updates that follow
   bool ended = false;          ///< its weights stay as they are
