@@ -9,7 +9,7 @@
 namespace millrace {
 
 /// The model of each job, by its flags, of one form where they leave out different layers (complete() in
-/// stage/fuse.h).
+/// model/fuse.h).
 Result<std::vector<LayeredModel>> models_of(const std::vector<TrainFlags>& jobs, const Additions& own);
 
 /// Makes job arrays of `models`, as many as the spec's plan says, with what each job was told. Where nobody

@@ -6,7 +6,7 @@
 namespace millrace {
 
 /// The interface of such a layer, e.g. dropout: a model has no layer for a probability of 0. In an array,
-/// every job's model has the layer as soon as one job has it (complete() in stage/fuse.h).
+/// every job's model has the layer as soon as one job has it (complete() in model/fuse.h).
 class MayBeLeftOut {
  public:
   virtual ~MayBeLeftOut() = default;

@@ -48,7 +48,7 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 /// data is measured.
 /// In a model that is trained in turns (turns.h), the times of a layer are those of all turns together, and
 /// its memory is that of the turn with the most. LayerGraph::turns has each turn alone. In a job array
-/// (stage/fuse.h), times are those of all jobs together. An array chooses its kernels in passes that do not
+/// (model/fuse.h), times are those of all jobs together. An array chooses its kernels in passes that do not
 /// count.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});

@@ -38,7 +38,7 @@ struct TrainOptions {
   Precision precision = Precision::Float32;
   LossScaleOptions loss_scale;
   LearningRateOptions learning_rate;  ///< a total_steps of 1 is replaced by `steps`
-  /// The jobs of job arrays (stage/fuse.h), array by array. They replace seed, rule, clip, learning_rate and
+  /// The jobs of job arrays (model/fuse.h), array by array. They replace seed, rule, clip, learning_rate and
   /// settings of this struct. Empty: a single job, which those members describe.
   std::vector<JobOptions> jobs;
   /// Set if the run trains a part of several jobs: the number of its first job among all, for names in logs

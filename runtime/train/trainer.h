@@ -118,7 +118,7 @@ struct TrainedArray {
   /// function for each job, with the fields of the job's own model. Jobs that go on at different steps need
   /// it.
   std::vector<MakeBatches> of_jobs{};
-  /// The kernel choices that `model` was fused with (stage/fuse.h). Checkpoints keep them, and a run that
+  /// The kernel choices that `model` was fused with (model/fuse.h). Checkpoints keep them, and a run that
   /// resumes takes them. Null: checkpoints keep no choices.
   std::shared_ptr<KernelChoices> choices{};
 };
