@@ -73,7 +73,6 @@ enum class CastPolicy {
   /// floating inputs are cast to the widest type among them: layers that only pass values on, and norms
   /// (whose kernels compute in float32 inside)
   Promote,
-  ///< compute in float32 inside)
 };
 
 /// Returns the type that the floating inputs of a layer with this policy are cast to. `lower` is the run's

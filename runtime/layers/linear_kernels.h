@@ -1,5 +1,5 @@
-// The matrix products of a linear layer in float32 on the CPU, for matrices so small or rows so few that call
-// overhead and the contents of caches matter.
+// The matrix products of a linear layer in float32 on the CPU. They are for matrices so small, or rows so
+// few, that call overhead and the contents of caches matter.
 #pragma once
 
 #include <ATen/core/Tensor.h>

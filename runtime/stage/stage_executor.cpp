@@ -603,9 +603,8 @@ void StageExecutor::update(const std::vector<UpdateScalars>& scalars) {
   complete_gradients();
   gradients_complete_ = false;
   if (parts_.store.slots().empty()) {
-    parts_.store.publish(
-        // nothing is updated, but versions advance on every stage alike
-        [](const at::Tensor&, const at::Tensor&) {});
+    // Nothing is updated, but versions advance on every stage alike.
+    parts_.store.publish([](const at::Tensor&, const at::Tensor&) {});
   } else {
     const ParameterStore& store = parts_.store;
     parts_.store.publish([&](const at::Tensor& weights, const at::Tensor& gradient) {

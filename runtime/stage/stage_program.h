@@ -60,8 +60,8 @@ struct Border {
   std::vector<Port> gradients;
 };
 
-/// Gradients [begin, end) of each job's part of the flat tensor that are reduced together once layer
-/// `first_layer` (position in the stage) and all after it have given theirs.
+/// Gradients [begin, end) of each job's part of the flat tensor that are reduced together. They are complete
+/// once layer `first_layer` (position in the stage) and all after it have given theirs.
 struct Bucket {
   int first_layer = 0;
   std::int64_t begin = 0, end = 0;

@@ -46,10 +46,9 @@ struct Trainer::Impl {
   TrainOptions options;
   std::vector<StageLayout> layouts;  // by array
   LayeredModel model;                // the jobs of all arrays
-  std::int64_t round =
-      /// steps in which every replica has done one; evaluations and checkpoints come after a whole number of
-      /// these
-      1;
+  /// steps in which every replica has done one; evaluations and checkpoints come after a whole number of
+  /// these
+  std::int64_t round = 1;
   std::unique_ptr<RankStages> stages;
   std::vector<BatchSources> sources;                    // by array
   std::vector<char> reads_own;                          // by array: its jobs read batches of their own
