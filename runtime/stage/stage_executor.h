@@ -33,7 +33,7 @@ struct ExecutorOptions {
   double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
   /// By job: the greatest absolute value of a gradient's element; 0 or no entry: gradients stay as they are.
   std::vector<double> clip_values{};
-  std::int64_t bucket_bytes = 4 << 20;  ///< gradients per all-reduce
+  std::int64_t bucket_bytes = 4 << 20;  ///< bytes of gradients in one all-reduce
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).
   bool stop_on_nonfinite = false;
   /// Batch normalisation takes statistics over the microbatches that all replicas run at the same time. Their
@@ -42,9 +42,10 @@ struct ExecutorOptions {
   MasksFrom masks = MasksFrom::Device;
 };
 
-/// Means that the heads of the model's last stage report for the microbatches since the previous report.
+/// The means that the model's heads report, on the last stage, for the microbatches since the previous
+/// report.
 struct LossSums {
-  NamedValues values;             ///< "loss" first (head_values); of several jobs their mean
+  NamedValues values;  ///< "loss" first (head_values); with several jobs their mean (values_of_jobs)
   std::vector<NamedValues> jobs;  ///< by job; empty: nothing was summed up
   double weight = 0;              ///< samples or tokens that the first head has seen
   double mean_loss() const { return values.empty() ? 0 : values.front().second; }
@@ -59,7 +60,7 @@ struct ExecutorParts {
   Communicator& world;
   Communicator* replicas;
   Device& device;
-  /// Empty: this rank holds no other stage, nothing is tied.
+  /// by stage: its ranks; may be empty if this rank holds no other stage and nothing is tied
   std::vector<std::vector<RankId>> ranks_of_stage{};
   MessageNumbers numbers{};  ///< keeps messages of several models on the same ranks apart
 };
@@ -68,18 +69,20 @@ struct ExecutorParts {
 /// one begins.
 struct RunContext {
   std::int64_t first_position = 0;  ///< position of microbatch 0: messages and random draws go by positions
-  ExtentOf extent_of{};             ///< by position, the same on every rank; null: the layout's nominal
+  ExtentOf extent_of{};  ///< extents by position, the same on every rank; null: the layout's nominal extent
   std::vector<std::int64_t> begins{};  ///< by job: the position where its own run begins; empty: 0
-  std::int64_t evaluation_shift = 0;   ///< evaluations draw for positions less this: each draws the same
-  std::vector<double> loss_scales{};   ///< by job: the loss is multiplied by it; empty: 1
+  /// evaluations subtract it from positions before they draw, so that each draws the same
+  std::int64_t evaluation_shift = 0;
+  std::vector<double> loss_scales{};  ///< by job: the loss is multiplied by it; empty: 1
 };
 
-/// Not thread-safe. Exceptions: PeerError (communication), DataError, NumericError via the caller's checks.
+/// Runs the actions of one stage on one rank. Not thread-safe. Throws PeerError (communication), DataError
+/// and NumericError.
 class StageExecutor {
  public:
   StageExecutor(const ExecutorParts& parts, const ExecutorOptions& options);
 
-  /// The microbatches that follow run in `context`.
+  /// Lets the microbatches that follow run in `context`.
   void begin(RunContext context);
   /// Begins an asynchronous run. The forward of microbatch m uses version max(oldest, current + m /
   /// per_version - lag), where current is the version at this call. This rank has the microbatches that are
@@ -137,8 +140,8 @@ class StageExecutor {
     if (!gradients_complete_) ties_.give_gradients();
   }
   /// Completes the gradients of the next Update: adds those of all uses of a tied parameter, and clips by
-  /// value. Where an Update depends on other stages, the caller completes all stages before the first Update;
-  /// update() does it otherwise. Throws NumericError if no job's loss is finite.
+  /// value. If an Update depends on other stages, the caller completes all stages before the first Update;
+  /// else update() does it. Throws NumericError if no job's loss is finite.
   void complete_gradients();
   /// Runs the Update: the rules turn the gradients into the next version of the weights. `scalars` has
   /// those of each job. Collective over the replicas that share a rule's state.
@@ -150,7 +153,7 @@ class StageExecutor {
   LossSums take_losses() { return losses_of(take_sums()); }
   std::vector<double> take_sums();  ///< the sums of all heads of the model
   LossSums losses_of(std::span<const double> sums) const;
-  /// The number of microbatches that were forwarded in training and whose backward is not done.
+  /// Returns the number of microbatches that were forwarded in training and whose backward is not done.
   int stashed_microbatches() const { return stashed_; }
   int peak_versions() const { return peak_versions_; }
 
@@ -234,7 +237,7 @@ class StageExecutor {
     RunContext context;
   };
   std::optional<Paused> paused_;
-  /// those of microbatches in flight; they are few, so a linear search finds them
+  /// slots of the microbatches in flight; they are few, so a linear search finds them
   std::vector<std::unique_ptr<LayerSlot>> slots_;
   std::vector<std::unique_ptr<LayerSlot>> free_slots_;
   std::vector<Message> posted_;  ///< receives that are posted and not yet executed

@@ -97,8 +97,8 @@ class RankStages {
   void set_extents(const ExtentOf& extent_of, int array);  ///< sets RunContext::extent_of of training
   void set_ended(const std::vector<char>& ended);          ///< StageExecutor::set_ended, by job of all arrays
   void pause(std::int64_t cut);                            ///< StageExecutor::pause
-  void go_on();
-  void set_training(bool training);
+  void go_on();                                            ///< StageExecutor::go_on
+  void set_training(bool training);                        ///< StageExecutor::set_training
   /// Lets the actions that follow belong to turn `turn` of a step. nullopt: to the whole model (evaluation).
   void set_turn(std::optional<std::size_t> turn);
   /// Returns the sums that the last stage's heads have added since the previous call, and starts new ones.
@@ -110,7 +110,7 @@ class RankStages {
   void update(StageId stage, const std::vector<UpdateScalars>& scalars, int array = 0);
   /// Runs any action but Update. The action's microbatch counts in its array.
   void execute(const Action& action, bool last_gradient, int array = 0);
-  void finish_sends();
+  void finish_sends();  ///< StageExecutor::finish_sends
 
   /// Tells whether all Updates of a step must follow all its Reduces, because the stages agree on a norm in
   /// between.

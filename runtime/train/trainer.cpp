@@ -185,8 +185,8 @@ void Trainer::Impl::build(const std::vector<TrainedArray>& arrays) {
   ExecutorOptions& executor = stage_options.executor;
   executor.microbatches_per_update = microbatches_per_step(plan);
   executor.bucket_bytes = options.bucket_bytes;
-  // With several arrays a loss that is not finite ends only its own job: require_a_finite_loss() decides for
-  // all.
+  // With several arrays, a loss that is not finite in one array does not end the others:
+  // require_a_finite_loss() decides for all.
   executor.stop_on_nonfinite = options.stop_on_nonfinite && num_arrays() == 1;
   executor.sync_batch_norm = options.sync_batch_norm;
   executor.masks = options.masks;
