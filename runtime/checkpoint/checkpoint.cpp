@@ -427,7 +427,7 @@ void publish(const fs::path& folder, const fs::path& temporary, const Checkpoint
 }
 
 /// Moves the checkpoints that `run` saved after `step`, and later ones that cannot be read, into a folder of
-/// their own beside `folder`.
+/// their own in `folder`.
 Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
   std::vector<fs::path> later = step_folders(folder);
   std::erase_if(later, [&](const fs::path& one) {

@@ -16,8 +16,8 @@ enum class By { Aten, Blas, Vectors };
 /// The fastest implementations with ATen's bits, for matrices of given sizes and a number of threads.
 struct LinearKernels {
   By forward = By::Aten, input_gradient = By::Aten, weight_gradient = By::Aten;
-  bool copy = false;  ///< the forward is faster with a transposed copy of the weight
-  bool column_sums = false;
+  bool copy = false;         ///< the forward is faster with a transposed copy of the weight
+  bool column_sums = false;  ///< sums over rows are computed by a loop of our own
 };
 
 /// Returns the implementations for products [rows, in] x [out, in]^T. They are found by trials, once for

@@ -184,7 +184,8 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
   if (!changes.empty() && owns_loss()) log_warning("resuming with other settings: " + to_string(changes));
 }
 
-/// Takes the first weights from --init-from. It is not called for jobs that go on, which have their own.
+/// Takes the first weights from --init-from, for all jobs. Jobs that go on get those of the checkpoint
+/// afterwards.
 void Trainer::Impl::take_initial_weights() {
   if (options.init_from.empty()) return;
   const std::string& path = options.init_from;
