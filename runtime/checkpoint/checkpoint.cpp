@@ -43,7 +43,6 @@ void throw_if(const Status& status) {
 }
 
 // ---- the manifest
-// ------------------------------------------------------------------------------------------
 
 std::string sealed(const Json& manifest) {
   std::string text = manifest.dump(1);
@@ -241,7 +240,6 @@ Result<Manifest> read_manifest(const fs::path& folder) {
 }
 
 // ---- folders
-// -----------------------------------------------------------------------------------------------
 
 /// Returns the step folders in `folder`, newest first. A folder that was being replaced (see replace_folder)
 /// stands for the missing one.
@@ -373,7 +371,6 @@ std::string skipped_text(const fs::path& step, const std::string& why) {
 }
 
 // ---- saving
-// ------------------------------------------------------------------------------------------------
 
 /// Returns the digests of all ranks' shards on all ranks.
 std::vector<FileDigest> share_digests(Communicator& world, int num_stages,

@@ -524,8 +524,8 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
       add_weight_gradient(kernels.weight_gradient, from + job * x.stride(0), by + job * grad.stride(0),
                           to + job * weight_sum.stride(0), rows, in, out);
     });
-    // a product of its own, then added: ATen would go job by job if it added into tensors that lie apart
   } else {
+    // The product is made and then added: ATen would go job by job if it added into tensors that lie apart.
     weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
   }
   if (kernels.column_sums) {

@@ -302,7 +302,7 @@ void StageExecutor::backward(MicrobatchId microbatch, Op op, bool last_gradient)
                           step.head->backward_of_jobs(slot.heads[h], scales_of(step, microbatch), needs));
   }
   slot.heads.clear();
-  // the forward runs again with the same weights and the same dropout, which gives the same bits
+  // The forward runs again with the same weights and the same dropout, which gives the same bits.
   if (recomputes_) {
     slot.values = std::exchange(slot.kept, {});
     slot.values.resize(program_.num_places);
@@ -490,7 +490,7 @@ void StageExecutor::post_receive(const Action& action) {
     const at::ScalarType dtype = parts_.layout.tensors[crossing.tensor].spec.dtype;
     Shape shape = shapes[crossing.tensor];
     if (route.gradient) shape[0] *= crossing.gradient_parts();
-    // float32 in a TensorSpec means the precision of the run
+    // In a TensorSpec float32 means the precision of the run.
     message.tensors.push_back(at::empty(shape, dtype == at::kFloat ? weights : weights.dtype(dtype)));
   }
   message.pending = parts_.world.exchange(transfers(action, route, message.tensors));

@@ -542,7 +542,7 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
       const std::int64_t own = newest - job_steps.joined(job);
       const double loss = losses[job].front().second;
       report.jobs[job].losses.push_back(loss);
-      // the update was skipped, so the weights are unchanged
+      // A skipped update has left the weights unchanged.
       const bool skipped = !record.skipped.empty() && record.skipped[job];
       if (std::isfinite(loss) || skipped || report.jobs[job].nonfinite_step >= 0) continue;
       report.jobs[job].nonfinite_step = own;
@@ -553,7 +553,7 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
   }
   log.write(record);
   if (is_traced(step)) {
-    // only one step's spans, so that the trace does not slow down what it shows
+    // It keeps only one step's spans, so that the trace does not slow down what it shows.
     for (const Span& span : trace.spans_from(step)) {
       if (span.step == step) window.push_back(span);
     }

@@ -159,7 +159,7 @@ void Trainer::Impl::check_changes(const Checkpoint& found) {
   };
   Settings then = found.info.settings;
   const std::vector<JobProgress> progress = progress_of(found);
-  // new jobs of an array have the settings of this run
+  // New jobs of an array take the settings of this run.
   if (std::ranges::any_of(progress, &JobProgress::is_new)) {
     const std::size_t count = progress.size();
     std::vector<Settings> of_jobs = split_settings(then, count), now = split_settings(settings, count);
@@ -193,7 +193,7 @@ void Trainer::Impl::take_initial_weights() {
   std::vector<std::string> names;
   for (const HeldStage& h : stages->held()) {
     for (const auto& [name, tensor] : stage_weights(*h.store))
-      // without "job<k>/": every job of an array starts from the same weights
+      // The names have no "job<k>/": every job of an array starts from the same weights.
       names.push_back(name.substr(name.find('/') + 1));
   }
   std::error_code ignored;
@@ -263,7 +263,7 @@ void Trainer::Impl::resume() {
   continues = broadcast_text(world.communicator, own ? "own" : "") == "own";
   if (continues) run = opened.info.run;
   parent = continues ? opened.info.parent : opened.info.run + " step " + std::to_string(opened.info.step);
-  // steps before `position`; another schedule may count other steps
+  // Returns the steps before `position`. Another schedule may count other steps.
   const auto steps_in = [&](std::int64_t position) {
     const std::int64_t per_step = microbatches_per_step(plan);
     if (position % per_step == 0) return position / per_step;
@@ -324,7 +324,7 @@ void Trainer::Impl::take_folder() {
   remove_unfinished(folder);
   remove_failures(folder);
   std::error_code ignored;
-  // the old summary goes, as this run has none yet
+  // The old summary is removed, as this run has none yet.
   std::filesystem::remove(folder / run_files::kSummary, ignored);
   require(plan.save((folder / run_files::kPlan).string()));
   if (options.schedule) {
