@@ -19,7 +19,7 @@ struct BahdanauOptions {
 /// at a time.
 LayerPtr bahdanau_attention(const BahdanauOptions& options);
 
-/// The same attention for decoding, one query at a time. Tensors that do not change from step to step are
+/// Bahdanau attention for decoding, one query at a time. Tensors that do not change from step to step are
 /// computed once.
 class BahdanauMemory {
  public:

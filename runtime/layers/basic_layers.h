@@ -53,7 +53,8 @@ struct InitialValues {
   double bias_a = 0;
 };
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial);
-/// The same with parameters `weight` and `bias` under other names, for state_dicts that have them.
+/// Returns a linear layer whose parameters `weight` and `bias` have other names, for state_dicts that name
+/// them so.
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial, std::string weight,
                 std::string bias);
 

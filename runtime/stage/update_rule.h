@@ -65,8 +65,8 @@ struct RuleParts {
   UpdateKernels kernels = UpdateKernels::Own;
 };
 
-/// One rule for the parameters of one stage. It keeps state for, and updates, its shard of them: all, unless
-/// replicas share it. Not thread-safe.
+/// One rule for the parameters of one stage. It keeps state for its shard of the parameters, and updates that
+/// shard. The shard is all of them unless replicas share the rule state. Not thread-safe.
 class UpdateRule {
  public:
   UpdateRule(const RuleOptions& options, const RuleParts& parts);
