@@ -31,7 +31,7 @@ constexpr int kMeasurements = 3;
 // jobs at once.
 constexpr double kNotTried = 2e-3;
 
-/// The clock of choosing_clock() if there is one intra-op thread.
+/// The clock of choosing_clock(), which has the times for one and for several intra-op threads.
 class ChoosingClock final : public Clock {
  public:
   TimePoint now() const override {
