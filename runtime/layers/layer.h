@@ -109,7 +109,8 @@ struct CallContext {
   ReplicaSum* replicas = nullptr;
   /// The random_seed of each job of an array; empty for a layer of one job.
   std::span<const std::uint64_t> job_seeds{};
-  /// By output of a job: 1 if a job array may return it with jobs_together() (job_array.h). Empty: none.
+  /// Tells by output of a job (1 or 0) whether a job array may return it with jobs_together() (job_array.h).
+  /// Empty: none.
   std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;
 };

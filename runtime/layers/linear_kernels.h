@@ -47,9 +47,9 @@ void add_weight_gradient_(const at::Tensor& x, const at::Tensor& grad, const at:
 void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
                            const at::Tensor& bias_sum);
 
-// The same functions for B jobs. All tensors have a leading dimension B of any stride. If the BLAS is called
-// directly, they run job by job and give each job's bits. Else ATen's batched products are used, which may
-// round otherwise.
+// These functions do the same for B jobs. All tensors have a leading dimension B of any stride. If the BLAS
+// is called directly, they run job by job and give each job's bits. Else ATen's batched products are used,
+// which may round otherwise.
 at::Tensor linear_forward_of_jobs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor linear_input_gradient_of_jobs(const at::Tensor& grad, const at::Tensor& weight);
 void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,

@@ -31,7 +31,7 @@ struct ExecutorOptions {
   /// beforehand, so each loss is scaled by its share at once.
   int microbatches_per_update = 1;
   double gradient_scale = 1;  ///< factor on gradients before the update: 1 / replicas if asynchronous, else 1
-  /// By job: the greatest absolute value of a gradient's element; 0 or no entry: gradients stay as they are.
+  /// The greatest absolute value of a gradient's element, by job; 0 or no entry: gradients stay as they are.
   std::vector<double> clip_values{};
   std::int64_t bucket_bytes = 4 << 20;  ///< bytes of gradients in one all-reduce
   /// Throw NumericError before an Update if the losses of all jobs are NaN or Inf (last stage).

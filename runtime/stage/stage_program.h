@@ -77,7 +77,7 @@ struct StageProgram {
   int num_places = 0;
   /// stages that send activations to this one, stages that this one sends them to
   std::vector<Border> earlier, later;
-  /// By place: 1 if the tensor goes to another stage, or if its gradient goes back use by use
+  /// 1 for each place whose tensor goes to another stage, or whose gradient goes back use by use
   /// (Crossing::summed). Its gradient is summed when all parts are there.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< sums of all heads of the model

@@ -553,7 +553,7 @@ void Trainer::Impl::log_step(std::int64_t step, Measured measured) {
   }
   log.write(record);
   if (is_traced(step)) {
-    // It keeps only one step's spans, so that the trace does not slow down what it shows.
+    // Only one step's spans are kept, so that the trace does not slow down what it shows.
     for (const Span& span : trace.spans_from(step)) {
       if (span.step == step) window.push_back(span);
     }
