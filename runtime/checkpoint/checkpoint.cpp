@@ -43,7 +43,6 @@ void throw_if(const Status& status) {
 }
 
 // ---- the manifest
-// ------------------------------------------------------------------------------------------
 
 std::string sealed(const Json& manifest) {
   std::string text = manifest.dump(1);
@@ -241,7 +240,6 @@ Result<Manifest> read_manifest(const fs::path& folder) {
 }
 
 // ---- folders
-// -----------------------------------------------------------------------------------------------
 
 /// Returns the step folders in `folder`, newest first. A folder that was being replaced (see replace_folder)
 /// stands for the missing one.
@@ -373,7 +371,6 @@ std::string skipped_text(const fs::path& step, const std::string& why) {
 }
 
 // ---- saving
-// ------------------------------------------------------------------------------------------------
 
 /// Returns the digests of all ranks' shards on all ranks.
 std::vector<FileDigest> share_digests(Communicator& world, int num_stages,
@@ -427,7 +424,7 @@ void publish(const fs::path& folder, const fs::path& temporary, const Checkpoint
 }
 
 /// Moves the checkpoints that `run` saved after `step`, and later ones that cannot be read, into a folder of
-/// their own beside `folder`.
+/// their own in `folder`.
 Status set_aside_later(const fs::path& folder, const std::string& run, std::int64_t step) {
   std::vector<fs::path> later = step_folders(folder);
   std::erase_if(later, [&](const fs::path& one) {

@@ -117,9 +117,9 @@ Checkpoint open_checkpoint_together(Communicator& world, const std::string& path
                                     const std::string& purpose = "resume");
 
 /// Makes the checkpoint of `step` the newest of `run` in `folder`. Later checkpoints belong to a branch that
-/// the run leaves. They are moved into abandoned-1 (2, ...) beside the folder, with a `latest` of their own,
-/// and a warning says so. Unfinished saves of this run are removed. Called by rank 0, which holds the
-/// folder's lock. Problem: a checkpoint cannot be moved.
+/// the run leaves. They are moved into abandoned-1 (2, ...) in `folder`, with a `latest` of their own, and a
+/// warning says so. Unfinished saves of this run are removed. Called by rank 0, which holds the folder's
+/// lock. Problem: a checkpoint cannot be moved.
 Status go_on_from(const std::filesystem::path& folder, const std::string& run, std::int64_t step);
 
 /// Copies a checkpoint's tensors into a stage, and of the rule state the part of the rule's shard. Problems:

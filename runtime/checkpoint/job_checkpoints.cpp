@@ -194,7 +194,7 @@ Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size
     for (const auto& [name, place] : tensors) {
       const bool is_weight = name.find('/') == std::string::npos;
       const auto like = model.find(name);
-      // Rule state is compared by name alone, because it has only what the job's settings ask for.
+      // Rule state is not compared: it has only what the job's settings ask for.
       if (is_weight && (like == model.end() ||
                         like->second.first->shape(like->second.second) != place.first->shape(place.second))) {
         problems.push_back({jobs[b].checkpoint->path,

@@ -33,8 +33,8 @@ struct JoinedCheckpoint {
   NamedTensors tensors;  ///< views of the files
 };
 /// Makes the checkpoint of an array that has `jobs` in this order, and after them `num_new` jobs that have
-/// not begun. With one job it is that of a single job. The array's step is the greatest of any job. The
-/// caller sets run and parent.
+/// not begun. With one job it is that of a single job. The array's step is that of the job which has come
+/// farthest. The caller sets run and parent.
 /// Problems: models or tensors differ; settings differ that must be equal in an array; jobs are at different
 /// steps of an asynchronous schedule, or of a model that carries states; no job has begun.
 Result<JoinedCheckpoint> join_jobs(const std::vector<JobSource>& jobs, std::size_t num_new = 0);

@@ -29,7 +29,7 @@ class CudaMark final : public DeviceMark {
   CudaMark& operator=(const CudaMark&) = delete;
   ~CudaMark() override { static_cast<void>(cudaEventDestroy(event_)); }
   void wait() override { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
-  // called after every action, so it does not ask the device
+  // The runner asks after every action, so the answer must not ask the device.
   bool is_reached() const override { return false; }
   double seconds_since(const DeviceMark& earlier) const override {
     float milliseconds = 0;

@@ -67,7 +67,7 @@ class HostAllocator final : public c10::Allocator {
     memory_.peak = memory_.live;
   }
   static HostAllocator& instance() {
-    // never deleted: tensors in statics outlive destructors
+    // The allocator is never deleted, because tensors in statics outlive destructors.
     static HostAllocator* const allocator = new HostAllocator;
     return *allocator;
   }

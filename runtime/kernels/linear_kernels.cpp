@@ -45,9 +45,9 @@ constexpr std::size_t kAlignment = 64;  // bytes; the alignment of LibTorch's te
 // The sizes for which vector_products.h is faster than BLAS (docs/benchmarks.md).
 // Small matrices: up to kMostRowsOfSmall rows. Up to kMostRowsByCopy rows it is faster to read a transposed
 // copy than to transpose.
-// Other matrices: forwards with enough rows to fill vectors, and weight gradients whose weights do not fit
-// into the second cache beside the other data, with rows for which BLAS copies both matrices. kLargest bounds
-// the memory of a trial.
+// Other matrices: forwards with enough rows to fill vectors. Also weight gradients that do not fit into the
+// second cache beside the other data, if BLAS would copy both matrices for their number of rows. kLargest
+// bounds the memory of a trial.
 constexpr std::int64_t kMostRowsOfSmall = 48, kMostRowsOfSmallOuter = 40, kMostRowsByCopy = 8;
 constexpr std::int64_t kMostRows = 112, kLeastRowsOfOuter = 41;
 constexpr std::int64_t kLeastOuter = 1 << 19, kLargest = 1 << 25;
@@ -213,7 +213,7 @@ std::optional<SumOrder> order_of_blas() {
   return found;
 }
 
-/// Which of two implementations gave ATen's bits in all trials.
+/// Tells which of two implementations gave ATen's bits in all trials.
 struct Same {
   bool blas = true, vectors = true;
   By best(bool vectors_are_faster) const {
@@ -524,8 +524,8 @@ void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, 
       add_weight_gradient(kernels.weight_gradient, from + job * x.stride(0), by + job * grad.stride(0),
                           to + job * weight_sum.stride(0), rows, in, out);
     });
-    // a product of its own, then added: ATen would go job by job if it added into tensors that lie apart
   } else {
+    // The product is made and then added: ATen would go job by job if it added into tensors that lie apart.
     weight_sum.add_(at::bmm(grad.transpose(1, 2), x));
   }
   if (kernels.column_sums) {

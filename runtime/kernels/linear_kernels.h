@@ -1,5 +1,5 @@
-// The matrix products of a linear layer in float32 on the CPU, for matrices so small or rows so few that call
-// overhead and the contents of caches matter.
+// The matrix products of a linear layer in float32 on the CPU. They are for matrices so small, or rows so
+// few, that call overhead and the contents of caches matter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@ enum class By { Aten, Blas, Vectors };
 /// The fastest implementations with ATen's bits, for matrices of given sizes and a number of threads.
 struct LinearKernels {
   By forward = By::Aten, input_gradient = By::Aten, weight_gradient = By::Aten;
-  bool copy = false;  ///< the forward is faster with a transposed copy of the weight
-  bool column_sums = false;
+  bool copy = false;         ///< the forward is faster with a transposed copy of the weight
+  bool column_sums = false;  ///< sums over rows are computed by a loop of our own
 };
 
 /// Returns the implementations for products [rows, in] x [out, in]^T. They are found by trials, once for
@@ -47,9 +47,9 @@ void add_weight_gradient_(const at::Tensor& x, const at::Tensor& grad, const at:
 void add_linear_gradients_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,
                            const at::Tensor& bias_sum);
 
-// The same functions for B jobs. All tensors have a leading dimension B of any stride. If the BLAS is called
-// directly, they run job by job and give each job's bits. Else ATen's batched products are used, which may
-// round otherwise.
+// These functions do the same for B jobs. All tensors have a leading dimension B of any stride. If the BLAS
+// is called directly, they run job by job and give each job's bits. Else ATen's batched products are used,
+// which may round otherwise.
 at::Tensor linear_forward_of_jobs(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor linear_input_gradient_of_jobs(const at::Tensor& grad, const at::Tensor& weight);
 void add_linear_gradients_of_jobs_(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& weight_sum,

@@ -52,9 +52,9 @@ class Room {
   std::int64_t size_ = 0;
 };
 
-/// Returns the length of the next block of a sum of k products, of which `left` are left. The order "by
-/// columns" holds if both matrices of a product lie by columns of the sum (x W), "by rows" if the right one
-/// lies by rows (x W^T).
+/// Return the length of the next block of a sum of k products, of which `left` are left. block_by_columns()
+/// has the blocks of x W, and block_by_rows() those of x W^T, whose right matrix lies by rows.
+/// SumOrder::Of192 has the same blocks for both.
 std::int64_t block_of_192(std::int64_t left, std::int64_t k) {
   constexpr std::int64_t kBlock = 192;
   return std::min(left, k <= kBlock ? k : k < 2 * kBlock ? k / 2 : kBlock);
@@ -64,8 +64,7 @@ std::int64_t block_by_columns(SumOrder order, std::int64_t left, std::int64_t k)
   if (order == SumOrder::Of192) return block_of_192(left, k);
   return left <= kBlock ? left : left < 2 * kBlock ? (left + 1) / 2 : kBlock;
 }
-/// Does the same for a right matrix by rows. SumOrder::Of384 then has halves only if the whole sum is shorter
-/// than two blocks.
+/// With SumOrder::Of384, x W^T has halves only if the whole sum is shorter than two blocks.
 std::int64_t block_by_rows(SumOrder order, std::int64_t left, std::int64_t k) {
   constexpr std::int64_t kBlock = 384;
   if (order == SumOrder::Of192) return block_of_192(left, k);

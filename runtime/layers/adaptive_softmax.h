@@ -21,7 +21,7 @@ struct AdaptiveSoftmaxOptions {
 std::int64_t cluster_features(const AdaptiveSoftmaxOptions& options, std::size_t cluster);
 
 /// x [..., in], labels int64 [...] -> the logarithm of each label's probability [...], 0 for ignored labels.
-/// It computes torch.nn.AdaptiveLogSoftmaxWithLoss and has its parameters: head.weight [cutoffs[0] +
+/// The layer computes torch.nn.AdaptiveLogSoftmaxWithLoss and has its parameters: head.weight [cutoffs[0] +
 /// clusters, in], tail.i.0.weight [features, in], tail.i.1.weight [classes of the cluster, features]. A
 /// cluster is computed for its own labels alone. Throws DataError if a label is beyond `classes`.
 LayerPtr adaptive_log_softmax(const AdaptiveSoftmaxOptions& options);

@@ -19,8 +19,8 @@ struct BahdanauOptions {
 /// at a time.
 LayerPtr bahdanau_attention(const BahdanauOptions& options);
 
-/// Attention of the same kind for decoding, one query at a time. Tensors that do not change from step to
-/// step are computed once.
+/// Bahdanau attention for decoding, one query at a time. Tensors that do not change from step to step are
+/// computed once.
 class BahdanauMemory {
  public:
   struct Look {

@@ -53,8 +53,8 @@ struct InitialValues {
   double bias_a = 0;
 };
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial);
-/// Makes a linear layer whose parameters `weight` and `bias` have other names, for state_dicts that have
-/// them.
+/// Returns a linear layer whose parameters `weight` and `bias` have other names, for state_dicts that name
+/// them so.
 LayerPtr linear(std::int64_t in, std::int64_t out, const InitialValues& initial, std::string weight,
                 std::string bias);
 
@@ -68,9 +68,8 @@ struct BatchNormOptions {
   double epsilon = 1e-5;
   double weight_deviation = 0;  ///< standard deviation of the initial weights, normal around 1; 0: they are 1
 };
-LayerPtr batch_norm2d(std::int64_t channels,
-                      /// batch normalisation with the statistics of the microbatch
-                      const BatchNormOptions& options = {});
+/// Batch normalisation of [B, C, H, W] with the statistics of the microbatch.
+LayerPtr batch_norm2d(std::int64_t channels, const BatchNormOptions& options = {});
 /// Batch normalisation over the rows of [B, ..., C]: channels are the last dimension.
 LayerPtr batch_norm1d(std::int64_t channels, const BatchNormOptions& options = {});
 LayerPtr relu();

@@ -5,13 +5,13 @@
 
 namespace millrace {
 
-/// A subclass writes `kind`, `output_shape`, `compute`, and `parameters` where it has some. Its gradients are
+/// A subclass writes `kind`, `output_shape`, `compute`, and `parameters` if it has some. Its gradients are
 /// those of through_autograd, at the same cost: it holds what the graph holds, and the parameters' gradients
 /// come with the input's and wait.
 ///
 /// `compute` may draw random numbers (torch::randn_like, dropout). They follow from the run's seed,
 /// the layer's name and the microbatch's position: the same with every plan and when a stage recomputes. One
-/// thread of a process runs such a layer at a time. Override draws() with false where nothing is drawn: that
+/// thread of a process runs such a layer at a time. Override draws() with false if nothing is drawn: that
 /// saves a few microseconds a call, and ranks that are threads do not wait for each other.
 class ForwardLayer : public Layer {
  public:

@@ -31,7 +31,7 @@ constexpr int kMeasurements = 3;
 // jobs at once.
 constexpr double kNotTried = 2e-3;
 
-/// The clock of choosing_clock() if there is one intra-op thread.
+/// The clock of choosing_clock(), which has the times for one and for several intra-op threads.
 class ChoosingClock final : public Clock {
  public:
   TimePoint now() const override {
@@ -366,7 +366,8 @@ class JobLayer : public MultiLayer {
     if (const auto there = behind(parameters); !there.empty()) return there;
     return room = all_together(parameters, parameters_);
   }
-  /// Copies buffers back that a kernel wrote to a copy of: buffers need not lie at equal distances.
+  /// Copies tensors back of which a kernel wrote to a copy: the tensors of jobs need not lie at equal
+  /// distances.
   void put_back(std::span<const at::Tensor> whole, std::span<at::Tensor> of_jobs) const {
     for (std::size_t i = 0; i < whole.size(); ++i) {
       for (std::size_t b = 0; b < jobs_.size(); ++b) {
@@ -408,7 +409,7 @@ class JobLayer : public MultiLayer {
     const bool views = std::ranges::all_of(
         whole, [&](const at::Tensor& t) { return t.storage().is_alias_of(sums.front().storage()); });
     if (views || sums.front().numel() == 0) return kernel_->backward_weight(grad, saved.saved[0], whole);
-    // a sum that is a copy by stacked() is copied back by put_back()
+    // The sums are clones, which put_back() copies back: stacked() may have copied some of them anyway.
     for (at::Tensor& sum : whole) sum = sum.clone();
     kernel_->backward_weight(grad, saved.saved[0], whole);
     put_back(whole, sums);

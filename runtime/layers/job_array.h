@@ -1,7 +1,7 @@
 // Layers and heads of a job array: B trainings of one form, run as one. Each edge of the model is B tensors,
 // one for each job, which may lie in one storage. So neither a kernel over all jobs nor a loop over the jobs
-// copies anything. Between two kernels the B tensors can be one tensor (jobs_together). Source of the idea:
-// HFTA (MLSys'21, arXiv 2102.02344).
+// copies anything, whatever the layout. Between two kernels the B tensors can be one tensor (jobs_together).
+// Source of the idea: HFTA (MLSys'21, arXiv 2102.02344).
 #pragma once
 
 #include <cstdint>
@@ -58,11 +58,12 @@ class KernelChoices {
   /// Returns the choice that was made under `key` (a hash of layer and shapes); nullopt: none yet.
   std::optional<bool> find(std::uint64_t key) const;
   void add(std::uint64_t key, KernelChoice choice);
-  /// The choice that an earlier run made under `key`; nullopt: none is known. It stands for a measurement.
+  /// Returns the choice that an earlier run made under `key`; nullopt: none is known. It stands for a
+  /// measurement.
   std::optional<bool> recalled(std::uint64_t key) const;
   void recall(const std::string& layer, std::uint64_t key, bool fused);
   std::vector<KernelChoice> all() const;  ///< in the order in which they were made
-  /// Keys and choices by layer, those of an earlier run included: what a checkpoint keeps.
+  /// Returns keys and choices by layer, those of an earlier run included. A checkpoint keeps them.
   std::map<std::string, std::map<std::uint64_t, bool>> by_layer() const;
 
  private:

@@ -56,8 +56,7 @@ struct ParameterSpec {
   /// the job that it belongs to in a job array; its name is then "job<b>/" and the job's own name for it
   int job = -1;
   double mean = 0;  ///< mean of Init::Normal
-  /// The parameter's names below its layer in the state_dict of another program, instead of `name` or
-  /// besides it.
+  /// Its names below its layer in the state_dict of another program, instead of `name` or besides it.
   std::vector<std::string> elsewhere{};
   /// Forward writes to it in training (an embedding with a max_norm). The result is the same however often
   /// and in whatever order microbatches are read. Such a parameter may not be tied, replicated, or have
@@ -74,7 +73,6 @@ enum class CastPolicy {
   /// floating inputs are cast to the widest type among them: layers that only pass values on, and norms
   /// (whose kernels compute in float32 inside)
   Promote,
-  ///< compute in float32 inside)
 };
 
 /// Returns the type that the floating inputs of a layer with this policy are cast to. `lower` is the run's
@@ -106,12 +104,12 @@ struct CallContext {
   bool training = true;
   /// a function of (job seed, layer name, position of the microbatch in the run)
   std::uint64_t random_seed = 0;
-  /// Sums over the replicas, in training: statistics are taken over the microbatches that all replicas run
-  /// at the same time. Null: over this microbatch alone.
+  /// In training: statistics are taken over the microbatches that all replicas run at the same time. Null:
+  /// over this microbatch alone.
   ReplicaSum* replicas = nullptr;
   /// The random_seed of each job of an array; empty for a layer of one job.
   std::span<const std::uint64_t> job_seeds{};
-  /// Is 1, by output of a job, if a job array may return the output with jobs_together() (job_array.h).
+  /// Tells by output of a job (1 or 0) whether a job array may return it with jobs_together() (job_array.h).
   /// Empty: none.
   std::span<const char> together{};
   MasksFrom masks = MasksFrom::Device;

@@ -155,7 +155,7 @@ class ModuleLayer final : public Layer {
     return new_instance();
   }
   void put_back(std::shared_ptr<Instance> instance) const {
-    // an idle instance must not keep old weights alive
+    // An idle instance must not keep old weights alive.
     for (auto* own : {&instance->parameters, &instance->buffers}) {
       for (at::Tensor& tensor : *own) tensor.set_data(at::empty({0}, tensor.options()));
     }

@@ -43,7 +43,7 @@ void find_right(const at::Tensor& scores, const at::Tensor& labels, double* righ
 at::Tensor right_ones(const at::Tensor& scores, const at::Tensor& labels) {
   if (!scores.is_cpu()) {
     const at::Tensor own = scores.gather(1, labels.unsqueeze(1)).squeeze(1);
-    // argmax finds a NaN, which is not right
+    // argmax finds a NaN, whose label does not count as right.
     return scores.argmax(1).eq(labels).logical_and_(own.eq(own)).to(at::kDouble);
   }
   at::Tensor right = at::empty({scores.size(0)}, at::kDouble);

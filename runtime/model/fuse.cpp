@@ -132,8 +132,8 @@ class Completion {
   static bool has(const LayeredModel& model, const std::string& name) {
     return std::ranges::find(model.layers, name, &NamedLayer::name) != model.layers.end();
   }
-  /// Returns the tensor that a layer that was left out passes on in place of `tensor`; else `tensor`
-  /// itself.
+  /// If `tensor` is the output of a layer that was left out, returns the tensor that this layer passes on;
+  /// else `tensor`.
   std::string source(const std::string& tensor) const {
     const auto found = passed_on_.find(tensor);
     return found == passed_on_.end() ? tensor : found->second;

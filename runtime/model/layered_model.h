@@ -25,10 +25,10 @@ enum class SampleForm {
   Tensors,      ///< any tensors of the fields' shapes and types
   Translation,  ///< pairs of sentences: fields source, target, labels
   RunningText,  ///< fields tokens, labels
-  BertPairs,    ///< pairs of segments: input_ids, token_type_ids, masked_positions, masked_labels,
-                ///< next_sentence
-  Captions,     ///< captions of videos: fields frames, tokens, labels
-  Points,       ///< clouds of points: fields points and target or labels
+  /// pairs of segments: fields input_ids, token_type_ids, masked_positions, masked_labels, next_sentence
+  BertPairs,
+  Captions,  ///< captions of videos: fields frames, tokens, labels
+  Points,    ///< clouds of points: fields points and target or labels
 };
 
 /// A tensor of the batch. Layers and heads read it by name, like the output of a layer. Every stage that

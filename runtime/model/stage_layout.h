@@ -32,9 +32,9 @@ struct Crossing {
   /// The layers and heads (num_layers + head) of `to` that read it, from the last to the first. A reader is
   /// there once for each of its inputs that is this tensor.
   std::vector<int> uses;
-  /// True if the gradient that is sent back is the sum over `uses`. It is not if a layer of another stage
-  /// reads the tensor after one of them. One gradient for each use is then sent, joined along dimension 0.
-  /// So the sum can be made in the order of a single process, from the last reader to the first.
+  /// True if the gradient that is sent back is the sum over `uses`. False if a layer of another stage reads
+  /// the tensor after one of them. Then one gradient for each use is sent, joined along dimension 0, and the
+  /// receiver adds them in the order of a single process, from the last reader to the first.
   bool summed = true;
   bool has_gradient = true;  ///< ModelTensor::wants_gradient
 

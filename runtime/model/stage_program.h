@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/layers/carrying_layer.h"
-#include "runtime/model/stage_layout.h"
+#include "runtime/stage/stage_layout.h"
 
 namespace millrace {
 
@@ -60,8 +60,8 @@ struct Border {
   std::vector<Port> gradients;
 };
 
-/// Gradients [begin, end) of each job's part of the flat tensor that are reduced together once layer
-/// `first_layer` (position in the stage) and all after it have given theirs.
+/// Gradients [begin, end) of each job's part of the flat tensor that are reduced together. They are complete
+/// once layer `first_layer` (position in the stage) and all after it have given theirs.
 struct Bucket {
   int first_layer = 0;
   std::int64_t begin = 0, end = 0;
@@ -77,7 +77,8 @@ struct StageProgram {
   int num_places = 0;
   /// stages that send activations to this one, stages that this one sends them to
   std::vector<Border> earlier, later;
-  /// Is 1, by place, if several stages read the tensor. Its gradient is summed when all parts are there.
+  /// 1 for each place whose tensor goes to another stage, or whose gradient goes back use by use
+  /// (Crossing::summed). Its gradient is summed when all parts are there.
   std::vector<char> in_parts;
   std::size_t num_sums = 0;  ///< sums of all heads of the model
   bool carries = false;      ///< one of its layers carries states

@@ -166,8 +166,8 @@ int count_of(double once, double seconds_a_size) {
   return static_cast<int>(std::clamp(fitting, 1.0, double(kMostRepetitions / kPasses)));
 }
 
-/// Measures each size in both directions once and chooses the number of its trips in a pass. Larger sizes are
-/// left out after a slow message.
+/// Runs the first pass: measures each size in both directions and chooses the number of its trips in a pass.
+/// Larger sizes are left out after a slow message.
 std::vector<Sweep> first_pass(Pair& pair, const std::vector<Bytes>& sizes, double seconds_a_size) {
   std::vector<Sweep> sweeps;
   for (std::size_t i = 0; i < sizes.size(); ++i) {

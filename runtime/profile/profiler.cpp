@@ -537,7 +537,7 @@ LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& option
   const auto num_batches = static_cast<std::int64_t>(batches.timed.size());
   std::int64_t passed = 0;
   const auto pass_is_done = [&] {
-    // the 1: the pass that tries kernels
+    // The 1 stands for the pass that tries kernels.
     const std::int64_t timed = std::int64_t{options.blocks} * options.repetitions + 1;
     if (options.progress)
       options.progress(++passed, (timed * num_batches + warmups) * static_cast<std::int64_t>(turns.size()));

@@ -8,11 +8,11 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/device/device.h"
-#include "runtime/model/layered_model.h"
 #include "runtime/plan/layer_graph.h"
-#include "runtime/profile/profile_options.h"
+#include "runtime/stage/layered_model.h"
 #include "runtime/stage/update_rule.h"
 #include "runtime/train/batch_source.h"
+#include "runtime/train/profile_options.h"
 
 namespace millrace {
 
@@ -39,17 +39,18 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 
 /// Measures a model layer by layer. Runs on the calling thread with its intra-op threads. Throws ConfigError
 /// if the shapes do not fit.
-/// Times are seconds for one microbatch: forward, input gradient and weight gradient of each layer, the loss,
-/// the update, what the update takes more when the version before must be kept, and the norm of the gradient.
-/// Each time is taken alone: the host waits for the device, so kernels do not overlap. Bytes are those of
-/// parameters, of outputs, and of what a layer keeps until its backward (each storage once).
+/// Times are seconds for one microbatch. They cover forward, input gradient and weight gradient of each
+/// layer, the loss, the update, and the norm of the gradient. They also give the extra time of an update when
+/// the version before must be kept. Each time is taken alone: the host waits for the device, so kernels do
+/// not overlap. Bytes are those of parameters, of outputs, and of what a layer keeps until its backward (each
+/// storage once).
 /// Times and bytes of messages are means over `batches.timed`, and are given for each microbatch too if
 /// lengths differ. Memory is that of the longest microbatch. If `batches` is empty, one microbatch of random
 /// data is measured.
-/// In a model that is trained in turns (turns.h), the times of a layer are those of all turns together, and
-/// its memory is that of the turn with the most. LayerGraph::turns has each turn alone. In a job array
-/// (model/fuse.h), times are those of all jobs together. An array chooses its kernels in passes that do not
-/// count.
+/// A model that is trained in turns (turns.h): the times of a layer are those of all turns together, and its
+/// memory is that of the turn with the most. LayerGraph::turns has each turn alone.
+/// A job array (stage/fuse.h): times are those of all jobs together. It chooses its kernels in passes that do
+/// not count.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
 

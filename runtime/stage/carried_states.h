@@ -23,7 +23,7 @@ using CarriedTensors = std::vector<std::vector<at::Tensor>>;
 class CarriedStates {
  public:
   /// Returns the state that the microbatch at `position` begins with. `follows` is BatchExtent::follows. The
-  /// state is empty if the microbatch's samples begin.
+  /// state is empty if the microbatch's samples begin there.
   CarriedTensors before(std::int64_t position, std::int64_t follows) {
     reach_ = std::max(reach_, follows);
     if (follows == 0) return {};

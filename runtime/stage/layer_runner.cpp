@@ -55,7 +55,7 @@ std::vector<at::Tensor> LayerRunner::inputs_of(const LayerSlot& slot, const Head
   std::vector<at::Tensor> inputs;
   for (int place : head.inputs) {
     const at::Tensor& value = slot.values[place];
-    // undefined if the first tensor has the values of all jobs: jobs_together()
+    // The tensor is undefined if the first job's has the values of all jobs (jobs_together()).
     inputs.push_back(value.defined() ? widened(value) : value);
   }
   return inputs;
@@ -146,7 +146,7 @@ void LayerRunner::forward(LayerSlot& slot, std::int64_t position, VersionId vers
       if (drawn_.size() > 1) context.job_seeds = drawn_;
     }
     std::span<at::Tensor> buffers = store_.buffers(static_cast<int>(i));
-    // on copies: running means must count a microbatch once
+    // These run on copies, because running means must count a microbatch once.
     if (run == Run::Again || step.keeps_statistics) {
       copies.clear();
       for (const at::Tensor& buffer : buffers) copies.push_back(buffer.clone());
@@ -181,7 +181,7 @@ void LayerRunner::add_gradient(LayerSlot& slot, int place, int use, at::Tensor v
     return;
   }
   at::Tensor& sum = slot.gradients[at];
-  // never in place: gradients of inputs may share memory
+  // The sum is never made in place: gradients of inputs may share memory.
   sum = sum.defined() ? at::add(sum, value) : std::move(value);
 }
 

@@ -67,7 +67,8 @@ class ParameterStore {
   /// Returns one job's parameters, buffers and ties as a store by itself, under their names in the array.
   /// Values are shared. Versions that are published later are not in it. For rules and checkpoints.
   ParameterStore job(int job) const;
-  /// Returns the same under the names of job `as`. This store then holds a part of a larger array's jobs.
+  /// Returns the store of one job under the names of job `as`. It is for a store that holds a part of a
+  /// larger array's jobs.
   ParameterStore job(int job, int as) const;
   /// Returns the layers [first, end) of the stage as a store by itself; only for a store of one job. Their
   /// parameters are `flat_range` of the flat tensors. It shares tensors as job() does.

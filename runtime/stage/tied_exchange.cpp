@@ -130,7 +130,7 @@ bool TiedExchange::send(const End& end, const at::Tensor& tensor, bool values) {
       here = true;
       continue;
     }
-    // a copy: this stage may go on before the other has received it
+    // A copy is sent, because this stage may go on before the other has received it.
     message.tensors.push_back(tensor.clone());
     transfers.push_back({Direction::Send, to, tag_of(end, values), message.tensors.back(),
                          (values ? "SEND of the tied " : "SEND of the tied gradient of ") + end.name});

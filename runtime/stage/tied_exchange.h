@@ -18,9 +18,8 @@ namespace millrace {
 struct MessageNumbers {
   int model = 0;   ///< number of this model
   int models = 1;  ///< number of models that share the pipeline
-  /// The greatest numbers of crossings and ties that any of these models has. 0: those of the model's own
-  /// layout.
-  std::size_t most_crossings = 0, most_ties = 0;  ///< 0: those of the layout
+  /// greatest numbers of crossings and ties of any of these models; 0: those of this model's layout
+  std::size_t most_crossings = 0, most_ties = 0;
 
   /// Returns the tag of `item` at `position`, unique among all models. `own` is the number of items of this
   /// model, and `most` the greatest of any model.

@@ -618,7 +618,7 @@ void BlockWork::add(FlatRange range, std::function<void(FlatRange)> work) {
 }
 
 void BlockWork::run() {
-  // fewer elements are done sooner than handed over
+  // Fewer elements are done sooner than they are handed over.
   constexpr std::int64_t kElementsOfThread = 2 * kBlockElements;
   const auto blocks = std::ssize(blocks_);
   const std::int64_t grain = 1 + kElementsOfThread * blocks / std::max<std::int64_t>(1, elements_);

@@ -65,14 +65,14 @@ struct RuleParts {
   UpdateKernels kernels = UpdateKernels::Own;
 };
 
-/// One rule for the parameters of one stage. It keeps state for, and updates, its shard of them: all, unless
-/// replicas share it. Not thread-safe.
+/// One rule for the parameters of one stage. It keeps state for its shard of the parameters, and updates that
+/// shard. The shard is all of them unless replicas share the rule state. Not thread-safe.
 class UpdateRule {
  public:
   UpdateRule(const RuleOptions& options, const RuleParts& parts);
   virtual ~UpdateRule() = default;
-  /// weights_ -= rule(gradient), in place, for all parameters; collective over the replicas that share the
-  /// state. Both are [N]; what `gradient` holds afterwards means nothing.
+  /// Updates all parameters in place: weights -= rule(gradient). Collective over the replicas that share the
+  /// state. Both tensors are [N]; what `gradient` holds afterwards means nothing.
   void apply_(const at::Tensor& weights, const at::Tensor& gradient, const UpdateScalars& scalars) {
     apply_all_(std::array{Update{this, weights, gradient, scalars}});
   }
@@ -82,14 +82,16 @@ class UpdateRule {
     UpdateScalars scalars;
     std::int64_t begin = 0;  ///< the first element of the two tensors that the rule updates
   };
-  /// Applies several rules, whose weights are apart. Their blocks are one piece of work, so that
-  /// many small jobs take what one model of their size takes.
+  /// Applies several rules whose weights do not overlap. Their blocks are one list of work. So many small
+  /// jobs take as long as one model of their total size.
   static void apply_all_(std::span<const Update> updates);
 
-  /// Flat state tensors by name ("momentum_buffer", "exp_avg", ...) of this rank's shard; shared, not copied.
+  /// Returns the flat state tensors of this rank's shard by name ("momentum_buffer", "exp_avg", ...); shared,
+  /// not copied.
   const std::vector<std::pair<std::string, at::Tensor>>& state() const { return state_; }
   FlatRange shard() const { return shards_.mine(); }
-  /// The state of all shards [N] on the first replica, nothing on the others. Collective over the replicas.
+  /// Returns the state of all shards [N] on the first replica, and nothing on the others. Collective over the
+  /// replicas.
   std::vector<std::pair<std::string, at::Tensor>> whole_state();
   /// Completes `flat` [N], which has this rank's shard, with the shards of all replicas. Collective over
   /// them.
@@ -136,7 +138,7 @@ class UpdateRule {
   /// Returns the range of a parameter in this rank's shard, padding included; it may be empty.
   FlatRange shard_of_slot(std::size_t slot) const;
   at::Tensor add_state(const std::string& name);  ///< zeros, one element for each of the shard
-  /// The part of a state tensor that belongs to `range` of the flat tensors.
+  /// Returns the part of a state tensor that belongs to `range` of the flat tensors.
   at::Tensor part(const at::Tensor& state, FlatRange range) const {
     return state.narrow(0, range.begin - shard().begin, range.size());
   }

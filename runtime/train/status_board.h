@@ -8,7 +8,7 @@
 namespace millrace {
 
 /// A board that is cheap enough to be updated at every action. The text is made only if there is a mapping,
-/// and only what changed is copied into it. Not thread-safe.
+/// and is copied into it. Not thread-safe.
 class StatusBoard {
  public:
   StatusBoard() = default;  ///< writes nowhere

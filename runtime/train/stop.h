@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-/// The distances between ranks, in steps.
+/// The number of steps by which ranks may be apart.
 struct StopReach {
   int lag = 1;    ///< at the end of step n a rank reads the answers that all gave at the end of step n - lag
   int ahead = 0;  ///< when one rank ends step n, another may already work on step n + ahead

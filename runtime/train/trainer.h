@@ -38,6 +38,7 @@ struct World {
 struct BatchNeeds {
   /// by index in LayeredModel::fields: 1 if the rank reads the field; none set: it asks only for extents
   std::vector<char> fields;
+  /// tells whether this rank reads the microbatch at `position`
   std::function<bool(std::int64_t position)> mine;
 
   bool any() const { return std::ranges::find(fields, 1) != fields.end(); }
