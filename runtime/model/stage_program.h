@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/layers/carrying_layer.h"
-#include "runtime/stage/stage_layout.h"
+#include "runtime/model/stage_layout.h"
 
 namespace millrace {
 

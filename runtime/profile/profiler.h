@@ -8,11 +8,11 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/device/device.h"
+#include "runtime/model/layered_model.h"
 #include "runtime/plan/layer_graph.h"
-#include "runtime/stage/layered_model.h"
+#include "runtime/profile/profile_options.h"
 #include "runtime/stage/update_rule.h"
 #include "runtime/train/batch_source.h"
-#include "runtime/train/profile_options.h"
 
 namespace millrace {
 
@@ -49,7 +49,7 @@ ProfileBatches spread_batches(const LayeredModel& model, BatchSource& source, st
 /// data is measured.
 /// A model that is trained in turns (turns.h): the times of a layer are those of all turns together, and its
 /// memory is that of the turn with the most. LayerGraph::turns has each turn alone.
-/// A job array (stage/fuse.h): times are those of all jobs together. It chooses its kernels in passes that do
+/// A job array (model/fuse.h): times are those of all jobs together. It chooses its kernels in passes that do
 /// not count.
 LayerGraph profile_model(const LayeredModel& model, const ProfileOptions& options, Clock& clock,
                          Device& device, ProfileBatches batches = {});
