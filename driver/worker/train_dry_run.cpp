@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "runtime/checkpoint/initial_weights.h"
+#include "runtime/plan/plan_rounds.h"
 
 namespace millrace {
 namespace {
