@@ -6,13 +6,10 @@ namespace millrace {
 namespace {
 
 // Seconds of the mean layer, forward and backward. The start of a longer layer takes a negligible part of it.
+constexpr double kLongLayer = 2e-3;
 // Seconds of a job's microbatch. A longer one is held to kGainOfLong: larger arrays take more memory, so they
 // must gain more than the error of a measurement. Not all sizes are tried then. For a shorter one fewer,
 // larger arrays are preferred (kGainOfShort), because an array's step also takes time beside its layers.
-constexpr double kLongLayer = 2e-3;
-// Seconds of a job's microbatch. Where it is longer, more jobs at a time must gain more than a measurement is
-// wrong by, as they take more memory, and not all sizes are tried. Where it is shorter, what an array's step
-// takes beside its layers counts for fewer arrays.
 constexpr double kLongJob = 1e-3;
 constexpr double kGainOfLong = 0.97, kGainOfShort = 1.03;
 
@@ -26,18 +23,21 @@ ArrayDivision divide_jobs(const DividedRun& run, const std::function<double(std:
   };
   ArrayDivision division;
   TriedArray best{};
+  double least_s = 0;  // of all that were tried: small losses must not add up
   int no_faster = 0;
   for (std::size_t size = 1; size <= run.jobs;) {
     const TriedArray& tried =
         division.tried.emplace_back(TriedArray{size, seconds_of(size) / static_cast<double>(size)});
     const double job_s = division.tried.front().job_s;
     const double gain = job_s > kLongJob ? kGainOfLong : kGainOfShort;
-    if (size == 1 || step_s(tried) < gain * step_s(best)) {
+    const double to_beat = job_s > kLongJob ? step_s(best) : least_s;
+    if (size == 1 || step_s(tried) < gain * to_beat) {
       best = tried;
       no_faster = 0;
     } else {
       ++no_faster;
     }
+    least_s = size == 1 ? step_s(tried) : std::min(least_s, step_s(tried));
     if (job_s > kLongLayer * static_cast<double>(run.layers) || (no_faster == 2 && job_s > kLongJob)) break;
     size = size == run.jobs ? size + 1 : std::min(2 * size, run.jobs);
   }

@@ -56,6 +56,11 @@ TEST(ArrayDivision, ShortJobsAreTriedInAllSizesAndTogetherWhereItCostsNothing) {
   EXPECT_EQ(divided({.jobs = 4, .layers = 5}, {{1, 0.06}, {2, 0.08}, {4, 0.07}}).arrays, 4u);
 }
 
+TEST(ArrayDivision, SmallLossesDoNotAddUp) {
+  EXPECT_EQ(divided({.jobs = 8, .layers = 5}, {{1, 0.06}, {2, 0.0612}, {4, 0.0624}, {8, 0.0636}}).arrays, 4u)
+      << "2 % are lost with pairs, 6 % with all together";
+}
+
 TEST(ArrayDivision, ThePipelinesBubbleCounts) {
   // One array of two is 10 % faster a microbatch, but fills 4 stages with 2 microbatches: 1 + 3/2 against 1 +
   // 3/4.
