@@ -127,9 +127,9 @@ class ObjectReader {
   const Json* optional_object(std::string_view key);
   const Json* any(std::string_view key);                   ///< nullptr if absent; no Problem
   std::vector<std::string> strings(std::string_view key);  ///< required array of strings
-  void problem(std::string_view key, std::string what,
-               std::string hint = {});  ///< adds a Problem at the key's place
-  void finish();                        ///< adds one Problem for each unknown key
+  /// Adds a Problem at the key's place.
+  void problem(std::string_view key, std::string what, std::string hint = {});
+  void finish();  ///< adds one Problem for each unknown key
 
  private:
   const Json* get(std::string_view key, Json::Kind kind, bool required);

@@ -81,15 +81,15 @@ struct ClusterSpec {
 
   int num_ranks() const;           ///< product of the levels' counts, or the devices of all hosts
   int host_of(RankId rank) const;  ///< index into `hosts`; 0 where no hosts are listed
-  int kind_of(
-      RankId rank) const;  ///< index into `kinds`; -1: no kind, which means speed 1 and the cluster's memory
+  /// Index into `kinds`; -1: no kind, which means speed 1 and the cluster's memory.
+  int kind_of(RankId rank) const;
   double speed_of(RankId rank) const;  ///< 1: as profiled
   Bytes memory_of(RankId rank) const;  ///< bytes: its kind's, else the cluster's; 0: unlimited
-  ClusterLink link(RankId a, RankId b)
-      const;  ///< their entry of rank_links, else the link of their innermost common level, or of their hosts
-  double copy_seconds_per_byte(
-      RankId a, RankId b) const;  ///< of the copies device to host at a and host to device at b
-  bool same_devices() const;      ///< all ranks have equal speed, memory, profile and copy
+  /// Their entry of rank_links, else the link of their innermost common level, or of their hosts.
+  ClusterLink link(RankId a, RankId b) const;
+  /// Of the copies device to host at a and host to device at b.
+  double copy_seconds_per_byte(RankId a, RankId b) const;
+  bool same_devices() const;  ///< all ranks have equal speed, memory, profile and copy
 
   static Result<ClusterSpec> load(const std::string& path);
   static Result<ClusterSpec> parse(std::string_view yaml, const std::string& name);
