@@ -24,7 +24,7 @@ struct Include {
   bool from_root = false;  ///< "x.h"; otherwise <x>
 };
 
-/// What each folder may include besides itself. Written out: this table is the picture in
+/// The folders that each folder may include besides itself. Written out: this table is the picture in
 /// docs/architecture.md.
 const std::map<std::string, std::set<std::string>>& direct_arrows() {
   static const std::map<std::string, std::set<std::string>> arrows{
