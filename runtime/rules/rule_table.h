@@ -52,7 +52,7 @@ double value_of(const RuleOptions& options, std::optional<double> RuleOptions::*
 std::vector<ParameterGroup> no_decay_of(const RuleOptions& options);
 /// Returns the greatest norm of the gradient; 0: gradients are not clipped by it.
 double clip_norm_of(const RuleOptions& rule, const ClipOptions& clip);
-/// Names of the state tensors of `options`.
+/// Returns the names of the state tensors that the rule keeps with `options`.
 std::vector<std::string_view> states_of(const RuleOptions& options);
 
 /// Finds numbers and switches that the rule does not have, values outside their range, and combinations
