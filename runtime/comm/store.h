@@ -39,7 +39,7 @@ struct TcpStoreOptions {
   Clock& clock = steady_clock();
 };
 
-/// What one job may ask of a store that its rank 0 serves.
+/// Limits of one job's use of a store that its rank 0 serves.
 struct TcpStoreLimits {
   static constexpr std::uint32_t kKeyBytes = 512;
   static constexpr std::uint32_t kValueBytes = 1 << 20;

@@ -87,7 +87,7 @@ struct ClusterSpec {
   Bytes memory_of(RankId rank) const;  ///< bytes: its kind's, else the cluster's; 0: unlimited
   /// Their entry of rank_links, else the link of their innermost common level, or of their hosts.
   ClusterLink link(RankId a, RankId b) const;
-  /// Of the copies device to host at a and host to device at b.
+  /// Seconds per byte of the two copies: device to host at a, and host to device at b.
   double copy_seconds_per_byte(RankId a, RankId b) const;
   bool same_devices() const;  ///< all ranks have equal speed, memory, profile and copy
 
