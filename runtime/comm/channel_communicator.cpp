@@ -119,7 +119,7 @@ class WorkerPending final : public Pending {
   std::shared_ptr<Worker::Job> job_;
 };
 
-/// What each peer sends to be added; null where it is this rank.
+/// The summand from each peer; null for this rank.
 using Arrivals = std::vector<std::unique_ptr<Arrival>>;
 
 /// Writes the sum of `mine` and of what arrives, in the order of ranks, into `mine`. What this rank has sent

@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-/// What has come for one rank and was not asked for yet.
+/// The messages that have come for one rank and that it has not asked for yet.
 struct Mailbox {
   struct Key {
     int from;

@@ -47,7 +47,7 @@ class RoutedChannel final : public Channel {
   std::shared_ptr<Channel> far_;
 };
 
-/// By rank: the first rank that can share memory with it.
+/// Returns, by rank, the first rank that can share memory with it.
 std::vector<int> hosts_of_ranks(const CommunicatorOptions& options, Store& store) {
   store.set("domain/" + std::to_string(options.rank.value), shared_memory_domain());
   std::map<std::string, int> first;

@@ -46,7 +46,7 @@ struct Line {
   NcclApi::Stream stream = nullptr;
 };
 
-/// What all communicators of a rank share: the lines, and the end of everything.
+/// The state that all communicators of a rank share: the lines, and the abort.
 class Fabric {
  public:
   Fabric(const CommunicatorOptions& options, std::shared_ptr<Store> store)
@@ -409,7 +409,7 @@ class NcclCommunicator final : public Communicator {
     fabric_->group(lines, parts.front().transfer.what.text(), [&](auto&& taken) {
       for (const auto& part : parts) {
         const Transfer& t = part.transfer;
-        // Of the two ranks of a line the sender is 0.
+        // The sender is rank 0 of the two ranks of a line.
         if (t.direction == Direction::Send)
           taken(api().send(t.tensor, 1, t.tag, part.line.comm, part.line.stream));
         else

@@ -130,7 +130,7 @@ class Gantt {
     int line = 0;
   };
 
-  /// What is in the picture, in lines that fit.
+  /// Lays out the legend of what is in the picture, in lines that fit.
   void lay_out_legend() {
     const auto entry = [&](const std::string& colour, const std::string& name) {
       legend_.push_back({.colour = colour, .name = name});
@@ -284,7 +284,7 @@ class Gantt {
     return svg;
   }
 
-  /// Of each cell; empty where the rank is idle.
+  /// Returns the colour of each cell; empty where the rank is idle.
   std::vector<std::string> row_colours(const GanttRow& row, std::size_t columns) const {
     std::vector<std::array<double, kKinds.size()>> shares(columns);
     const double per_cell = span_ / static_cast<double>(columns);

@@ -1,4 +1,4 @@
-// Gantt charts as SVG: of simulations and of measured spans alike.
+// Gantt charts as SVG, for simulations and for measured spans.
 #pragma once
 
 #include <string>
@@ -20,9 +20,9 @@ struct GanttBar {
 struct GanttRow {
   std::string label;
   std::vector<GanttBar> bars;
-  std::string note;  ///< right of the row, inside it where the notes have no heading
-  /// The time from which to which the row's idle ground is drawn; `to` 0: to the right end. Nothing is known
-  /// outside of it.
+  std::string note;  ///< right of the row; inside the row if GanttOptions::notes is empty
+  /// The row's idle ground is drawn from `from` to `to`, because nothing is known outside of it. `to` 0: the
+  /// right end.
   double from = 0, to = 0;
 };
 
@@ -46,13 +46,14 @@ struct GanttOptions {
   std::vector<std::string> tints;  ///< legend of the tints, if there are several
 };
 
-/// A self-contained <svg> element. Text is escaped. Idle time is the row's grey ground; the legend has what
-/// the picture shows. Up to some thousand bars are drawn one by one, with tooltips; larger charts as a grid
-/// of cells, each with the mean colour of what its ranks (every n-th) do in its time: below 2 MB for every
-/// size.
+/// Returns a self-contained <svg> element. Text is escaped. Idle time is the row's grey ground. The legend
+/// lists what the picture shows. Up to some thousand bars are drawn one by one, with tooltips. A larger chart
+/// is a grid of cells that stays below 2 MB. A cell has the mean colour of what its ranks (every n-th) do in
+/// its time.
 std::string gantt_svg(const std::vector<GanttRow>& rows, const GanttOptions& options);
 
-/// A simulation with its figures: stages and chunks, bubble and stash of each rank, messages that take time.
+/// Draws a simulation with its figures: stages and chunks, bubble and stash of each rank, and messages that
+/// take time.
 std::string draw_svg(const Simulation& simulation, const PipelineShape& shape, const std::string& title);
 
 /// Returns the colour of a kind of bar, the same in all pictures. Kinds: forward, backward, input, weight,

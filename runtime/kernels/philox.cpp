@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-/// Of so many counters at a time, word by word.
+/// The words of `Lanes` counters at a time, word by word.
 template <int Lanes>
 struct Words {
   std::uint32_t of[4][Lanes];

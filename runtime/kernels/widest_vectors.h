@@ -1,5 +1,6 @@
-// Loops by the widest vectors that the machine has; which are chosen when the program starts, before
-// sanitizers have. On functions that are no templates: GCC makes no clones of those.
+// Compiles a function for several vector widths; the widest that the machine has is chosen when the program
+// starts. Sanitizers start later than that choice, so their builds go without. The attribute is for functions
+// that are no templates, because GCC makes no clones of templates.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \

@@ -32,7 +32,8 @@ double weighted_median_of(std::vector<Slope> slopes) {
   return slopes.back().value;
 }
 
-/// Where noise hides the slope, the largest message says at least what came through.
+/// Returns 1 / slope of the line. If noise hides the slope, the time of the largest message gives a lower
+/// bound.
 double bandwidth_of(const std::vector<MessageTime>& times, double latency_s) {
   const double slope = fit_line(times).seconds_per_byte;
   if (slope > 0) return std::min(1 / slope, kMostBandwidth);
@@ -65,7 +66,7 @@ bool are_alike(const ClusterLink& a, const ClusterLink& b, double tolerance) {
   return fast <= slow * (1 + tolerance) && (far - near <= kLatencyNoise || far <= near * (1 + tolerance));
 }
 
-/// Of a pair of ranks: (level, level), (host, host) for the inside of a host, or two hosts.
+/// The group of a pair of ranks: (level, level), (host, host) for the inside of a host, or two hosts.
 using Group = std::pair<int, int>;
 
 Group group_of(const ClusterSpec& cluster, RankId a, RankId b) {

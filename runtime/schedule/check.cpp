@@ -1,4 +1,4 @@
-// What makes a schedule valid, and whether it can get stuck.
+// Checks that a schedule is valid and cannot deadlock.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -37,7 +37,7 @@ class Checker {
   }
 
  private:
-  /// What has been done for one microbatch on one stage.
+  /// The computations that are done for one microbatch on one stage.
   struct Cell {
     bool forward = false, input = false, weight = false;
   };
@@ -201,7 +201,7 @@ class Checker {
            {}});
   }
 
-  /// What a computation consumes must have been received, or made on this rank, before.
+  /// Checks that a computation's inputs were received, or made on this rank, before it.
   void needs(std::size_t r, const Action& a, bool gradient) {
     for (const StageLink& link : gradient ? messages_.out_of(a.stage) : messages_.into(a.stage)) {
       const StageId peer = gradient ? link.to : link.from;

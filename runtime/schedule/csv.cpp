@@ -17,7 +17,7 @@ constexpr std::int64_t kMostNumber = 1'000'000;  // stages, microbatches
 constexpr std::int64_t kMostCells = 20'000'000;  // stages x microbatches
 constexpr std::size_t kMostReported = 20;
 
-/// What a field says. REDUCE_GRAD is Op::Reduce; UNSHARD and RESHARD have no Op.
+/// The content of a field. REDUCE_GRAD is Op::Reduce; UNSHARD and RESHARD have no Op.
 struct Field {
   Action action;
   bool is_shard = false;

@@ -62,8 +62,8 @@ std::vector<Order> interleaved(int places, int chunks, int microbatches) {
   return orders;
 }
 
-/// The same for ZB-H1 (PyTorch's InterleavedZeroBubble): half the warm-up between places, W from the r-th I
-/// on.
+/// Makes the interleaved order for ZB-H1 (PyTorch's InterleavedZeroBubble): half the warm-up between places,
+/// W from the r-th I on.
 std::vector<Order> interleaved_h1(int places, int chunks, int microbatches) {
   const int first = rounds_of(places, microbatches)[0];
   std::vector<Order> orders;

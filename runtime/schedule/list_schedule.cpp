@@ -178,7 +178,8 @@ class Builder {
     return best;
   }
 
-  /// What rank r does next: a W if it ends before the next F or I can start, or nothing else can be done.
+  /// Offers what rank r does next: a W if W ends before the next F or I can start, or if nothing else can be
+  /// done.
   void offer(std::size_t r) {
     Rank& rank = ranks_[r];
     ++rank.stamp;

@@ -99,7 +99,7 @@ void order_pairs(std::vector<Order>& ranks, const MessageIndex& messages) {
 }  // namespace
 
 void finish_step(const PipelineShape& shape, Order& order) {
-  /// Of one array on this rank.
+  /// The ends of one array on this rank.
   struct Ends {
     std::map<int, std::int64_t> newest;  ///< by stage: the last microbatch
     std::size_t last = 0;                ///< place of its last action

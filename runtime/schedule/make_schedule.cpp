@@ -19,7 +19,7 @@ bool equal_replicas(const PipelineShape& shape) {
   });
 }
 
-/// What every schedule needs.
+/// Finds the problems of a shape that no schedule allows.
 Problems basic_problems(const PipelineShape& shape) {
   Problems problems;
   if (shape.ranks_of_stage.empty()) problems.push_back({"", "the pipeline has no stages", {}});

@@ -32,7 +32,7 @@ struct Sent {
   std::int64_t end;  ///< handed over: the end of the send, or when a receiver that waited had it
   bool taken = false;
 };
-/// By (rank that sends, rank that receives, microbatch).
+/// Sent messages by (rank that sends, rank that receives, microbatch).
 using Messages = std::map<std::tuple<int, int, std::int64_t>, std::vector<Sent*>>;
 
 class Averages {
@@ -278,7 +278,7 @@ class Averages {
     }
   }
 
-  /// Of the rank that came last: it waited for nobody.
+  /// Returns the agreement's seconds on the rank that came last, because it waited for nobody.
   double agreement() const {
     Mean last;
     for (const auto& [step, by_rank] : agreeing_) {

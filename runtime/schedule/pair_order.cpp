@@ -11,7 +11,8 @@
 namespace millrace {
 namespace {
 
-/// What both ends call a message: gradient or activation, producing stage, consuming stage, microbatch.
+/// The identity of a message for both ends: gradient or activation, producing stage, consuming stage,
+/// microbatch.
 using Message = std::tuple<bool, int, int, int>;
 
 Message message_of(const Action& t) {

@@ -26,7 +26,7 @@ std::size_t cut_position(const std::vector<Action>& actions, std::int64_t cut) {
   return 0;
 }
 
-/// Where each rank's list is at a cut, and the receives behind it whose message is sent before it.
+/// The place of a cut in each rank's list, and the receives behind it whose messages are sent before it.
 struct Cut {
   std::vector<std::size_t> ends;
   Lists under_way;
@@ -50,7 +50,8 @@ Cut cut_of(const Lists& ranks, const MessageIndex& messages, std::int64_t cut) {
   return result;
 }
 
-/// Where sends block nothing may be under way at a cut: its receives end the part before it.
+/// Moves the receives of a cut to the end of the part before it, because nothing may be under way there if
+/// sends block.
 void receive_before(Cut& cut, Lists& ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     auto& actions = ranks[r];

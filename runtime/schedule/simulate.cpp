@@ -146,7 +146,7 @@ class Simulator {
     return std::exp(options_.jitter * (random.normal() - options_.jitter / 2));
   }
 
-  /// What is known of the action at this place of the list; negative if nothing is.
+  /// Returns the own seconds of the action at this place of the list; negative if they are not known.
   double own_seconds(std::size_t r, std::size_t place) const {
     return r < options_.own_seconds.size() ? at_or(options_.own_seconds[r], place, -1) : -1;
   }

@@ -1,4 +1,4 @@
-// What a step costs when one follows the other.
+// The seconds of a step when steps follow each other.
 #include <algorithm>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What tells two ranks, or a resumed run, that their data are not the same.
+// Fingerprints tell two ranks, or a resumed run, that their data differ.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -29,7 +29,7 @@ class JobArrays : public Pipeline {
     end_in_cross_entropy(model);
     return model;
   }
-  /// What each job of `options` is by itself.
+  /// Returns the options of one job of `options` as a training by itself.
   static TrainOptions alone(TrainOptions options, std::size_t job) {
     const JobOptions own = options.jobs[job];
     options.jobs.clear();

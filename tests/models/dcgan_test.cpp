@@ -75,7 +75,7 @@ TEST_F(Dcgan, HasThePublishedNetworks) {
     EXPECT_FALSE(make_model("dcgan", {{"image-size", size}})) << size;
 }
 
-/// What a turn does not need is neither computed nor sent.
+/// Tensors that a turn does not need are neither computed nor sent.
 TEST_F(Dcgan, EachTurnIsCutToItsHeads) {
   const LayeredModel model = small_dcgan();
   const StageLayout layout = *make_layout(model, plan(model, 3, ScheduleKind::OneFOneB, 2), kMicrobatch);

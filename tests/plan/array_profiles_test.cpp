@@ -1,4 +1,4 @@
-// What profiles and plans say of several jobs, in their files and between sizes that were measured.
+// Profiles and plans of several jobs, in their files and between sizes that were measured.
 #include "runtime/plan/array_profiles.h"
 
 #include <gtest/gtest.h>

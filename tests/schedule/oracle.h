@@ -111,7 +111,7 @@ class Oracle {
         std::ranges::find_if(list, [&](const Action& b) { return key(a) == key(b); }) - list.begin());
   }
   bool has(std::size_t r, const Action& a) const { return at(r, a) < schedule_.ranks[r].size(); }
-  /// Where the input gradient of (stage, m) is made on r.
+  /// Returns the place in r's list at which the input gradient of (stage, m) is made.
   std::size_t input_at(std::size_t r, int stage, std::int64_t m) const {
     const Action whole = make(Op::Backward, stage, m);
     return has(r, whole) ? at(r, whole) : at(r, make(Op::BackwardInput, stage, m));

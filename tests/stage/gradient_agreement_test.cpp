@@ -39,7 +39,7 @@ const std::vector<AgreementPlan>& agreement_plans() {
 
 using NamedGradients = std::map<std::string, at::Tensor>;
 
-/// What each rank of `plan` finds.
+/// Returns the norms that each rank of `plan` finds.
 std::vector<std::vector<double>> norms_of(const LayeredModel& model, const AgreementPlan& plan,
                                           const NamedGradients& gradients) {
   const StageLayout layout = layout_of(model, plan.layers);
@@ -65,7 +65,7 @@ std::vector<std::vector<double>> norms_of(const LayeredModel& model, const Agree
   return found;
 }
 
-/// Of the trained parameters, in the order of the model.
+/// Returns name and shape of the trained parameters, in the order of the model.
 std::vector<std::pair<std::string, Shape>> parameters_of(const LayeredModel& model) {
   std::vector<std::pair<std::string, Shape>> result;
   const StageLayout layout = layout_of_one_stage(model);

@@ -373,7 +373,7 @@ TEST(StageExecutor, AnAsynchronousForwardUsesTheVersionOfItsRule) {
   });
 }
 
-/// What an evaluation does between two steps leaves no trace in the one that is under way.
+/// An evaluation between two steps leaves no trace in the step that is under way.
 TEST(StageExecutor, AnEvaluationInBetweenChangesNothing) {
   const LayeredModel model = normalising_model();
   const StageLayout layout = layout_of_one_stage(model);

@@ -1,4 +1,4 @@
-// What tests of one part of a stage share: ranks on threads in virtual time, numbers whose sums tell the
+// Helpers for tests of one part of a stage: ranks on threads in virtual time, numbers whose sums tell the
 // order of additions, comparison of bits.
 #pragma once
 
